@@ -36,7 +36,7 @@ pub use learner::{
 pub use policy::{
     DeviceChoice, Dtype, InitModel, LORA_TARGETS, LoraSettings, PolicySettings, Price, ServerApi, Switch,
 };
-pub use reference::{Lacking, Range, check_ranges, lacking, settings, value_of};
+pub use reference::{Lacking, NumberRange, check_ranges, lacking, settings, value_of};
 pub use refusal::unknown_hint;
 pub use server::{refuse_reply_prefix, refuse_server};
 pub use shaping::{Grouping, Method, OverlongPenalty, Shaping};

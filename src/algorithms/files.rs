@@ -47,14 +47,14 @@ pub struct Algorithm {
     pub source: &'static str,
     /// Its paper, or the system that defines it.
     pub paper: String,
-    /// A short description of its loss, if its name is also that of a loss.
+    /// A short description of its loss, if a loss has its name too.
     pub about: String,
     /// A note on the algorithm.
     pub remarks: String,
     /// Whether a critic is trained.
     pub critic: bool,
     /// The advantage estimator; `None` for a file that is a loss only.
-    pub estimator: Option<Choice>,
+    pub estimator: Option<NamedChoice>,
     /// Settings of the trainer with other defaults.
     pub trainer: Map<String, Json>,
     pub loss: Option<Loss>,
@@ -65,7 +65,7 @@ pub struct Algorithm {
 }
 
 /// An estimator or a loss by name, with options.
-pub type Choice = (String, Map<String, Json>);
+pub type NamedChoice = (String, Map<String, Json>);
 
 /// The loss of an algorithm.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,7 +73,7 @@ pub enum Loss {
     /// A function of its file.
     Own,
     /// Another loss, with options.
-    Of(Choice),
+    Of(NamedChoice),
 }
 
 /// A virtual machine with the tables of the files. It runs no code of users.
@@ -205,7 +205,7 @@ impl Algorithm {
         })
     }
 
-    /// Whether its name is that of a loss.
+    /// Whether a loss has its name.
     pub fn is_loss(&self) -> bool {
         self.loss.is_some() && !self.about.is_empty()
     }

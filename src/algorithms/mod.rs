@@ -13,7 +13,7 @@ mod trace;
 
 #[cfg(test)]
 pub(crate) use files::FIELDS;
-pub use files::{Algorithm, Choice, Loss, all, find};
+pub use files::{Algorithm, Loss, NamedChoice, all, find};
 pub use graph::{Binary, Clipped, Input, LossAgg, LossGraph, Node, Op, Operand, Over, RatioUse, Shape, Unary};
 pub(crate) use lua::{definition, raise};
 pub use options::{Declared, Range};

@@ -25,12 +25,12 @@ const PRECISE: usize = 9;
 /// distinguished from `10^{16}`.
 const LARGE: f64 = 1e9;
 
-pub(super) struct Comparison {
+pub(super) struct MathComparison {
     budget: EvaluationBudget,
     salt: u64,
 }
 
-impl Comparison {
+impl MathComparison {
     /// `salt` chooses the points.
     pub(super) fn new(salt: u64) -> Self {
         Self { budget: EvaluationBudget::new(WORK), salt }

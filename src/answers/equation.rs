@@ -1,6 +1,6 @@
 //! Equations and inequalities: chains of terms, and the values they assign.
 
-use super::compare::Comparison;
+use super::compare::MathComparison;
 use super::expr::{Expr, Relation};
 
 /// A chain of terms with signs between them.
@@ -47,7 +47,7 @@ impl<'a> Equation<'a> {
 
     /// The values that a bare value may equal: that of an assignment or of a chain of equal
     /// numbers (`2 + 3 = 5`), and its correctly rounded value.
-    pub(super) fn values(&self, by: &Comparison) -> Vec<&'a Expr> {
+    pub(super) fn values(&self, by: &MathComparison) -> Vec<&'a Expr> {
         let Some(last) = self.terms.last() else { return Vec::new() };
         let closed = || self.all_equal() && self.terms.iter().all(|term| !term.has_symbol() && by.equal(term, last));
         let honest = || self.approximation.is_none_or(|other| by.is_near(last, other));

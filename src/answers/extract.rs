@@ -204,7 +204,7 @@ pub(super) fn pieces(text: &str) -> Vec<TextSpan<'_>> {
     out
 }
 
-/// Whether the dollar signs are those of two prices: `$5 and not $6`.
+/// Whether the dollar signs belong to two prices: `$5 and not $6`.
 fn is_price(text: &str, end: usize, close: &str) -> bool {
     close == "$"
         && text.starts_with(|c: char| c.is_ascii_digit())

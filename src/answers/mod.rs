@@ -41,7 +41,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 pub use extract::{last_boxed, tagged_answer};
 
-use compare::Comparison;
+use compare::MathComparison;
 use expr::Expr;
 use extract::Final;
 use statement::Stated;
@@ -65,7 +65,7 @@ pub fn math_equal(answer: &str, reference: &str) -> bool {
     // The same points for both orders.
     let (one, two) = (hash(answer), hash(reference));
     (one.min(two), one.max(two)).hash(&mut hasher);
-    Comparison::new(hasher.finish()).equal(&a, &b)
+    MathComparison::new(hasher.finish()).equal(&a, &b)
 }
 
 /// Whether an expression is one letter, and `other` is that choice with its text: `B. 42`.

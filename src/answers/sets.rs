@@ -1,14 +1,14 @@
 //! Compares answers with several parts: lists, sets, points, intervals, unions, matrices, and
 //! answers with `±`.
 
-use super::compare::Comparison;
+use super::compare::MathComparison;
 use super::expr::{Constant, Expr, Relation, UnaryFunction};
 
 /// Maximum length of a list that is compared in any order.
 const MAX_LENGTH: usize = 200;
 
 /// The verdict, or `None` if neither side has parts.
-pub(super) fn compare(by: &Comparison, answer: &Expr, reference: &Expr) -> Option<bool> {
+pub(super) fn compare(by: &MathComparison, answer: &Expr, reference: &Expr) -> Option<bool> {
     let (answer, reference) = (opened(answer), opened(reference));
     let (answer, reference) = (&answer, &reference);
     // `(-2, 7)` and `x \in (-2, 7)` equal the reference `-2 < x < 7`.
@@ -120,7 +120,7 @@ fn added(expr: &Expr) -> Option<Expr> {
 
 /// Lists without brackets: in any order, unless only one side names its values. An answer may
 /// repeat an element.
-fn lists(by: &Comparison, a: &[Expr], b: &[Expr]) -> bool {
+fn lists(by: &MathComparison, a: &[Expr], b: &[Expr]) -> bool {
     let names_a: Vec<&Expr> = a.iter().filter_map(name).collect();
     let names_b: Vec<&Expr> = b.iter().filter_map(name).collect();
     let several = |names: &[&Expr]| names.windows(2).any(|pair| pair[0] != pair[1]);
@@ -138,7 +138,7 @@ fn name(expr: &Expr) -> Option<&Expr> {
     }
 }
 
-fn unordered(by: &Comparison, a: &[Expr], b: &[Expr]) -> bool {
+fn unordered(by: &MathComparison, a: &[Expr], b: &[Expr]) -> bool {
     if a.len() != b.len() || a.len() > MAX_LENGTH {
         return false;
     }
@@ -152,7 +152,7 @@ fn unordered(by: &Comparison, a: &[Expr], b: &[Expr]) -> bool {
     })
 }
 
-fn distinct(by: &Comparison, items: &[Expr]) -> Vec<Expr> {
+fn distinct(by: &MathComparison, items: &[Expr]) -> Vec<Expr> {
     let mut kept: Vec<Expr> = Vec::new();
     for item in items.iter().take(MAX_LENGTH + 1) {
         if !kept.iter().any(|other| by.equal(item, other)) {

@@ -13,7 +13,7 @@ use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
 use crate::load::load_script;
 use crate::native;
-use crate::rollout::check::{self, CheckOptions, CheckReport, Finding, Level, TriedRows};
+use crate::rollout::check::{self, CheckOptions, CheckReport, Finding, Severity, TriedRows};
 use crate::script::Script;
 use crate::services::Loaded;
 use crate::telemetry::{Reporter, counted, ctrl_c, is_interrupted, signed};
@@ -50,7 +50,7 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
     }
     let script_path = Some(loaded.script.path.display().to_string());
     report.findings.extend(loaded.script.left_out_of_rows().into_iter().map(|message| Finding {
-        level: Level::Note,
+        level: Severity::Note,
         rule: "data",
         message,
         place: script_path.clone(),
@@ -133,7 +133,7 @@ fn context_error(loaded: &Loaded) -> Option<Error> {
 
 /// A warning about a setting.
 fn setting_warning(Error { message, place: location, hint, .. }: Error) -> Finding {
-    Finding { level: Level::Warning, rule: "settings", message, place: location, hint, repeat: Vec::new() }
+    Finding { level: Severity::Warning, rule: "settings", message, place: location, hint, repeat: Vec::new() }
 }
 
 /// The first task's group, rolled out with the model.
@@ -143,7 +143,7 @@ fn roll(options: &RunOptions, reporter: &Reporter, report: &mut CheckReport) -> 
         if let Some(error) = &trajectory.error {
             let message = format!("a trajectory of the model ends as {}: {}", trajectory.status, error.message);
             report.findings.push(Finding {
-                level: Level::Error,
+                level: Severity::Error,
                 rule: "model",
                 message,
                 place: error.place.clone(),
@@ -155,7 +155,7 @@ fn roll(options: &RunOptions, reporter: &Reporter, report: &mut CheckReport) -> 
     let rewards: Vec<f64> = shown.iter().filter(|it| it.error.is_none()).map(|it| it.reward).collect();
     if rewards.len() > 1 && rewards.iter().all(|reward| reward.to_bits() == rewards[0].to_bits()) {
         report.findings.push(Finding {
-            level: Level::Warning,
+            level: Severity::Warning,
             rule: "model",
             message: format!(
                 "all {} replies of the model to the first task have the reward {}",
@@ -290,14 +290,14 @@ fn print_report(
     let (mut errors, mut warnings) = (0, 0);
     for Finding { level, rule, message, place: location, hint, repeat } in &report.findings {
         let word = match level {
-            Level::Error => paint(Style::new().red().bold(), "error"),
-            Level::Warning => paint(Style::new().yellow().bold(), "warning"),
-            Level::Note => paint(Style::new().bold(), "note"),
+            Severity::Error => paint(Style::new().red().bold(), "error"),
+            Severity::Warning => paint(Style::new().yellow().bold(), "warning"),
+            Severity::Note => paint(Style::new().bold(), "note"),
         };
         match level {
-            Level::Error => errors += 1,
-            Level::Warning => warnings += 1,
-            Level::Note => {}
+            Severity::Error => errors += 1,
+            Severity::Warning => warnings += 1,
+            Severity::Note => {}
         }
         let _ = writeln!(out, "\n{word} ({rule}): {message}");
         if let Some(location) = location {

@@ -32,12 +32,12 @@ const USUAL: [&str; 12] = [
 /// Columns of a curve in the terminal.
 const WIDTH: usize = 32;
 
-type Curves = BTreeMap<String, Curve>;
+type RunCurves = BTreeMap<String, Curve>;
 
 pub(super) fn run(args: &CompareArgs, output: OutputArgs) -> Result<ExitCode> {
     let runs = names(&args.runs);
     let open = |folder: &PathBuf| read_curves(StoredRun::open(folder, &args.runs_dir)?.path());
-    let curves = args.runs.iter().map(open).collect::<Result<Vec<Curves>>>()?;
+    let curves = args.runs.iter().map(open).collect::<Result<Vec<RunCurves>>>()?;
     let metrics = metrics(args, &curves, output.json)?;
     if let Some(path) = &args.out {
         draw(path, &runs, &metrics, &curves)?;
@@ -69,7 +69,7 @@ fn names(paths: &[PathBuf]) -> Vec<String> {
 ///
 /// # Errors
 /// [`Kind::Usage`] for a metric that no run has, with the nearest one.
-fn metrics(args: &CompareArgs, curves: &[Curves], json: bool) -> Result<Vec<String>> {
+fn metrics(args: &CompareArgs, curves: &[RunCurves], json: bool) -> Result<Vec<String>> {
     let available: BTreeSet<&str> = curves.iter().flat_map(|curves| curves.keys().map(String::as_str)).collect();
     if let Some(unknown) = args.metric.iter().find(|metric| !available.contains(metric.as_str())) {
         let error = Error::new(Kind::Usage, format!("no run has the metric `{unknown}`")).at("--metric");
@@ -85,7 +85,7 @@ fn metrics(args: &CompareArgs, curves: &[Curves], json: bool) -> Result<Vec<Stri
     })
 }
 
-fn table(metric: &str, runs: &[String], curves: &[Curves], unicode: bool) -> Vec<Vec<String>> {
+fn table(metric: &str, runs: &[String], curves: &[RunCurves], unicode: bool) -> Vec<Vec<String>> {
     let share = is_share(metric);
     let heading = ["run", "curve", "first", "end", "last", "lowest", "highest"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
@@ -118,7 +118,7 @@ fn table(metric: &str, runs: &[String], curves: &[Curves], unicode: bool) -> Vec
     rows
 }
 
-fn as_json(runs: &[PathBuf], metrics: &[String], curves: &[Curves]) -> Value {
+fn as_json(runs: &[PathBuf], metrics: &[String], curves: &[RunCurves]) -> Value {
     let of = |curve: &Curve| {
         let point = |point: Option<(u64, f64)>| point.map(|(step, value)| json!({ "step": step, "value": value }));
         json!({
@@ -130,7 +130,7 @@ fn as_json(runs: &[PathBuf], metrics: &[String], curves: &[Curves]) -> Value {
             "values": curve.0,
         })
     };
-    let run = |(run, curves): (&PathBuf, &Curves)| {
+    let run = |(run, curves): (&PathBuf, &RunCurves)| {
         let metrics: Map<String, Value> =
             metrics.iter().filter_map(|name| Some((name.clone(), of(curves.get(name)?)))).collect();
         json!({ "run": run, "metrics": metrics })
@@ -138,7 +138,7 @@ fn as_json(runs: &[PathBuf], metrics: &[String], curves: &[Curves]) -> Value {
     json!({ "runs": runs.iter().zip(curves).map(run).collect::<Vec<_>>() })
 }
 
-fn draw<'a>(path: &Path, runs: &[String], metrics: &'a [String], curves: &'a [Curves]) -> Result<()> {
+fn draw<'a>(path: &Path, runs: &[String], metrics: &'a [String], curves: &'a [RunCurves]) -> Result<()> {
     if path.extension().is_none_or(|extension| extension != "svg") {
         return Err(Error::new(Kind::Usage, "the picture is an SVG file").at("--out").hint("as in --out curves.svg"));
     }

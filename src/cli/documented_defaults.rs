@@ -62,13 +62,13 @@ fn flags() -> BTreeMap<String, Vec<String>> {
 }
 
 /// The declared defaults with a name, as a page or a module names it.
-struct Declared {
+struct DeclaredDefaults {
     flags: BTreeMap<String, Vec<String>>,
     /// Modules of `lua/` without blanks, by path.
     modules: BTreeMap<String, String>,
 }
 
-impl Declared {
+impl DeclaredDefaults {
     fn read() -> Self {
         fn read(root: &Path, folder: &Path, modules: &mut BTreeMap<String, String>) {
             for entry in std::fs::read_dir(folder).unwrap() {
@@ -125,7 +125,7 @@ impl Declared {
     }
 }
 
-/// Defaults that a text names, and those of them that differ from the declared ones.
+/// Defaults that a text names, and which of them differ from the declared ones.
 #[derive(Default)]
 struct Compared {
     count: usize,
@@ -185,7 +185,7 @@ fn settings_have_the_defaults_that_pages_name() {
 
 #[test]
 fn tables_of_pages_have_the_declared_defaults() {
-    let (declared, mut compared) = (Declared::read(), Compared::default());
+    let (declared, mut compared) = (DeclaredDefaults::read(), Compared::default());
     let literal = regex(r"^`?(LITERAL)`?");
     for (page, text) in own_pages() {
         let (mut column, mut of) = (None, String::new());
@@ -262,7 +262,7 @@ fn modules_have_the_defaults_that_their_comments_and_pages_name() {
         ("docs/guide/env_http.md", &["lua/env_http.lua"]),
         ("docs/guide/env_gym.md", &["lua/env_gym.lua"]),
     ];
-    let (declared, mut compared) = (Declared::read(), Compared::default());
+    let (declared, mut compared) = (DeclaredDefaults::read(), Compared::default());
     let pattern = regex(
         r"((?:`[\w.]+`, )*`[\w.]+`)(?: characters| \| [^|()]*)? ?\((?:default )?`?((?:LITERAL)(?:/\d+)?(?:, (?:LITERAL))*)`?[,;:)]",
     );

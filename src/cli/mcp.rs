@@ -193,7 +193,7 @@ impl Sessions<'_> {
         })
     }
 
-    /// Runs calls, those of one session in their order, until the queue is closed.
+    /// Runs calls until the queue is closed; the calls of one session keep their order.
     async fn answer(&self, mut queue: mpsc::Receiver<Served>) {
         let mut running = FuturesUnordered::new();
         loop {

@@ -23,7 +23,7 @@ pub(super) struct NewArgs {
     pub(super) name: PathBuf,
     /// The template
     #[arg(long, short, value_enum, default_value = "tool")]
-    pub(super) template: Template,
+    pub(super) template: NewTemplate,
     /// Write a copy of an algorithm of r1 instead, for `r1.trainer { algorithm = require("NAME") }`
     #[arg(long, value_name = "ALGORITHM", conflicts_with = "template", add = algorithm_files())]
     pub(super) algorithm: Option<String>,
@@ -35,7 +35,7 @@ pub(super) struct NewArgs {
 
 /// The templates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Template {
+pub(super) enum NewTemplate {
     /// A tool in Lua, the default env, exact-match rewards
     Tool,
     /// A custom env: state, step, rewards per step
@@ -48,7 +48,7 @@ pub(super) enum Template {
     Code,
 }
 
-impl Template {
+impl NewTemplate {
     /// A data file of the script: the suffix of its name, and its text.
     fn data(self) -> Option<(&'static str, &'static str)> {
         (self == Self::Search).then_some(("_pages.jsonl", include_str!("../../lua/templates/search_pages.jsonl")))

@@ -24,7 +24,7 @@ pub(super) struct RecordedRun {
     runtime: Runtime,
     /// Replaces the run's own script.
     other: Option<PathBuf>,
-    /// `key=value` of the command line, on top of those of the run.
+    /// `key=value` of the command line, on top of the run's.
     overrides: Vec<String>,
     loaded: HashMap<String, Rc<LoadedVersion>>,
 }
@@ -166,7 +166,7 @@ impl RecordedRun {
     }
 }
 
-/// Refuses resources that differ from those of the run.
+/// Refuses resources that differ from the run's.
 fn unchanged(recorded: &[FileVersion], now: &[FileVersion]) -> Result<()> {
     let differs = |now: &&FileVersion| recorded.iter().any(|old| old.path == now.path && old.sha256 != now.sha256);
     match now.iter().find(differs) {

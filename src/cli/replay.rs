@@ -10,7 +10,7 @@ use super::recorded::{IdOrSetting, RecordedRun, stop_if_interrupted};
 use super::{diff, print};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Split;
-use crate::rollout::{Mismatch, first_difference};
+use crate::rollout::{ReplayMismatch, first_difference};
 use crate::script::Strictness;
 use crate::telemetry::ctrl_c;
 
@@ -75,9 +75,9 @@ pub(super) fn run(args: ReplayArgs, output: OutputArgs) -> Result<ExitCode> {
 }
 
 /// The first difference of a trajectory, as text.
-fn shown(id: &str, difference: &Mismatch, colour: bool) -> String {
+fn shown(id: &str, difference: &ReplayMismatch, colour: bool) -> String {
     let mut text = format!("{id}: {difference}\n");
-    let Mismatch { recorded, now, .. } = difference;
+    let ReplayMismatch { recorded, now, .. } = difference;
     if recorded.contains('\n') || now.contains('\n') {
         text.push_str("  - recorded\n  + now\n\n");
         text.push_str(&diff::lines(recorded, now, colour));

@@ -20,7 +20,7 @@ use crate::telemetry::{Reporter, counted, ctrl_c};
 const SHOWN: usize = 10;
 
 /// A trajectory with its rewards under both scripts.
-struct Pair {
+struct RescoredPair {
     id: String,
     /// Step and group in one number.
     group: u64,
@@ -33,7 +33,7 @@ struct Pair {
     advantages: (f64, f64),
 }
 
-impl Pair {
+impl RescoredPair {
     fn flips(&self) -> bool {
         let sign = |advantage: f64| if advantage.abs() < 1e-12 { 0 } else { advantage.signum() as i8 };
         sign(self.advantages.0) != sign(self.advantages.1)
@@ -86,12 +86,12 @@ pub(super) fn run(args: RescoreArgs, output: OutputArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn pair(step: u64, old: &Trajectory, new: &Trajectory) -> Pair {
+fn pair(step: u64, old: &Trajectory, new: &Trajectory) -> RescoredPair {
     let task = match old.task.as_object() {
         Some(columns) => columns.values().find_map(Value::as_str).map_or_else(|| old.task.to_string(), str::to_owned),
         None => old.task.to_string(),
     };
-    Pair {
+    RescoredPair {
         id: old.id.clone(),
         group: step << 32 | old.group,
         old: old.total_reward(),
@@ -146,7 +146,7 @@ impl LeftOut {
     }
 }
 
-fn as_json(pairs: &[Pair], left_out: &LeftOut, (first, last): (u64, u64)) -> Result<()> {
+fn as_json(pairs: &[RescoredPair], left_out: &LeftOut, (first, last): (u64, u64)) -> Result<()> {
     for pair in pairs {
         let line = json!({
             "event": "rescore", "id": pair.id, "old": pair.old, "new": pair.new,
@@ -177,7 +177,7 @@ struct RescoreSummary {
 }
 
 impl RescoreSummary {
-    fn of(pairs: &[Pair]) -> Self {
+    fn of(pairs: &[RescoredPair]) -> Self {
         let (old, new): (Vec<f64>, Vec<f64>) = pairs.iter().map(|pair| (pair.old, pair.new)).unzip();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
         Self {
@@ -193,7 +193,7 @@ fn print_report(
     reporter: &Reporter,
     run: &str,
     script: &str,
-    mut pairs: Vec<Pair>,
+    mut pairs: Vec<RescoredPair>,
     left_out: &LeftOut,
     (first, last): (u64, u64),
 ) -> Result<()> {
@@ -207,7 +207,7 @@ fn print_report(
     let names: BTreeSet<&String> =
         pairs.iter().flat_map(|pair| pair.old_parts.keys().chain(pair.new_parts.keys())).collect();
     for name in names {
-        let mean = |of: fn(&Pair) -> &BTreeMap<String, f64>| {
+        let mean = |of: fn(&RescoredPair) -> &BTreeMap<String, f64>| {
             let rewards: Vec<f64> = pairs.iter().filter_map(|pair| of(pair).get(name).copied()).collect();
             if rewards.is_empty() { "-".to_owned() } else { number(rewards.iter().sum::<f64>() / rewards.len() as f64) }
         };
@@ -225,7 +225,7 @@ fn print_report(
     print(&format!("{flips} (reward less the mean of the group)\n"))?;
     pairs.retain(|pair| pair.old.to_bits() != pair.new.to_bits());
     pairs.sort_by(|a, b| {
-        let change = |pair: &Pair| (pair.advantages.1 - pair.advantages.0).abs();
+        let change = |pair: &RescoredPair| (pair.advantages.1 - pair.advantages.0).abs();
         change(b).total_cmp(&change(a)).then((b.new - b.old).abs().total_cmp(&(a.new - a.old).abs()))
     });
     if pairs.is_empty() {

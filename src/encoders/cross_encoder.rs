@@ -13,7 +13,7 @@ use crate::text::Tokenizer;
 /// A cross-encoder with its tokenizer.
 pub struct CrossEncoder {
     /// A mutex, because tensors are not shared between threads.
-    model: Mutex<model::CrossEncoder>,
+    model: Mutex<model::CrossEncoderModel>,
     tokenizer: Tokenizer,
     max_tokens: usize,
     directory: PathBuf,
@@ -31,7 +31,7 @@ impl CrossEncoder {
     pub fn load(dir: &Path) -> Result<Self> {
         let directory =
             dir.canonicalize().map_err(|error| Error::io(Kind::Model, "open the cross-encoder", dir, &error))?;
-        let (model, tokenizer) = (model::CrossEncoder::load(dir)?, Tokenizer::load(dir)?);
+        let (model, tokenizer) = (model::CrossEncoderModel::load(dir)?, Tokenizer::load(dir)?);
         let max_tokens = sequence_limit(dir)?.map_or(model.max_tokens(), |limit| limit.min(model.max_tokens()));
         let (ids, types) = tokenizer.encode_pair("a", "b", max_tokens)?;
         if ids.len() < 5 || types.last() != Some(&1) {
@@ -47,7 +47,7 @@ impl CrossEncoder {
     /// Loads a cross-encoder once per process: callers share it while one of them holds it.
     ///
     /// # Errors
-    /// As [`CrossEncoder::load`].
+    /// As [`CrossEncoderModel::load`].
     pub fn shared(dir: &Path) -> Result<Arc<Self>> {
         let real = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
         // The lock is held while a model is loaded, so that two threads do not load it twice.

@@ -190,7 +190,8 @@ fn reranked_hits_have_the_order_and_scores_of_the_cross_encoder() {
     let query = "w4 w7 w10 w13";
     let first = index.search(query, 1000, Mode::Sparse).unwrap();
     assert!(first.len() > 6, "{}", first.len());
-    let (scorer, tokenizer) = (model::CrossEncoder::load(&directory).unwrap(), Tokenizer::load(&directory).unwrap());
+    let (scorer, tokenizer) =
+        (model::CrossEncoderModel::load(&directory).unwrap(), Tokenizer::load(&directory).unwrap());
     let mut expected: Vec<(String, f64)> = first
         .iter()
         .map(|hit| {

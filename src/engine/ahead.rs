@@ -20,7 +20,7 @@ use super::stats::{add, add_time};
 use super::tensor_sampler::list;
 use crate::error::Result;
 use crate::mdp::FinishReason;
-use crate::model::{Decoding, Download, NextTokens, Span, upload};
+use crate::model::{Decoding, HostTransfer, NextTokens, Span, upload};
 
 /// The state of slots on the device.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) struct InFlight {
     /// The parts of the step, in the order of the rows.
     parts: Vec<SampledRows>,
     /// The numbers of [`DeviceSampler::draw`] of each part.
-    numbers: Download,
+    numbers: HostTransfer,
 }
 
 /// Rows of a step that are sampled by the same operations.
@@ -51,7 +51,7 @@ struct SampledRows {
 
 /// The result of [`Engine::queue`].
 #[derive(Debug)]
-pub(super) enum Queued {
+pub(super) enum QueueResult {
     /// `stop` ended the step.
     Stopped,
     /// The step, if it samples a token.
@@ -89,9 +89,9 @@ impl Engine {
             None
         } else {
             match self.queue(&plan, stop)? {
-                Queued::Step(queued) => queued,
+                QueueResult::Step(queued) => queued,
                 // The step before is read later, if at all.
-                Queued::Stopped => return Ok(()),
+                QueueResult::Stopped => return Ok(()),
             }
         };
         add_time(&self.progress.model_nanoseconds, begin.elapsed());
@@ -136,10 +136,10 @@ impl Engine {
     }
 
     /// Queues the operations of a step.
-    pub(super) fn queue(&mut self, plan: &StepPlan, stop: &dyn Fn() -> bool) -> Result<Queued> {
+    pub(super) fn queue(&mut self, plan: &StepPlan, stop: &dyn Fn() -> bool) -> Result<QueueResult> {
         let logits = self.prefill(plan, stop)?;
         if logits.is_none() && !plan.prompts.is_empty() {
-            return Ok(Queued::Stopped);
+            return Ok(QueueResult::Stopped);
         }
         let mut on_device = match self.on_device.take() {
             Some(on_device) => on_device,
@@ -150,7 +150,7 @@ impl Engine {
         };
         let queued = self.queue_tokens(plan, logits.as_ref(), &mut on_device);
         self.on_device = Some(on_device);
-        queued.map(Queued::Step)
+        queued.map(QueueResult::Step)
     }
 
     /// Computes the prompts of the step: a row of logits for each. `None` without prompts, and if
@@ -254,7 +254,7 @@ impl Engine {
         if requests.is_empty() {
             return Ok(None);
         }
-        Ok(Some(InFlight { requests, parts, numbers: Download::start(&numbers, self.model.device())? }))
+        Ok(Some(InFlight { requests, parts, numbers: HostTransfer::start(&numbers, self.model.device())? }))
     }
 
     /// Writes next tokens of requests that are new on the device, and random numbers where the

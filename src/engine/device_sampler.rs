@@ -57,7 +57,7 @@ pub(super) struct DeviceSampler {
     seen: Option<Tensor>,
     /// [slots + 1, BIASES] i64 and f32: ids and their biases, 0 without, once a request has some.
     biases: Option<[Tensor; 2]>,
-    /// Whether the softmax is that of the CPU kernels, which reads the logits on the host.
+    /// Whether the CPU kernels compute the softmax, which reads the logits on the host.
     by_kernels: bool,
     device: Device,
     /// `[V]` i64: the ids of the vocabulary.

@@ -89,7 +89,7 @@ impl Slots {
     }
 
     /// Appends `ids`, now in the cache, to the slot. Takes their experts from the front of
-    /// `experts`, which has those of all tokens of the step.
+    /// `experts`, which has the experts of all tokens of the step.
     pub(super) fn extend(&mut self, slot: usize, ids: &[u32], experts: &mut &[u16]) {
         self.slots[slot].ids.extend_from_slice(ids);
         if let Some((cached, rest)) = experts.split_at_checked(ids.len() * self.width) {

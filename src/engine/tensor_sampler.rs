@@ -32,16 +32,16 @@ pub(super) struct SamplerRow<'a> {
 
 /// Samples a token for each row of logits `[N, V]`; `None` for a row with NaN or +infinity.
 ///
-/// On the CPU the softmax is that of the CPU kernels, and tokens equal those of the host's sampler.
+/// On the CPU, the CPU kernels compute the softmax, and the host's sampler draws the same tokens.
 pub(super) fn draw(logits: &Tensor, rows: &[SamplerRow<'_>]) -> Result<Vec<Option<Drawn>>> {
     let softmax = if logits.device() == Device::Cpu { by_kernels } else { by_libtorch };
     draw_from(logits, rows, softmax)
 }
 
 /// Probabilities `[N, V]` f32 of logits `[N, V]` f32 times a scale per row.
-type Softmax = fn(&Tensor, &[f32]) -> Result<Tensor>;
+type SoftmaxFn = fn(&Tensor, &[f32]) -> Result<Tensor>;
 
-fn draw_from(logits: &Tensor, rows: &[SamplerRow<'_>], softmax: Softmax) -> Result<Vec<Option<Drawn>>> {
+fn draw_from(logits: &Tensor, rows: &[SamplerRow<'_>], softmax: SoftmaxFn) -> Result<Vec<Option<Drawn>>> {
     let _guard = no_grad_guard();
     let vocab = logits.size()[1];
     let scales: Vec<f32> = rows.iter().map(|row| scale(row.sampling)).collect();
@@ -49,10 +49,10 @@ fn draw_from(logits: &Tensor, rows: &[SamplerRow<'_>], softmax: Softmax) -> Resu
     let (cut, whole): (Vec<usize>, Vec<usize>) = (0..rows.len()).partition(|&row| cuts(rows[row].sampling, vocab));
     let mut groups = Vec::with_capacity(2);
     if !whole.is_empty() {
-        groups.push(Group::whole(&probabilities, rows, whole)?);
+        groups.push(DrawGroup::whole(&probabilities, rows, whole)?);
     }
     if !cut.is_empty() {
-        groups.push(Group::cut(&probabilities, rows, cut)?);
+        groups.push(DrawGroup::cut(&probabilities, rows, cut)?);
     }
     let numbers: Vec<&Tensor> = groups.iter().map(|group| &group.numbers).collect();
     // The first transfer to the host, which waits for the model.
@@ -67,7 +67,7 @@ fn draw_from(logits: &Tensor, rows: &[SamplerRow<'_>], softmax: Softmax) -> Resu
 }
 
 /// Rows that are drawn by the same operations.
-struct Group {
+struct DrawGroup {
     /// Places among the rows.
     places: Vec<usize>,
     /// [n, 3] f64: id, log-probability (NaN for logits that are not finite), size of the support.
@@ -78,7 +78,7 @@ struct Group {
     mass: Tensor,
 }
 
-impl Group {
+impl DrawGroup {
     /// Rows over the whole vocabulary, and greedy ones.
     fn whole(probabilities: &Tensor, rows: &[SamplerRow<'_>], places: Vec<usize>) -> Result<Self> {
         let p = selected(probabilities, &places)?;

@@ -60,7 +60,7 @@ pub struct PolicyReport {
     pub truncated: BTreeMap<String, usize>,
     /// Wall time of sampling.
     pub seconds: f64,
-    /// Price of all tokens, those of failed trajectories included; `None` without a price.
+    /// Price of all tokens, also of failed trajectories; `None` without a price.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<f64>,
     /// Requests to a server that were sent again.

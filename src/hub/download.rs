@@ -118,7 +118,7 @@ impl Download<'_> {
         let io = |error: &std::io::Error| failed("write", part, error);
         let mut file = File::options().create(true).append(true).read(true).open(part).map_err(|error| io(&error))?;
         let mut have = file.metadata().map_err(|error| io(&error))?.len();
-        let mut sum = Sum::of(&self.meta.etag);
+        let mut sum = ETagSum::of(&self.meta.etag);
         sum.catch_up(&mut file).map_err(|error| io(&error))?;
         (watch.event)(DownloadEvent::Bytes(have));
         let (mut tried, mut reached) = (0, have);
@@ -137,7 +137,7 @@ impl Download<'_> {
                 200 => {
                     file.set_len(0).map_err(|error| io(&error))?;
                     (watch.event)(DownloadEvent::Lost(std::mem::take(&mut have)));
-                    sum = Sum::of(&self.meta.etag);
+                    sum = ETagSum::of(&self.meta.etag);
                 }
                 // No bytes are left: the file is complete if its length was not known.
                 416 if self.meta.size.is_none() => break,
@@ -226,7 +226,7 @@ fn begins_at(range: Option<&str>, start: u64) -> bool {
 }
 
 /// The checksum in an ETag.
-enum Sum {
+enum ETagSum {
     Sha256(String, Sha256),
     /// Git's checksum: of the length followed by the content.
     Blob(String),
@@ -234,7 +234,7 @@ enum Sum {
     None,
 }
 
-impl Sum {
+impl ETagSum {
     fn of(etag: &str) -> Self {
         if is_sha256(etag) {
             Self::Sha256(etag.to_owned(), Sha256::new())

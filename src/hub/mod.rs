@@ -32,7 +32,7 @@ use crate::error::{Error, Kind, Result};
 use crate::net::Client;
 use cache::Folder;
 use download::Download;
-use remote::{AccessToken, HubFailure, Listing, Meta, Remote};
+use remote::{AccessToken, HubFailure, Meta, Remote, RepositoryListing};
 
 pub use data::DataFiles;
 pub use fetch::Fetching;
@@ -163,8 +163,8 @@ impl Hub {
     pub fn fetch(&self, id: &ModelId, watch: &Watch<'_>) -> Result<PathBuf> {
         let folder = Folder::new(&self.cache, id);
         let listing = match self.listing(id, watch, || folder.complete(&id.revision))? {
-            Found::Kept(dir) => return Ok(dir),
-            Found::Listing(listing) => listing,
+            RepositoryFiles::Kept(dir) => return Ok(dir),
+            RepositoryFiles::Listing(listing) => listing,
         };
         let commit = listing.commit.as_str();
         let at_page = |error: Error| error.at(format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page()));
@@ -192,8 +192,8 @@ impl Hub {
     pub fn fetch_text(&self, id: &ModelId, watch: &Watch<'_>) -> Result<PathBuf> {
         let folder = Folder::new(&self.cache, id);
         let listing = match self.listing(id, watch, || folder.text(&id.revision))? {
-            Found::Kept(dir) => return Ok(dir),
-            Found::Listing(listing) => listing,
+            RepositoryFiles::Kept(dir) => return Ok(dir),
+            RepositoryFiles::Listing(listing) => listing,
         };
         let commit = listing.commit.as_str();
         let at_page = |error: Error| error.at(format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page()));
@@ -215,8 +215,8 @@ impl Hub {
     pub fn fetch_data(&self, id: &ModelId, wanted: &DataFiles<'_>, watch: &Watch<'_>) -> Result<Vec<PathBuf>> {
         let folder = Folder::new(&self.cache, id);
         let listing = match self.listing(id, watch, || folder.data(&id.revision, wanted))? {
-            Found::Kept(files) => return Ok(files),
-            Found::Listing(listing) => listing,
+            RepositoryFiles::Kept(files) => return Ok(files),
+            RepositoryFiles::Listing(listing) => listing,
         };
         let commit = listing.commit.as_str();
         let page = || format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page());
@@ -236,9 +236,14 @@ impl Hub {
     }
 
     /// The Hub's listing, or the cached one if the Hub is offline or unreachable.
-    fn listing<T>(&self, id: &ModelId, watch: &Watch<'_>, cached: impl Fn() -> Option<T>) -> Result<Found<T>> {
+    fn listing<T>(
+        &self,
+        id: &ModelId,
+        watch: &Watch<'_>,
+        cached: impl Fn() -> Option<T>,
+    ) -> Result<RepositoryFiles<T>> {
         if self.offline {
-            return cached().map(Found::Kept).ok_or_else(|| {
+            return cached().map(RepositoryFiles::Kept).ok_or_else(|| {
                 Error::new(
                     id.kind.error(),
                     format!("`{id}` is not in the cache, or not all of it, and HF_HUB_OFFLINE is set"),
@@ -248,12 +253,12 @@ impl Hub {
             });
         }
         match self.remote.list(id, watch) {
-            Ok(listing) => Ok(Found::Listing(listing)),
+            Ok(listing) => Ok(RepositoryFiles::Listing(listing)),
             Err(HubFailure { error, away }) => {
                 let kept = cached().filter(|_| away).ok_or_else(|| error.clone())?;
                 let age = if id.is_pinned() { "" } else { ", which may be older than the Hub's" };
                 (watch.event)(DownloadEvent::Note(&format!("{}; using the copy in the cache{age}", error.message)));
-                Ok(Found::Kept(kept))
+                Ok(RepositoryFiles::Kept(kept))
             }
         }
     }
@@ -302,8 +307,8 @@ impl Hub {
 }
 
 /// The listing of the Hub, or the cached files.
-enum Found<T> {
-    Listing(Listing),
+enum RepositoryFiles<T> {
+    Listing(RepositoryListing),
     Kept(T),
 }
 

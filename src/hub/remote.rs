@@ -79,7 +79,7 @@ impl From<HubFailure> for Error {
 
 /// The files of a repository at a commit.
 #[derive(Debug)]
-pub(super) struct Listing {
+pub(super) struct RepositoryListing {
     pub(super) commit: String,
     pub(super) names: Vec<String>,
 }
@@ -99,7 +99,7 @@ impl Remote {
     }
 
     /// The commit of a revision, and its files.
-    pub(super) fn list(&self, id: &ModelId, watch: &Watch<'_>) -> Result<Listing, HubFailure> {
+    pub(super) fn list(&self, id: &ModelId, watch: &Watch<'_>) -> Result<RepositoryListing, HubFailure> {
         let revision = net::escape(&id.revision, false);
         let url = format!("{}/api/{}/{}/revision/{revision}", self.endpoint, id.kind.plural(), id.name);
         let response = self.request("GET", &url, None, id, watch)?;
@@ -112,7 +112,7 @@ impl Remote {
         let commit = answer["sha"].as_str().filter(|sha| is_commit(sha)).ok_or_else(|| odd("no commit"))?.to_owned();
         let files = answer["siblings"].as_array().ok_or_else(|| odd("no list of files"))?;
         let names = files.iter().map(|file| file["rfilename"].as_str().map(str::to_owned)).collect::<Option<_>>();
-        Ok(Listing { commit, names: names.ok_or_else(|| odd("a file without a name"))? })
+        Ok(RepositoryListing { commit, names: names.ok_or_else(|| odd("a file without a name"))? })
     }
 
     /// Requests the metadata of a file. Large files are redirected; their metadata is in the

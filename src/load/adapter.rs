@@ -14,7 +14,7 @@ use crate::script::Script;
 use crate::store::verify;
 
 /// Loads the model in `dir`, or the adapter in `dir` with its base model. Also returns the
-/// directory of tokenizer and settings, which may be that of the adapter or that of the base model.
+/// directory of tokenizer and settings: the adapter's or the base model's.
 pub(crate) fn load(dir: &Path, policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Model, PathBuf)> {
     load_with(dir, policy, Model::load, fetching)
 }

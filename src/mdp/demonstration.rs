@@ -84,7 +84,7 @@ impl Demonstration {
     }
 }
 
-/// Text is the user's message and the reply; with messages, those of the prompt have no loss.
+/// Text is the user's message and the reply; messages of the prompt have no loss.
 fn completion(row: &Value) -> Result<Vec<DatasetMessage>, Invalid> {
     let mut messages = match &row["prompt"] {
         Value::String(text) => vec![plain(Role::User, text)],

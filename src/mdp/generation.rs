@@ -105,7 +105,7 @@ impl FinishReason {
 }
 
 /// The tokens that each token of a reply was sampled from, if top-k, top-p or min-p dropped others.
-/// Log-probabilities are those of the renormalized distribution.
+/// Log-probabilities of the renormalized distribution.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Support {
     /// The ids of the first token's set, then of the second's, …
@@ -179,7 +179,7 @@ impl Completion {
         }
     }
 
-    /// Number of sampled tokens; those of a server as it counts them.
+    /// Number of sampled tokens; for a server, as it counts them.
     pub fn tokens(&self) -> usize {
         match &self.server {
             Some(server) => server.reply.usage.response_tokens as usize,

@@ -181,7 +181,7 @@ impl Step {
         self.tools.iter().filter(|tool| !tool.hidden)
     }
 
-    /// Number of sampled tokens; those of a server as it counts them.
+    /// Number of sampled tokens; for a server, as it counts them.
     pub fn response_tokens(&self) -> usize {
         match &self.server {
             Some(reply) => reply.usage.response_tokens as usize,
@@ -210,7 +210,7 @@ pub struct Fork {
 /// The steps of one sample of a task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trajectory {
-    /// Unique within the run: `step-group-sample`; that of an evaluation begins with `eval-`.
+    /// Unique within the run: `step-group-sample`; in an evaluation it begins with `eval-`.
     pub id: String,
     /// The dataset split of its task.
     #[serde(default)]

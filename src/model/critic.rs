@@ -43,7 +43,7 @@ impl Critic {
     }
 
     /// Values `[N]` at positions `at` `[N]` i64 of the trunk's hidden states `[T, E]`. The value at
-    /// a token is that of the state after this token. Differentiable.
+    /// a token is the value of the state after this token. Differentiable.
     pub fn values(&self, hidden: &Tensor, at: &Tensor) -> Result<Tensor> {
         let hidden = hidden.f_index_select(0, at)?.f_to_kind(self.weight.kind())?;
         Ok(hidden.f_linear(&self.weight, Some(&self.bias))?.f_squeeze_dim(1)?)

@@ -16,7 +16,7 @@ const CLASS: &str = "BertForSequenceClassification";
 
 /// See the module documentation.
 #[derive(Debug)]
-pub struct CrossEncoder {
+pub struct CrossEncoderModel {
     encoder: Encoder,
     pooler: Affine,
     classifier: Affine,
@@ -31,7 +31,7 @@ pub struct Pair {
     pub types: Vec<u32>,
 }
 
-impl CrossEncoder {
+impl CrossEncoderModel {
     /// Loads `config.json` and the safetensors in `dir`.
     ///
     /// # Errors

@@ -19,7 +19,7 @@ use super::transfer::upload;
 use super::varlen::Varlen;
 use super::{KvCache, Model, Span};
 use crate::error::{self, Error, Result};
-use crate::native::{self, Cached, Graph};
+use crate::native::{self, Cached, CudaGraph};
 
 /// A recorded decode step of `size` sequences.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct RecordedStep {
     inputs: DecodeInputs,
     /// [size, V] f32, overwritten by each launch.
     logits: Tensor,
-    graph: Graph,
+    graph: CudaGraph,
 }
 
 /// Inputs of a decode step, on the device.
@@ -145,7 +145,7 @@ impl Model {
     /// support, and after a recording that failed, the operations run directly.
     fn step_recorded(&self, cache: &mut KvCache, items: &[Span<'_>]) -> Result<Tensor> {
         let (size, count) = (bucket(items.len()), items.len() as i64);
-        if Graph::missing(self.device).is_some() {
+        if CudaGraph::missing(self.device).is_some() {
             cache.decoding = Decoding::Recordable;
             return self.step_padded(cache, items, size);
         }
@@ -190,7 +190,7 @@ impl Model {
         // All sequences are in the spare slot, because the operations run once to be recorded.
         inputs.write(&[], cache)?;
         let share = cache.recorded.first().map(|it| &it.graph);
-        let (graph, logits) = Graph::record(self.device, share, &|| self.one_token(cache, &inputs))?;
+        let (graph, logits) = CudaGraph::record(self.device, share, &|| self.one_token(cache, &inputs))?;
         Ok(RecordedStep { inputs, logits, graph })
     }
 

@@ -17,7 +17,7 @@ use super::transfer::upload;
 use super::varlen::Varlen;
 use super::{KvCache, Model};
 use crate::error::{self, Error, Result};
-use crate::native::Graph;
+use crate::native::CudaGraph;
 
 /// Id and position of the next token of each slot, on the device.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(super) struct Prepared {
 /// What a launch of a prepared step does.
 #[derive(Debug)]
 enum Launch {
-    Graph(Graph),
+    Graph(CudaGraph),
     /// Nothing, to time the host.
     Nothing,
 }
@@ -180,7 +180,7 @@ impl Model {
         draw: DrawTokens<'_>,
     ) -> Result<usize> {
         let records = match *self.graphs.borrow() {
-            Graphs::On => Graph::missing(self.device).is_none(),
+            Graphs::On => CudaGraph::missing(self.device).is_none(),
             Graphs::Stub => true,
             Graphs::Off | Graphs::Failed(_) => false,
         };
@@ -225,7 +225,8 @@ impl Model {
             Some((Launch::Graph(graph), _)) => Some(graph),
             _ => None,
         });
-        let (graph, drawn) = Graph::record(self.device, share, &|| self.one_token_ahead(cache, next, inputs, draw))?;
+        let (graph, drawn) =
+            CudaGraph::record(self.device, share, &|| self.one_token_ahead(cache, next, inputs, draw))?;
         Ok(Some((Launch::Graph(graph), drawn)))
     }
 

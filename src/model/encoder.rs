@@ -78,11 +78,11 @@ struct BertConfig {
     positions: usize,
     types: usize,
     eps: f64,
-    activation: Activation,
+    activation: EncoderActivation,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Activation {
+enum EncoderActivation {
     Gelu,
     GeluTanh,
     Relu,
@@ -113,10 +113,10 @@ impl BertConfig {
             })
         };
         let activation = match json["hidden_act"].as_str().unwrap_or("gelu") {
-            "gelu" => Activation::Gelu,
-            "gelu_new" | "gelu_pytorch_tanh" => Activation::GeluTanh,
-            "relu" => Activation::Relu,
-            "silu" | "swish" => Activation::Silu,
+            "gelu" => EncoderActivation::Gelu,
+            "gelu_new" | "gelu_pytorch_tanh" => EncoderActivation::GeluTanh,
+            "relu" => EncoderActivation::Relu,
+            "silu" | "swish" => EncoderActivation::Silu,
             other => {
                 let activations = "gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish";
                 return Err(refused(format!("`hidden_act` is {other:?}; supported are {activations}")));
@@ -192,14 +192,14 @@ pub struct Encoder {
 }
 
 /// Allocates parameters and collects their checkpoint keys.
-pub(super) struct Maker {
+pub(super) struct EncoderMaker {
     named: Vec<(String, Tensor)>,
     pub(super) prefix: &'static str,
     /// Names of the two parameters of a layer normalisation.
     norm: [&'static str; 2],
 }
 
-impl Maker {
+impl EncoderMaker {
     fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
         let shape: Vec<i64> = shape.iter().map(|size| *size as i64).collect();
         let tensor = Tensor::f_zeros(shape, (Kind::Float, Device::Cpu))?;
@@ -245,10 +245,10 @@ impl Encoder {
     }
 
     /// As [`load`](Self::load), with the parameters that `head` names, given the size of hidden
-    /// states. Their prefix is that of the encoder.
+    /// states. Their prefix is the encoder's.
     pub(super) fn load_with_head<T>(
         dir: &Path,
-        head: impl FnOnce(&mut Maker, usize) -> Result<T>,
+        head: impl FnOnce(&mut EncoderMaker, usize) -> Result<T>,
     ) -> Result<(Self, T)> {
         let path = dir.join("config.json");
         let json = weights::read_json(&path, "config.json")?;
@@ -270,7 +270,7 @@ impl Encoder {
         // Checkpoints converted from the first TensorFlow release have the old names of norms.
         let old = names.contains(&format!("{prefix}embeddings.LayerNorm.gamma"));
         let norm = if old { ["gamma", "beta"] } else { ["weight", "bias"] };
-        let mut maker = Maker { named: Vec::new(), prefix, norm };
+        let mut maker = EncoderMaker { named: Vec::new(), prefix, norm };
         let hidden = config.hidden;
         let word = maker.tensor("embeddings.word_embeddings.weight", &[config.vocab, hidden])?;
         let position = maker.tensor("embeddings.position_embeddings.weight", &[config.positions, hidden])?;
@@ -400,10 +400,10 @@ impl Encoder {
             let attended = layer.attention_norm.norm(&attended, config.eps)?;
             let inner = layer.intermediate.linear(&attended)?;
             let inner = match config.activation {
-                Activation::Gelu => inner.f_gelu("none")?,
-                Activation::GeluTanh => inner.f_gelu("tanh")?,
-                Activation::Relu => inner.f_relu()?,
-                Activation::Silu => inner.f_silu()?,
+                EncoderActivation::Gelu => inner.f_gelu("none")?,
+                EncoderActivation::GeluTanh => inner.f_gelu("tanh")?,
+                EncoderActivation::Relu => inner.f_relu()?,
+                EncoderActivation::Silu => inner.f_silu()?,
             };
             x = layer.output_norm.norm(&layer.output.linear(&inner)?.f_add(&attended)?, config.eps)?;
         }

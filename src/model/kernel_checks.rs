@@ -278,7 +278,7 @@ impl Case<'_> {
         let Shapes { tokens, vocab, hidden, .. } = *self.shapes;
         let (tokens, hidden) = (tokens.min(300), hidden.min(256));
         let x = self.numbers(1, &[tokens, hidden])?;
-        // Logits of up to about 20, as those of a trained model.
+        // Logits of up to about 20, as a trained model has them.
         let head = self.numbers(2, &[vocab, hidden])?.f_mul_scalar(8.0 / (hidden as f64).sqrt())?;
         let targets = Tensor::f_arange(tokens, (Kind::Int64, self.options.1))?.f_mul_scalar(31)?.f_remainder(vocab)?;
         // Every second position has a support.

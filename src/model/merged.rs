@@ -1,6 +1,6 @@
 //! Weights for sampling with the adapter merged into them: W + scale · B A in the model's type.
 //!
-//! A decode step with an adapter has more products, and a merged one has those of the model alone.
+//! A decode step with an adapter has more products; a merged one has only the model's.
 //! Training keeps the adapter apart, in f32. The merged projections are copies, which
 //! [`Model::refresh_merged`] renews in place after an update, so that recorded steps stay valid;
 //! the model's own weights never change. Everything without an adapter is shared.

@@ -46,7 +46,7 @@ pub use batch::{OnHost, Packed, Span};
 pub use cache::{Decoding, KvCache};
 pub use config::{Activation, Biases, Config, Experts, LayerKind, Norms, Rope, Scaling};
 pub use critic::Critic;
-pub use cross_encoder::{CrossEncoder, Pair};
+pub use cross_encoder::{CrossEncoderModel, Pair};
 pub use decode_ahead::{DrawTokens, NextTokens};
 pub use encoder::{Encoder, Pooling};
 pub use families::Architecture;
@@ -58,7 +58,7 @@ pub use memory::{available as available_memory, peak as peak_memory, resident as
 pub use network::Model;
 pub use pass::Pass;
 pub use reward_model::RewardModel;
-pub use transfer::Download;
+pub use transfer::HostTransfer;
 pub(crate) use transfer::{upload, zeros};
 pub use weights::{files as weight_files, stored_dtype, write_file as write_tensors};
 

@@ -10,12 +10,12 @@ pub(crate) use crate::native::{upload, zeros};
 
 /// Tensors on their way from the device to the host.
 #[derive(Debug)]
-pub struct Download {
+pub struct HostTransfer {
     tensors: Vec<Tensor>,
     queued: native::DeviceEvent,
 }
 
-impl Download {
+impl HostTransfer {
     /// Queues copies of the tensors behind the work of the device; later work may overwrite them.
     pub fn start(tensors: &[Tensor], device: Device) -> Result<Self> {
         let host = |x: &Tensor| -> Result<Tensor> {

@@ -26,7 +26,7 @@ use tch::Tensor;
 pub(crate) use arena::Arena;
 pub(crate) use cpu::{Network, NetworkShape, attend_rows, gated_rows, linear_rows, panel};
 pub use cpu::{kernels, softmax};
-pub(crate) use cuda::Graph;
+pub(crate) use cuda::CudaGraph;
 pub use cuda::{cuda_graphs, device, load_cuda_torch};
 pub(crate) use cuda::{kernels_missing, wanted_kernels};
 pub(crate) use device::DeviceEvent;
@@ -45,7 +45,7 @@ use crate::error::{Error, Result};
 /// Constants of one update; the same fields as `r1::AdamW` in adamw.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct AdamW {
+pub(crate) struct AdamWConstants {
     pub lr: f64,
     pub beta1: f64,
     pub beta2: f64,
@@ -111,7 +111,7 @@ unsafe extern "C" {
         out: *mut *mut c_void,
     ) -> *mut c_char;
     fn r1_forget_gradients(tensors: *const *const c_void, count: i64) -> *mut c_char;
-    fn r1_adamw(tensors: *const *const c_void, count: i64, settings: *const AdamW) -> *mut c_char;
+    fn r1_adamw(tensors: *const *const c_void, count: i64, settings: *const AdamWConstants) -> *mut c_char;
     fn r1_flash(
         qkv: *const *const c_void,
         sequences: *const *const c_void,
@@ -214,7 +214,7 @@ pub fn device_free(device: tch::Device) -> Option<u64> {
 
 /// One in-place update of weights, with gradients, first and second moments of the same type and
 /// shape. Gradients are scaled in place.
-pub(crate) fn adamw(weights: &[[&Tensor; 4]], settings: &AdamW) -> Result<()> {
+pub(crate) fn adamw(weights: &[[&Tensor; 4]], settings: &AdamWConstants) -> Result<()> {
     // All weights, then all gradients, and so on.
     let tensors: Vec<_> = (0..4).flat_map(|part| weights.iter().map(move |all| pointer(all[part]))).collect();
     // SAFETY: the pointers are live for the call.

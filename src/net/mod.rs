@@ -292,7 +292,7 @@ fn fault(agent: &Agent, url: &str, error: &ureq::Error) -> Fault {
     if !absent {
         return Fault::Broken(why);
     }
-    // The address that was not reached is that of the proxy.
+    // The address that was not reached is the proxy's.
     Fault::Absent(match proxy_for(agent.config().proxy(), url) {
         Some(proxy) => no_proxy_answer(proxy, &why),
         None => why,
@@ -363,7 +363,7 @@ pub fn pause(length: Duration, stop: &dyn Fn() -> bool) -> Result<(), Fault> {
     }
 }
 
-/// The certificates that the environment names instead of those of Mozilla.
+/// The certificates that the environment names instead of Mozilla's.
 fn own_certificates() -> Result<Option<Vec<Certificate<'static>>>> {
     let named = ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"].into_iter().find_map(|name| {
         let path = std::env::var_os(name).filter(|path| !path.is_empty())?;

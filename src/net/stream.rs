@@ -99,7 +99,7 @@ async fn through(proxy: &Proxy, host: &str, port: u16) -> Result<Box<dyn ByteStr
     Ok(stream)
 }
 
-/// The request for a tunnel, as that of `ureq`.
+/// The request for a tunnel, as `ureq` sends it.
 fn request(proxy: &Proxy, host: &str, port: u16) -> String {
     let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
     let mut request = format!(
@@ -193,7 +193,7 @@ async fn encrypt(host: &str, stream: Box<dyn ByteStream>) -> Result<Box<dyn Byte
     Ok(Box::new(connector.connect(name, stream).await.map_err(|error| Fault::Broken(format!("TLS: {error}")))?))
 }
 
-/// TLS with the certificates of the environment, or those of Mozilla.
+/// TLS with the certificates of the environment, or with Mozilla's.
 fn tls_config() -> Result<Arc<ClientConfig>, Fault> {
     static CONFIG: OnceLock<Result<Arc<ClientConfig>, Fault>> = OnceLock::new();
     let make = || {

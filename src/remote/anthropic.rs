@@ -68,7 +68,7 @@ fn tool(schema: &Value) -> Value {
     tool
 }
 
-/// The messages without those of the system.
+/// The messages without system messages.
 fn messages(all: &[ChatMessage]) -> Vec<Value> {
     let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
     let text_block = |text: &str| (!text.trim().is_empty()).then(|| json!({ "type": "text", "text": text }));

@@ -49,7 +49,7 @@ pub(super) fn events(
         return Err(ServerFailure::Foreign("it sends a web page".to_owned()));
     }
     let mut reader =
-        Reader { event, line: Vec::new(), data: Vec::new(), size: 0, count: 0, pieces: 0, after_cr: false };
+        StreamReader { event, line: Vec::new(), data: Vec::new(), size: 0, count: 0, pieces: 0, after_cr: false };
     let (mut last, mut seen, mut total) = (Instant::now(), 0, 0_usize);
     while let Some(bytes) = response.next(stop).map_err(ServerFailure::during)? {
         total += bytes.len();
@@ -94,7 +94,7 @@ fn parse(text: &[u8]) -> Result<Value, ServerFailure> {
 }
 
 /// The state between two pieces of a stream.
-struct Reader<'a, 'b> {
+struct StreamReader<'a, 'b> {
     event: &'a mut OnEvent<'b>,
     /// The beginning of a line.
     line: Vec<u8>,
@@ -109,7 +109,7 @@ struct Reader<'a, 'b> {
     after_cr: bool,
 }
 
-impl Reader<'_, '_> {
+impl StreamReader<'_, '_> {
     /// Reads a piece of the stream; true at the end of the reply.
     fn add(&mut self, bytes: &[u8]) -> Result<bool, ServerFailure> {
         for &byte in bytes {

@@ -169,7 +169,7 @@ impl AdamW {
         };
         let tensors: Vec<[&Tensor; 4]> = slots.iter().zip(&gradients).map(of).collect();
         let (beta1, beta2) = self.options.betas;
-        let settings = native::AdamW {
+        let settings = native::AdamWConstants {
             lr: lr * first.rate,
             beta1,
             beta2,

@@ -6,7 +6,7 @@ use crate::error::suggest;
 use crate::mdp::Trajectory;
 
 /// Why `eval.accuracy` names no reward part of these trajectories; `None` if one has it, or if none
-/// has a reward. Some trajectories may lack the part: those of another environment.
+/// has a reward. Trajectories of another environment may lack the part.
 pub fn unknown_accuracy<'a>(accuracy: &str, trajectories: impl IntoIterator<Item = &'a Trajectory>) -> Option<String> {
     let rewarded: Vec<&Trajectory> = trajectories.into_iter().filter(|one| !one.status.is_failure()).collect();
     let parts: BTreeSet<&str> = rewarded.iter().flat_map(|one| one.reward_parts.keys()).map(String::as_str).collect();

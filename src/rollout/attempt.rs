@@ -377,7 +377,7 @@ impl Attempt {
         self.shown = None;
     }
 
-    /// The steps so far. Status, reward and messages are those of [`Attempt::finish`].
+    /// The steps so far. [`Attempt::finish`] sets status, reward and messages.
     pub fn trajectory(&self) -> &Trajectory {
         &self.trajectory
     }

@@ -8,7 +8,7 @@ use super::attempt::{Attempt, Stage, Stop};
 use super::ending;
 use super::script_requests::with_policy;
 use super::spec::Spec;
-use super::tree::{Point, Points};
+use super::tree::{BranchPoint, Points};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, Policy, Request, Sampling, Status, Trajectory};
 use crate::script::{Failure, Record, Worker};
@@ -138,7 +138,7 @@ pub async fn branch(
 pub(super) async fn branch_off(
     stage: Stage<'_>,
     policy: &dyn Policy,
-    point: &Point,
+    point: &BranchPoint,
     spec: &Spec,
     points: &mut Points<'_>,
     mut replied: impl FnMut(),
@@ -188,8 +188,8 @@ async fn run_steps(
         }
         let Some(request) = attempt.request(stage).await? else { break };
         let completion = match sample(policy, request).await? {
-            Sampled::Reply(completion) => *completion,
-            Sampled::Overflow(error) => {
+            SampledReply::Reply(completion) => *completion,
+            SampledReply::Overflow(error) => {
                 attempt.overflow(stage, error).await?;
                 break;
             }
@@ -203,18 +203,18 @@ async fn run_steps(
 }
 
 /// The result of a request.
-enum Sampled {
+enum SampledReply {
     Reply(Box<Completion>),
     /// A server refuses the prompt as too long.
     Overflow(Error),
 }
 
-async fn sample(policy: &dyn Policy, request: Request) -> Result<Sampled, Stop> {
+async fn sample(policy: &dyn Policy, request: Request) -> Result<SampledReply, Stop> {
     let served = request.chat.is_some();
     match policy.submit(request).await {
-        Ok(Ok(completion)) => Ok(Sampled::Reply(Box::new(completion))),
+        Ok(Ok(completion)) => Ok(SampledReply::Reply(Box::new(completion))),
         Ok(Err(error)) if served && error.kind == Kind::Env && error.setting() == Some("policy.max_context") => {
-            Ok(Sampled::Overflow(error))
+            Ok(SampledReply::Overflow(error))
         }
         Ok(Err(error)) if served && error.kind == Kind::Env => Err(Failure::new(Status::PolicyError, error).into()),
         Ok(Err(error)) if error.kind == Kind::Numeric => Err(Failure::new(Status::Aborted, error).into()),

@@ -11,7 +11,7 @@ use super::attempt::{Attempt, Stage, Stop};
 use super::drive::never_begun;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, Limit, ServerCompletion, Status, Step, ToolRecord, Trajectory};
-use crate::script::{Difference, Record, Strictness};
+use crate::script::{Record, RecordDifference, Strictness};
 use crate::text::Renderer;
 
 /// Result of a replay.
@@ -21,7 +21,7 @@ pub struct Replayed {
     /// The environment would continue after the last recorded response.
     pub unfinished: bool,
     /// The first external call that the record does not contain.
-    pub left: Option<Difference>,
+    pub left: Option<RecordDifference>,
 }
 
 /// Runs a trajectory again, with the recorded responses.
@@ -99,7 +99,7 @@ pub fn completion(step: &Step) -> Completion {
 
 /// The first difference between a replay and the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mismatch {
+pub struct ReplayMismatch {
     /// From 1; `None` for fields of the whole trajectory.
     pub step: Option<usize>,
     pub field: &'static str,
@@ -107,7 +107,7 @@ pub struct Mismatch {
     pub now: String,
 }
 
-impl fmt::Display for Mismatch {
+impl fmt::Display for ReplayMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.step {
             Some(step) => write!(f, "step {step}, {}", self.field),
@@ -118,15 +118,15 @@ impl fmt::Display for Mismatch {
 
 /// The first difference between a trajectory and its replay. Except for times and caches, all
 /// fields must be bit-identical.
-pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &Replayed) -> Option<Mismatch> {
+pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &Replayed) -> Option<ReplayMismatch> {
     let now = &replayed.trajectory;
     let left = replayed.left.as_ref();
-    let external_call = |difference: &Difference| {
+    let external_call = |difference: &RecordDifference| {
         let show = |side: &Option<(String, serde_json::Value)>| match side {
             Some((kind, request)) => format!("{kind} {request:#}"),
             None => "nothing".to_owned(),
         };
-        Some(Mismatch {
+        Some(ReplayMismatch {
             step: (!difference.at.starts_with("re")).then_some(difference.step as usize + 1),
             field: "the external calls of the script",
             recorded: show(&difference.recorded),
@@ -140,7 +140,7 @@ pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &R
     let same_outcome = recorded.outcome_reward.to_bits() == now.outcome_reward.to_bits();
     for (index, (old, new)) in recorded.steps.iter().zip(&now.steps).enumerate() {
         let differs = |field, recorded: String, now: String| {
-            Some(Mismatch { step: Some(index + 1), field, recorded, now }).filter(|it| it.recorded != it.now)
+            Some(ReplayMismatch { step: Some(index + 1), field, recorded, now }).filter(|it| it.recorded != it.now)
         };
         let here = |at: &str| left.filter(|left| left.step == index as u64 && left.at.starts_with(at));
         if let Some(left) = here("context") {
@@ -175,7 +175,7 @@ pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &R
         return external_call(left);
     }
     let differs = |field, recorded: String, now: String| {
-        Some(Mismatch { step: None, field, recorded, now }).filter(|it| it.recorded != it.now)
+        Some(ReplayMismatch { step: None, field, recorded, now }).filter(|it| it.recorded != it.now)
     };
     let steps = |trajectory: &Trajectory, more: bool| {
         format!("{}{}", trajectory.steps.len(), if more { ", and it would continue" } else { "" })

@@ -13,7 +13,7 @@ use crate::text::Renderer;
 
 /// The rows to validate.
 #[derive(Clone)]
-pub struct Search<'a> {
+pub struct RowSearch<'a> {
     pub script: &'a Script,
     pub renderer: &'a Arc<Renderer>,
     pub split: Split,
@@ -54,7 +54,7 @@ const ROWS_PER_THREAD: usize = 256;
 /// # Errors
 /// [`Kind::Data`] for the first row that cannot be read; [`Kind::Interrupted`] if `stop` is set.
 pub fn validate_rows(
-    search: &Search<'_>,
+    search: &RowSearch<'_>,
     stop: &(dyn Fn() -> bool + Sync),
     seen: &(dyn Fn(u64) + Sync),
 ) -> Result<RowValidation> {
@@ -95,12 +95,12 @@ pub fn validate_rows(
 /// Stack size of a thread in bytes, as for script workers.
 const STACK: usize = 16 << 20;
 
-type Chunks<'a> = Mutex<std::slice::Chunks<'a, u64>>;
+type RowChunks<'a> = Mutex<std::slice::Chunks<'a, u64>>;
 
-/// Validates chunks until none is left; the error is that of a row.
+/// Validates chunks until none is left; the error names its row.
 fn thread(
-    search: &Search<'_>,
-    chunks: &Chunks<'_>,
+    search: &RowSearch<'_>,
+    chunks: &RowChunks<'_>,
     over: &AtomicBool,
     stop: &(dyn Fn() -> bool + Sync),
     seen: &(dyn Fn(u64) + Sync),
@@ -132,7 +132,7 @@ fn thread(
     }
 }
 
-async fn validate_row(search: &Search<'_>, worker: &Worker, row: u64, validation: &mut RowValidation) -> Result<()> {
+async fn validate_row(search: &RowSearch<'_>, worker: &Worker, row: u64, validation: &mut RowValidation) -> Result<()> {
     let task = worker.row(search.split, row)?;
     validation.notices.extend(worker.notice(search.split, &task));
     if !search.prompts {
@@ -167,7 +167,7 @@ async fn validate_row(search: &Search<'_>, worker: &Worker, row: u64, validation
 
 /// The tokens of a first prompt that is too long.
 async fn prompt(
-    search: &Search<'_>,
+    search: &RowSearch<'_>,
     worker: &Worker,
     task: &serde_json::Value,
     spec: &Spec,

@@ -12,7 +12,7 @@ pub(super) fn not_messages() -> Error {
         .hint("use a model in this process instead: leave policy.api_base out")
 }
 
-/// The conversation for the server. Calls of earlier replies are those of the steps.
+/// The conversation for the server. The steps have the calls of earlier replies.
 pub(super) fn chat(
     renderer: &Renderer,
     tools: &[Value],

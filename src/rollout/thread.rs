@@ -14,7 +14,7 @@ use super::attempt::Stage;
 use super::drive::{DrivenTrajectory, branch_off, drive_root};
 use super::pool::{Generation, Job, PoolBatch};
 use super::spec::Spec;
-use super::tree::{Point, Points, choose};
+use super::tree::{BranchPoint, Points, choose};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Policy, Trajectory};
 use crate::script::{Split, Worker};
@@ -119,9 +119,9 @@ async fn run_branch<'a>(
     job: &'a Job,
     generation: &Arc<Generation>,
     spec: &Spec,
-    from: Option<(&Point, BranchHandle<'a>)>,
+    from: Option<(&BranchPoint, BranchHandle<'a>)>,
     limit: usize,
-) -> Option<(BranchHandle<'a>, Vec<Point>)> {
+) -> Option<(BranchHandle<'a>, Vec<BranchPoint>)> {
     let Job { tree, batch, .. } = job;
     let policy = batch.policy.as_ref();
     let conversation = Rc::new(Conversation(policy, spec.seed.trajectory));

@@ -1,5 +1,5 @@
 //! Trees of trajectories: a root that starts from the beginning, and branches that continue from
-//! its intermediate states, or from those of other branches.
+//! its intermediate states, or from the states of other branches.
 //!
 //! The states are selected while a trajectory runs, so that only those are kept that can be
 //! branched from. The selection depends on the tree's own steps and the seed only.
@@ -60,12 +60,12 @@ pub(super) struct Points<'a> {
     seed: StreamSeed,
     /// Maximum number of states.
     limit: usize,
-    kept: Vec<Point>,
+    kept: Vec<BranchPoint>,
 }
 
 /// A state to branch from: the trajectory after the prompt was made and before the response was
 /// applied.
-pub(super) struct Point {
+pub(super) struct BranchPoint {
     pub(super) attempt: Attempt,
     /// Points with the highest rank are used first.
     rank: f64,
@@ -73,7 +73,7 @@ pub(super) struct Point {
     used: bool,
 }
 
-impl Point {
+impl BranchPoint {
     fn step(&self) -> usize {
         self.attempt.trajectory().steps.len()
     }
@@ -114,7 +114,7 @@ impl<'a> Points<'a> {
         // A copy of plain data can only fail by the script's memory limit.
         let copy = attempt.fork(attempt.spec().clone());
         let attempt = copy.map_err(|error| Failure::new(Status::ScriptLimit, error))?;
-        let point = Point { attempt, rank, used: false };
+        let point = BranchPoint { attempt, rank, used: false };
         match self.kept.get_mut(index) {
             Some(kept) => *kept = point,
             None => self.kept.push(point),
@@ -132,8 +132,8 @@ impl<'a> Points<'a> {
     }
 
     /// The states in order of steps.
-    pub(super) fn into_kept(mut self) -> Vec<Point> {
-        self.kept.sort_by_key(Point::step);
+    pub(super) fn into_kept(mut self) -> Vec<BranchPoint> {
+        self.kept.sort_by_key(BranchPoint::step);
         self.kept
     }
 
@@ -145,7 +145,7 @@ impl<'a> Points<'a> {
 
 /// Selects `most` of the states that the trajectories of a tree offer, as (trajectory, index), in
 /// this order. Unused states are preferred.
-pub(super) fn choose(offered: &mut [Vec<Point>], limit: usize) -> Vec<(usize, usize)> {
+pub(super) fn choose(offered: &mut [Vec<BranchPoint>], limit: usize) -> Vec<(usize, usize)> {
     let places = offered.iter().enumerate();
     let places = places.flat_map(|(trajectory, points)| (0..points.len()).map(move |point| (trajectory, point)));
     let (mut fresh, mut used) = (Vec::new(), Vec::new());

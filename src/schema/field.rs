@@ -11,7 +11,7 @@ use super::section::{Table, fields_of};
 use super::{Reload, Setting, ValueSyntax};
 use crate::units;
 
-/// A type of settings. The implementing type is that of the value, or a name for a way to read one
+/// A type of settings. The implementing type is the type of the value, or names a way to read one
 /// ([`Time`]).
 pub trait Field {
     type Value: Clone + PartialEq + Serialize;
@@ -33,7 +33,7 @@ pub trait Field {
     /// A value of another type; `key` is the name of the setting.
     fn read(key: &str, json: &Json, default_value: Option<&Self::Value>) -> Result<Self::Value, Misfit>;
 
-    /// The settings of a declared field: itself, or those of its table.
+    /// The settings of a declared field: itself, or the settings of its table.
     fn settings(setting: Setting) -> Vec<Setting> {
         vec![setting]
     }

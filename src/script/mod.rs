@@ -27,7 +27,7 @@ mod runtime;
 mod settings;
 
 pub use api::store::trajectory_table;
-pub use debug::{Breakpoint, Candidate, Console, Halt, OnHalt, Resume, is_open};
+pub use debug::{AfterHalt, Breakpoint, Candidate, Console, Halt, OnHalt, is_open};
 pub use program::suite::{Suite, Verdict};
 pub use program::{End, Program};
 pub use recipe::advantage::{Estimated, GroupInput, GroupMember};
@@ -43,11 +43,11 @@ pub use runtime::log::{Echo, LogLine, LogSink, LogStream};
 pub use runtime::policy_request::{
     GenerateOptions, GenerateRequest, LogprobsRequest, PolicyRequest, PolicyRequests, SampledText,
 };
-pub use runtime::record::{Difference, Record, Strictness};
+pub use runtime::record::{Record, RecordDifference, Strictness};
 pub use runtime::results::{Reward, StepResult, TrajectoryOutcome};
 pub use runtime::services;
 pub use runtime::services::{Services, share_services};
-pub use runtime::show::{ShowLimits, ShowStyle, Shown, Span};
+pub use runtime::show::{ShowLimits, ShowStyle, Shown, ShownSpan};
 pub use runtime::state::State;
 pub use settings::reload::{Change, changes};
 pub use settings::setting_keys;

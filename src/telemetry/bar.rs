@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::json;
 
 use super::format::{duration, thousands};
-use super::reporter::{Mode, ReporterInner};
+use super::reporter::{OutputMode, ReporterInner};
 
 /// Interval between progress lines without bars.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ impl Bar {
     pub(super) fn new(reporter: &Arc<ReporterInner>, phase: &str, total: u64, unit: &str) -> Self {
         let tokens = Arc::new(TokenCounter::default());
         let started = Instant::now();
-        let drawn = (reporter.mode == Mode::Bars).then(|| {
+        let drawn = (reporter.mode == OutputMode::Bars).then(|| {
             let bar = reporter.bars.add(if total > 0 { ProgressBar::new(total) } else { ProgressBar::no_length() });
             let columns =
                 console::Term::stderr().size_checked().map_or(usize::MAX, |(_, columns)| usize::from(columns));
@@ -114,20 +114,20 @@ impl BarState {
         let rate = self.tokens.rate(seconds);
         let left = (self.total > done && done > 0).then(|| seconds * (self.total - done) as f64 / done as f64);
         match self.reporter.mode {
-            Mode::Json => self.reporter.event(
+            OutputMode::Json => self.reporter.event(
                 "progress",
                 &json!({
                     "phase": self.phase, "done": done, "total": self.total, "unit": self.unit,
                     "tokens_per_s": rate, "seconds_left": left,
                 }),
             ),
-            Mode::Plain => {
+            OutputMode::Plain => {
                 let total = if self.total > 0 { format!("/{}", self.total) } else { String::new() };
                 let rate = rate.map_or_else(String::new, |rate| format!(", {} tokens/s", thousands(rate)));
                 let left = left.map_or_else(String::new, |left| format!(", {} left", duration(left)));
                 self.reporter.error_line(&format!("  {}: {done}{total} {}{rate}{left}", self.phase, self.unit));
             }
-            Mode::Bars | Mode::Quiet => {}
+            OutputMode::Bars | OutputMode::Quiet => {}
         }
     }
 

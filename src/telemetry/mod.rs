@@ -24,4 +24,4 @@ pub(crate) use metrics::open_lines;
 pub use metrics::{Metrics, MetricsLog, last_step};
 pub use names::is_share;
 pub use picture::{Panel, picture};
-pub use reporter::{Mode, Reporter};
+pub use reporter::{OutputMode, Reporter};

@@ -12,7 +12,7 @@ pub struct Name {
 
 /// A section of metrics, with a sentence on when they are logged.
 #[derive(Clone, Copy, Debug)]
-pub struct Section {
+pub struct MetricSection {
     pub title: &'static str,
     pub when: &'static str,
     pub names: &'static [Name],
@@ -23,8 +23,8 @@ const fn name(name: &'static str, meaning: &'static str) -> Name {
 }
 
 /// All metrics, in the order of the page.
-pub const SECTIONS: &[Section] = &[
-    Section {
+pub const SECTIONS: &[MetricSection] = &[
+    MetricSection {
         title: "Reward",
         when: "Every step of reinforcement learning, over the trajectories sampled in it that did not fail.",
         names: &[
@@ -40,7 +40,7 @@ pub const SECTIONS: &[Section] = &[
             ),
         ],
     },
-    Section {
+    MetricSection {
         title: "Sources",
         when: "Every step of reinforcement learning whose tasks have the column `data_source`, which a dataset with\n\
                a name fills; over the trajectories of that source that did not fail.",
@@ -54,7 +54,7 @@ pub const SECTIONS: &[Section] = &[
             name("source/<source>/share", "Share of the step's trajectories"),
         ],
     },
-    Section {
+    MetricSection {
         title: "Rollout",
         when: "Every step of reinforcement learning, over the trajectories sampled in it.",
         names: &[
@@ -120,7 +120,7 @@ pub const SECTIONS: &[Section] = &[
             ),
         ],
     },
-    Section {
+    MetricSection {
         title: "Script",
         when: "Every step of reinforcement learning.",
         names: &[
@@ -129,7 +129,7 @@ pub const SECTIONS: &[Section] = &[
             name("script/memory", "Memory of the scripts' virtual machines in MiB, garbage included"),
         ],
     },
-    Section {
+    MetricSection {
         title: "Policy",
         when: "Every step of reinforcement learning, over the sampled tokens of the trained rows; a mean over\n\
                optimiser steps. A step without an optimiser step (no token has an advantage or another gradient)\n\
@@ -175,7 +175,7 @@ pub const SECTIONS: &[Section] = &[
             name("policy/version", "Number of optimiser steps since the run began"),
         ],
     },
-    Section {
+    MetricSection {
         title: "Advantage",
         when: "Every step of reinforcement learning with trained trajectories, over their sampled tokens.",
         names: &[
@@ -185,7 +185,7 @@ pub const SECTIONS: &[Section] = &[
             name("advantage/max", "Largest"),
         ],
     },
-    Section {
+    MetricSection {
         title: "KL to the reference",
         when: "Every step of a recipe with `trainer.kl.coef`, or with a loss that has a KL term.",
         names: &[
@@ -197,7 +197,7 @@ pub const SECTIONS: &[Section] = &[
             name("kl/coef", "Its coefficient"),
         ],
     },
-    Section {
+    MetricSection {
         title: "Critic",
         when: "Every step of `r1.ppo`; losses are means over optimiser steps, and absent where none was taken.",
         names: &[
@@ -212,7 +212,7 @@ pub const SECTIONS: &[Section] = &[
             ),
         ],
     },
-    Section {
+    MetricSection {
         title: "Mismatch",
         when: "Every step of reinforcement learning, before the first update: sampler and learner compute\n\
                log-probabilities with the same weights.",
@@ -226,7 +226,7 @@ pub const SECTIONS: &[Section] = &[
             name("mismatch/kl", "Mean of sampler minus learner log-probability: an estimate of the KL divergence"),
         ],
     },
-    Section {
+    MetricSection {
         title: "Supervised fine-tuning",
         when: "Every step of `r1 sft`.",
         names: &[
@@ -245,7 +245,7 @@ pub const SECTIONS: &[Section] = &[
             name("sft/overlong", "Conversations of the step that were skipped or truncated because they are too long"),
         ],
     },
-    Section {
+    MetricSection {
         title: "Evaluation",
         when: "Before the first step, after the last, and every `eval.every` steps, on `data.eval`.",
         names: &[
@@ -275,7 +275,7 @@ pub const SECTIONS: &[Section] = &[
             name("eval/<source>/tasks", "Number of these tasks"),
         ],
     },
-    Section {
+    MetricSection {
         title: "Time, throughput and memory",
         when: "Every step. Seconds of wall clock.",
         names: &[

@@ -21,7 +21,7 @@ use crate::error::without_control_characters;
 
 /// Output mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum OutputMode {
     /// Progress bars and lines, for a terminal.
     Bars,
     /// Lines only, for a log file.
@@ -37,7 +37,7 @@ pub enum Mode {
 pub struct Reporter(Arc<ReporterInner>);
 
 pub(super) struct ReporterInner {
-    pub(super) mode: Mode,
+    pub(super) mode: OutputMode,
     pub(super) bars: MultiProgress,
     pub(super) unicode: bool,
     out: Mutex<OutputStream>,
@@ -58,10 +58,10 @@ impl Reporter {
     pub fn new(quiet: bool, json: bool, colour: bool) -> Self {
         let (out, err) = (io::stdout(), io::stderr());
         let mode = match (json, quiet) {
-            (true, _) => Mode::Json,
-            (_, true) => Mode::Quiet,
-            _ if err.is_terminal() && !dumb_terminal() => Mode::Bars,
-            _ => Mode::Plain,
+            (true, _) => OutputMode::Json,
+            (_, true) => OutputMode::Quiet,
+            _ if err.is_terminal() && !dumb_terminal() => OutputMode::Bars,
+            _ => OutputMode::Plain,
         };
         let colour = colour && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && !dumb_terminal();
         let terminal = out.is_terminal().then(|| console::Term::stdout().size_checked()).flatten();
@@ -75,11 +75,11 @@ impl Reporter {
     /// Prints nothing, for programs that use the crate.
     pub fn silent() -> Self {
         let sink = || OutputStream { writer: None, colour: false };
-        Self::build(Mode::Quiet, sink(), sink(), false, None)
+        Self::build(OutputMode::Quiet, sink(), sink(), false, None)
     }
 
-    fn build(mode: Mode, out: OutputStream, err: OutputStream, unicode: bool, columns: Option<usize>) -> Self {
-        let target = if mode == Mode::Bars { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    fn build(mode: OutputMode, out: OutputStream, err: OutputStream, unicode: bool, columns: Option<usize>) -> Self {
+        let target = if mode == OutputMode::Bars { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         Self(Arc::new(ReporterInner {
             mode,
             bars: MultiProgress::with_draw_target(target),
@@ -101,7 +101,7 @@ impl Reporter {
         self.0.unicode
     }
 
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> OutputMode {
         self.0.mode
     }
 
@@ -114,9 +114,9 @@ impl Reporter {
     pub fn section(&self, title: &str) {
         *lock(&self.0.table) = StepTable::of_width(self.0.columns);
         match self.0.mode {
-            Mode::Json => self.0.event("section", &json!({ "title": title })),
-            Mode::Quiet => {}
-            Mode::Bars | Mode::Plain => {
+            OutputMode::Json => self.0.event("section", &json!({ "title": title })),
+            OutputMode::Quiet => {}
+            OutputMode::Bars | OutputMode::Plain => {
                 let title = styled(&self.0.out, &Style::new().bold(), title);
                 self.0.out_line(&format!("\n{title}"));
             }
@@ -126,23 +126,25 @@ impl Reporter {
     /// Prints a note.
     pub fn info(&self, message: &str) {
         match self.0.mode {
-            Mode::Json => self.0.event("info", &json!({ "message": message })),
-            Mode::Quiet => {}
-            Mode::Bars | Mode::Plain => self.0.error_line(&format!("  {}", without_control_characters(message))),
+            OutputMode::Json => self.0.event("info", &json!({ "message": message })),
+            OutputMode::Quiet => {}
+            OutputMode::Bars | OutputMode::Plain => {
+                self.0.error_line(&format!("  {}", without_control_characters(message)))
+            }
         }
     }
 
     /// Prints the response to a user action such as Ctrl-C, in every mode.
     pub fn answer(&self, message: &str) {
         match self.0.mode {
-            Mode::Json => self.0.event("answer", &json!({ "message": message })),
-            Mode::Quiet | Mode::Bars | Mode::Plain => self.0.error_line(&format!("  {message}")),
+            OutputMode::Json => self.0.event("answer", &json!({ "message": message })),
+            OutputMode::Quiet | OutputMode::Bars | OutputMode::Plain => self.0.error_line(&format!("  {message}")),
         }
     }
 
     /// Prints a warning.
     pub fn warn(&self, message: &str) {
-        if self.0.mode == Mode::Json {
+        if self.0.mode == OutputMode::Json {
             return self.0.event("warning", &json!({ "message": message }));
         }
         let word = styled(&self.0.err, &Style::new().yellow().bold(), "warning");
@@ -152,11 +154,11 @@ impl Reporter {
     /// Prints the summary line of a step.
     pub fn step(&self, step: u64, total: u64, metrics: &Metrics) {
         match self.0.mode {
-            Mode::Json => {
+            OutputMode::Json => {
                 self.0.event("step", &json!({ "step": step, "total": total, "metrics": metrics.to_json() }));
             }
-            Mode::Quiet => {}
-            Mode::Bars | Mode::Plain => {
+            OutputMode::Quiet => {}
+            OutputMode::Bars | OutputMode::Plain => {
                 let (heading, row) = lock(&self.0.table).row(step, total, metrics);
                 if let Some(heading) = heading {
                     self.0.out_line(&styled(&self.0.out, &Style::new().dim(), &heading));
@@ -168,14 +170,14 @@ impl Reporter {
 
     /// Prints text, such as a trajectory; not with `--json` or `--quiet`.
     pub fn text(&self, text: &str) {
-        if matches!(self.0.mode, Mode::Bars | Mode::Plain) {
+        if matches!(self.0.mode, OutputMode::Bars | OutputMode::Plain) {
             self.0.out_line(text);
         }
     }
 
     /// Prints rows in aligned columns; the first row is the heading.
     pub fn table(&self, rows: &[Vec<String>]) {
-        if matches!(self.0.mode, Mode::Bars | Mode::Plain) {
+        if matches!(self.0.mode, OutputMode::Bars | OutputMode::Plain) {
             for (number, line) in align(rows).into_iter().enumerate() {
                 let line = if number == 0 { styled(&self.0.out, &Style::new().dim(), &line) } else { line };
                 self.0.out_line(&line);
@@ -186,7 +188,7 @@ impl Reporter {
     /// Plots a metric over steps, starting at step `first`; prints nothing for fewer than two
     /// steps.
     pub fn plot(&self, metric: &str, first: u64, values: &[f64]) {
-        if matches!(self.0.mode, Mode::Bars | Mode::Plain) && values.len() > 1 {
+        if matches!(self.0.mode, OutputMode::Bars | OutputMode::Plain) && values.len() > 1 {
             let bounds = names::is_share(metric).then_some((0.0, 1.0));
             let options = Plot { size: (60, 6), bounds, first, unicode: self.0.unicode };
             let drawn = chart::plot(metric, values, options);
@@ -196,7 +198,7 @@ impl Reporter {
 
     /// Prints a JSON event, with `--json` only.
     pub fn event(&self, name: &str, fields: &Value) {
-        if self.0.mode == Mode::Json {
+        if self.0.mode == OutputMode::Json {
             self.0.event(name, fields);
         }
     }
@@ -281,7 +283,7 @@ mod tests {
     }
 
     /// Calls every print function; returns stdout and stderr.
-    fn print_all(mode: Mode, colour: bool) -> (String, String) {
+    fn print_all(mode: OutputMode, colour: bool) -> (String, String) {
         let (out, err) = (Printed::default(), Printed::default());
         let stream = |printed: &Printed| OutputStream { writer: Some(Box::new(printed.clone())), colour };
         let reporter = Reporter::build(mode, stream(&out), stream(&err), false, None);
@@ -303,19 +305,19 @@ mod tests {
 
     #[test]
     fn reporter_prints_plain_lines() {
-        let (out, err) = print_all(Mode::Plain, false);
+        let (out, err) = print_all(OutputMode::Plain, false);
         assert_eq!(out, "\nTraining\n   step   reward\n   3/10   +0.500\ndone\n");
         assert_eq!(err, "  loading the model\nwarning: slow\n");
     }
 
     #[test]
     fn quiet_reporter_prints_only_warnings() {
-        assert_eq!(print_all(Mode::Quiet, false), (String::new(), "warning: slow\n".to_owned()));
+        assert_eq!(print_all(OutputMode::Quiet, false), (String::new(), "warning: slow\n".to_owned()));
     }
 
     #[test]
     fn json_reporter_prints_one_object_per_line() {
-        let (out, err) = print_all(Mode::Json, false);
+        let (out, err) = print_all(OutputMode::Json, false);
         assert_eq!(err, "");
         assert_eq!(
             out.lines().collect::<Vec<_>>(),
@@ -331,7 +333,7 @@ mod tests {
 
     #[test]
     fn colour_adds_only_escape_codes() {
-        let (plain, coloured) = (print_all(Mode::Plain, false), print_all(Mode::Plain, true));
+        let (plain, coloured) = (print_all(OutputMode::Plain, false), print_all(OutputMode::Plain, true));
         assert_ne!(plain, coloured);
         assert_eq!(console::strip_ansi_codes(&coloured.0), plain.0);
         assert_eq!(console::strip_ansi_codes(&coloured.1), plain.1);
@@ -349,7 +351,7 @@ mod tests {
             }
         }
         let closed = || OutputStream { writer: Some(Box::new(Closed)), colour: false };
-        let reporter = Reporter::build(Mode::Plain, closed(), closed(), false, None);
+        let reporter = Reporter::build(OutputMode::Plain, closed(), closed(), false, None);
         reporter.warn("x");
         reporter.text("y");
         assert!(lock(&reporter.0.out).writer.is_none());

@@ -57,7 +57,7 @@ pub(super) fn is_wanted(wanted: DescribeTools, format: &dyn ToolFormat, shown: T
 /// The text for the system prompt; `None` for a format that has no syntax to show.
 ///
 /// # Errors
-/// Those of the format's writer.
+/// Errors of the format's writer.
 pub(super) fn text(format: &dyn ToolFormat, tools: &[Value], code_tool: &str) -> Result<Option<String>> {
     let (Some(syntax), Some(example)) = (format.syntax(), example(format, tools, code_tool)) else { return Ok(None) };
     let schemas: Vec<String> = tools.iter().map(python::dumps).collect();

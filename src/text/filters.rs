@@ -15,7 +15,7 @@ use super::values::{self, Items};
 use super::{methods, python};
 
 /// A change of a text.
-type Change = fn(&str) -> String;
+type TextChange = fn(&str) -> String;
 
 /// Registers them in an environment.
 pub(super) fn register(environment: &mut Environment<'static>) {
@@ -73,12 +73,12 @@ pub(super) fn register(environment: &mut Environment<'static>) {
             Ok(Jinja::from_safe_string(escape(&python::str(value))))
         });
     }
-    let changes: [(&str, Change); 4] =
+    let changes: [(&str, TextChange); 4] =
         [("lower", str::to_lowercase), ("upper", str::to_uppercase), ("capitalize", capitalize), ("title", title)];
     for (name, change) in changes {
         environment.add_filter(name, move |value: &Jinja| text_of(value).map(|text| change(&text)));
     }
-    // Its layout is that of Python's pprint, which r1 does not have.
+    // It has the layout of Python's pprint, which r1 does not have.
     environment.remove_filter("pprint");
     environment.add_filter("max", |values: &Jinja, options: Kwargs| extreme(values, options, Ordering::Greater));
     environment.add_filter("min", |values: &Jinja, options: Kwargs| extreme(values, options, Ordering::Less));

@@ -29,9 +29,9 @@ impl Dice {
 }
 
 /// Prints the seed of a failed case.
-struct Seed(u64);
+struct SeedOnPanic(u64);
 
-impl Drop for Seed {
+impl Drop for SeedOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("with seed {}", self.0);
@@ -56,7 +56,7 @@ fn repeat_with_seeds(check: impl Fn(&mut Dice)) {
     let mut seed = 0;
     while Instant::now() < end || seed < 20 {
         let begin = computed();
-        let on_panic = Seed(seed);
+        let on_panic = SeedOnPanic(seed);
         check(&mut Dice(ChaCha8Rng::seed_from_u64(seed)));
         drop(on_panic);
         let took = computed().saturating_sub(begin);

@@ -10,14 +10,14 @@ const DEPTH: usize = 64;
 
 /// The reason why a text is not a call.
 #[derive(Debug, PartialEq)]
-pub(super) enum Fault {
+pub(super) enum LiteralFault {
     /// Incomplete: more text may complete it.
     Cut,
     /// The error, and the byte of the text where it was found.
     Wrong { what: String, at: usize },
 }
 
-type ReadResult<T> = Result<T, Fault>;
+type ReadResult<T> = Result<T, LiteralFault>;
 
 /// Parses `name(key=value, …)` at the start of `text`: the call and its length in bytes.
 pub(super) fn read_call(text: &str) -> ReadResult<(ToolCall, usize)> {
@@ -47,7 +47,7 @@ struct LiteralReader<'a> {
 
 impl LiteralReader<'_> {
     fn wrong<T>(&self, what: impl Into<String>) -> ReadResult<T> {
-        Err(Fault::Wrong { what: what.into(), at: self.length - self.rest.len() })
+        Err(LiteralFault::Wrong { what: what.into(), at: self.length - self.rest.len() })
     }
 
     fn space(&mut self) {
@@ -55,7 +55,7 @@ impl LiteralReader<'_> {
     }
 
     fn peek(&self) -> ReadResult<char> {
-        self.rest.chars().next().ok_or(Fault::Cut)
+        self.rest.chars().next().ok_or(LiteralFault::Cut)
     }
 
     fn eat(&mut self, token: char) -> ReadResult<bool> {
@@ -76,7 +76,7 @@ impl LiteralReader<'_> {
     /// A name with dots, as in `math.sqrt`.
     fn name(&mut self) -> ReadResult<String> {
         let end = self.rest.find(|letter: char| !letter.is_alphanumeric() && !"_.-".contains(letter));
-        let end = end.ok_or(Fault::Cut)?;
+        let end = end.ok_or(LiteralFault::Cut)?;
         let (name, rest) = self.rest.split_at(end);
         if name.is_empty() {
             return self.wrong(format!("expected a name, found `{}`", self.peek()?));
@@ -184,7 +184,7 @@ impl LiteralReader<'_> {
     fn strings(&mut self) -> ReadResult<String> {
         let mut all = String::new();
         loop {
-            let (prefix, raw) = self.prefix().ok_or(Fault::Cut)?;
+            let (prefix, raw) = self.prefix().ok_or(LiteralFault::Cut)?;
             self.rest = &self.rest[prefix..];
             all.push_str(&self.string(raw)?);
             let end = self.rest;
@@ -192,7 +192,7 @@ impl LiteralReader<'_> {
             self.peek()?;
             // `r` alone may be the prefix of a string that has not arrived.
             if matches!(self.rest, "r" | "R" | "u" | "U") {
-                return Err(Fault::Cut);
+                return Err(LiteralFault::Cut);
             }
             if self.prefix().is_none() {
                 self.rest = end;
@@ -206,7 +206,7 @@ impl LiteralReader<'_> {
         let quote = self.peek()?;
         let triple = quote.to_string().repeat(3);
         if triple.starts_with(self.rest) {
-            return Err(Fault::Cut);
+            return Err(LiteralFault::Cut);
         }
         let long = self.rest.starts_with(&triple);
         let end = if long { triple.as_str() } else { &triple[..1] };
@@ -273,7 +273,7 @@ impl LiteralReader<'_> {
             _ => 8,
         };
         if self.rest.len() < length {
-            return Err(Fault::Cut);
+            return Err(LiteralFault::Cut);
         }
         let digits = self.rest.get(..length).unwrap_or_default();
         let point = u32::from_str_radix(digits, 16).ok().and_then(char::from_u32);
@@ -284,7 +284,7 @@ impl LiteralReader<'_> {
 
     fn number(&mut self) -> ReadResult<Value> {
         let end = self.rest.find(|letter: char| !letter.is_ascii_alphanumeric() && !"+-._".contains(letter));
-        let (text, rest) = self.rest.split_at(end.ok_or(Fault::Cut)?);
+        let (text, rest) = self.rest.split_at(end.ok_or(LiteralFault::Cut)?);
         let plain = text.replace('_', "");
         let plain = plain.strip_prefix('+').unwrap_or(&plain);
         let Some(number) = number(plain) else { return self.wrong(format!("`{text}` is not a number")) };
@@ -347,7 +347,7 @@ mod tests {
         assert_eq!(call.arguments, expected);
         // Every prefix is incomplete.
         for end in (0..used).filter(|&end| text.is_char_boundary(end)) {
-            assert_eq!(read_call(&text[..end]), Err(Fault::Cut), "{}", &text[..end]);
+            assert_eq!(read_call(&text[..end]), Err(LiteralFault::Cut), "{}", &text[..end]);
         }
     }
 
@@ -369,7 +369,7 @@ mod tests {
             let (call, used) = read_call(&text).unwrap();
             assert_eq!((call.arguments, used), (json!({ "x": expected }), text.len()), "{text}");
             for end in (0..used).filter(|&end| text.is_char_boundary(end)) {
-                assert_eq!(read_call(&text[..end]), Err(Fault::Cut), "{}", &text[..end]);
+                assert_eq!(read_call(&text[..end]), Err(LiteralFault::Cut), "{}", &text[..end]);
             }
         }
         for text in ["0x", "0x-1", "0b2", "0o8", "1e400", "--1"] {
@@ -381,7 +381,7 @@ mod tests {
 
     #[test]
     fn malformed_literals_give_error_messages() {
-        let wrong = |what: &str, at| Err(Fault::Wrong { what: what.to_owned(), at });
+        let wrong = |what: &str, at| Err(LiteralFault::Wrong { what: what.to_owned(), at });
         for (text, at, why) in [
             ("f(1)", 2, "every argument needs a name, as in `f(x=1)`"),
             ("f(x)", 3, "every argument needs a name, as in `f(x=1)`"),

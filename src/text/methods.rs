@@ -1,4 +1,4 @@
-//! Methods of Python's strings and dictionaries: those of minijinja's `pycompat` that agree with
+//! Methods of Python's strings and dictionaries: methods of minijinja's `pycompat` that agree with
 //! Python, and others that templates use. Positions in texts are counted in characters.
 
 use minijinja::value::{Kwargs, ValueKind, from_args};

@@ -8,7 +8,7 @@
 //! - The factors of products, the terms of sums and what is sliced are marked: a tuple is refused
 //!   there, and a list that is multiplied becomes one whose reading checks the time (`products`).
 //!
-//! The grammar is that of minijinja's parser. Line breaks stay where they are.
+//! It reads the grammar of minijinja's parser. Line breaks stay where they are.
 
 use super::arithmetic::{FLOOR_DIVIDE, IN, MODULO, ORDERS, PLAIN, SAME, SLICED, TERM};
 use super::products::FACTOR;
@@ -26,7 +26,7 @@ pub(super) const HELD: &str = "r1_held";
 /// Nested brackets that are read. minijinja reads half of them.
 const DEPTH: usize = 160;
 
-struct Parser<'a> {
+struct OperatorParser<'a> {
     text: &'a str,
     tokens: Vec<(OperatorToken<'a>, usize, usize)>,
     at: usize,
@@ -49,7 +49,7 @@ pub(super) enum ExpressionPart {
 
 /// The translated text; `None` for what can't be read.
 pub(super) fn translate(text: &str, part: ExpressionPart) -> Option<String> {
-    let mut parser = Parser { text, tokens: tokens(text)?, at: 0, depth: 0, edits: Edits::default() };
+    let mut parser = OperatorParser { text, tokens: tokens(text)?, at: 0, depth: 0, edits: Edits::default() };
     match part {
         ExpressionPart::Expression => {
             parser.tuple()?;
@@ -83,7 +83,7 @@ pub(super) fn translate(text: &str, part: ExpressionPart) -> Option<String> {
     Some(parser.edits.written(text))
 }
 
-impl<'a> Parser<'a> {
+impl<'a> OperatorParser<'a> {
     fn peek(&self) -> Option<OperatorToken<'a>> {
         self.tokens.get(self.at).map(|(token, ..)| *token)
     }

@@ -340,7 +340,7 @@ impl Renderer {
 }
 
 /// End-of-reply ids: from generation_config.json, else `eos_token` of tokenizer_config.json; and
-/// those of the template and the format.
+/// the ids of the template and of the format.
 fn stop_ids(tokenizer: &Tokenizer, format_ids: &[u32]) -> Result<Vec<u32>> {
     let config = tokenizer.json("generation_config.json")?;
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());

@@ -23,7 +23,7 @@ pub enum Event {
 }
 
 /// The start of the remaining text; lengths in bytes.
-pub(super) enum Step {
+pub(super) enum ParseStep {
     Content(usize),
     Thought(usize),
     /// Tags and separators without content.
@@ -40,7 +40,7 @@ pub(super) enum Step {
 pub(super) trait Scan {
     /// The next step for `rest`, which is not empty. With `done` no text follows, and `More` is not
     /// allowed.
-    fn step(&mut self, rest: &str, done: bool) -> Step;
+    fn step(&mut self, rest: &str, done: bool) -> ParseStep;
 
     /// The calls of the reply as a whole, for formats that use its last block.
     fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, ReplyError>> {
@@ -121,21 +121,21 @@ impl<'a> ReplyStream<'a> {
             }
             let rest = &self.text[self.at..];
             let used = match self.scan.step(rest, done) {
-                Step::Content(used) => {
+                ParseStep::Content(used) => {
                     self.content.push(&rest[..used], &mut self.events, Event::Content);
                     used
                 }
-                Step::Thought(used) => {
+                ParseStep::Thought(used) => {
                     self.reasoning.push(&rest[..used], &mut self.events, Event::Reasoning);
                     used
                 }
-                Step::Skip(used) => used,
-                Step::Break(used) => {
+                ParseStep::Skip(used) => used,
+                ParseStep::Break(used) => {
                     self.content.push("\n\n", &mut self.events, Event::Content);
                     self.reasoning.push("\n\n", &mut self.events, Event::Reasoning);
                     used
                 }
-                Step::Calls(used, calls) => {
+                ParseStep::Calls(used, calls) => {
                     for call in calls.into_iter().take(CALLS - self.calls) {
                         self.calls += 1;
                         let number = self.calls;
@@ -143,7 +143,7 @@ impl<'a> ReplyStream<'a> {
                     }
                     used
                 }
-                Step::More => break,
+                ParseStep::More => break,
             };
             if used == 0 {
                 break;
@@ -222,14 +222,14 @@ pub(super) fn text_before<'t>(
     rest: &str,
     tags: &[&'t str],
     done: bool,
-    step: fn(usize) -> Step,
-) -> Result<&'t str, Step> {
+    step: fn(usize) -> ParseStep,
+) -> Result<&'t str, ParseStep> {
     match find(rest, tags) {
         Some((0, tag)) => Ok(tag),
         Some((at, _)) => Err(step(at)),
         None if done => Err(step(rest.len())),
         None => match rest.len() - held(rest, tags) {
-            0 => Err(Step::More),
+            0 => Err(ParseStep::More),
             length => Err(step(length)),
         },
     }
@@ -260,7 +260,7 @@ impl<'t> Think<'t> {
     }
 
     /// The next step of the reasoning, or `None` when it is over and `rest` is the answer.
-    pub(super) fn step(&mut self, rest: &str, done: bool) -> Option<Step> {
+    pub(super) fn step(&mut self, rest: &str, done: bool) -> Option<ParseStep> {
         match self.state {
             Thinking::Over => None,
             Thinking::Front { begun } => {
@@ -268,10 +268,10 @@ impl<'t> Think<'t> {
                 for &(open, close) in self.pairs {
                     if front.starts_with(open) {
                         self.state = Thinking::Inside(close);
-                        return Some(Step::Skip(rest.len() - front.len() + open.len()));
+                        return Some(ParseStep::Skip(rest.len() - front.len() + open.len()));
                     }
                     if open.starts_with(front) && !done {
-                        return Some(Step::More);
+                        return Some(ParseStep::More);
                     }
                 }
                 self.state = match self.pairs.first() {
@@ -283,26 +283,26 @@ impl<'t> Think<'t> {
             Thinking::Inside(close) => {
                 if let Some(end) = rest.find(close) {
                     if end > 0 {
-                        return Some(Step::Thought(end));
+                        return Some(ParseStep::Thought(end));
                     }
                     self.state = Thinking::Over;
-                    return Some(Step::Skip(close.len()));
+                    return Some(ParseStep::Skip(close.len()));
                 }
                 match find(rest, &self.calls) {
                     // The reasoning may still be closed later; then the call is part of the
                     // reasoning.
-                    Some((0, _)) if !done => Some(Step::More),
+                    Some((0, _)) if !done => Some(ParseStep::More),
                     Some((0, _)) => {
                         self.state = Thinking::Over;
                         None
                     }
-                    Some((at, _)) => Some(Step::Thought(at)),
-                    None if done => Some(Step::Thought(rest.len())),
+                    Some((at, _)) => Some(ParseStep::Thought(at)),
+                    None if done => Some(ParseStep::Thought(rest.len())),
                     None => {
                         let tags: Vec<&str> = self.calls.iter().copied().chain([close]).collect();
                         Some(match rest.len() - held(rest, &tags) {
-                            0 => Step::More,
-                            length => Step::Thought(length),
+                            0 => ParseStep::More,
+                            length => ParseStep::Thought(length),
                         })
                     }
                 }

@@ -29,7 +29,7 @@ impl Renderer {
     /// The same, with a loss only on assistant messages with `trained[index]`.
     ///
     /// # Errors
-    /// Those of [`Renderer::supervised`], and [`Kind::Model`] if the template does not show which
+    /// Errors of [`Renderer::supervised`]; [`Kind::Model`] if the template does not show which
     /// message wrote what.
     pub fn supervised_where(&self, messages: &[Message], tools: &[Value], trained: &[bool]) -> Result<Supervised> {
         let replies: Vec<usize> =

@@ -49,7 +49,7 @@ pub struct Template {
     environment: Environment<'static>,
     /// The source of the template: `models/x/chat_template.jinja`.
     origin: String,
-    /// The text of the template, followed by that of the template for tools.
+    /// The text of the template, followed by the template for tools.
     source: String,
     /// Tokens by name: `bos_token`, `pad_token` …
     tokens: BTreeMap<String, String>,
@@ -255,7 +255,7 @@ impl Template {
             return Err(Error::new(Kind::Script, format!("{what}: others took too much")).at(&self.origin));
         }
         let _budget = RenderingBudget::new(if self.spent.is_some() { PROBE_TIME } else { TIME });
-        let mut out = Bounded { text: Vec::new(), limit: self.longest };
+        let mut out = BoundedText { text: Vec::new(), limit: self.longest };
         let render = || self.environment.get_template(name)?.render_captured_to(context, &mut out).map(drop);
         products::catch(render).map_err(|error: minijinja::Error| {
             if let Some(spent) = self.spent.as_ref().filter(|_| over_limit(&error)) {
@@ -313,12 +313,12 @@ fn over_limit(error: &minijinja::Error) -> bool {
 }
 
 /// The output of a rendering, at most `most` bytes.
-struct Bounded {
+struct BoundedText {
     text: Vec<u8>,
     limit: usize,
 }
 
-impl std::io::Write for Bounded {
+impl std::io::Write for BoundedText {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         if self.text.len() + bytes.len() > self.limit {
             return Err(std::io::Error::other(format!("a prompt of more than {} bytes", self.limit)));

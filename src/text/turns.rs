@@ -168,7 +168,7 @@ impl Between {
                         .collect();
                     for end in [Next::Prompt, Next::End] {
                         // Every second content is probed with a system prompt and tools.
-                        let probe = Probe { system: number % 2 == 0, tools: number % 2 == 0 };
+                        let probe = TurnProbe { system: number % 2 == 0, tools: number % 2 == 0 };
                         let Some(rendered) = probe.render(template, &roles, end == Next::Prompt) else { continue };
                         let turns: Vec<Turn> =
                             roles.iter().map(|(role, text)| Turn::new(*role, text.clone())).collect();
@@ -190,12 +190,12 @@ fn mark(index: usize) -> String {
 }
 
 /// The conditions of a probe.
-struct Probe {
+struct TurnProbe {
     system: bool,
     tools: bool,
 }
 
-impl Probe {
+impl TurnProbe {
     fn render(&self, template: &Template, messages: &[(Role, String)], prompt: bool) -> Option<String> {
         let system = (Role::System, "You help.".to_owned());
         let messages: Vec<Value> = self
@@ -229,7 +229,7 @@ fn detect_between(template: &Template, role: Role, next: Next) -> Option<String>
             messages.push((role, to.clone()));
         }
         for (system, tools) in [(false, false), (true, false), (false, true), (true, true)] {
-            let Some(text) = (Probe { system, tools }).render(template, &messages, next == Next::Prompt) else {
+            let Some(text) = (TurnProbe { system, tools }).render(template, &messages, next == Next::Prompt) else {
                 continue;
             };
             let (_, after) = text.split_once(&from)?;
@@ -255,7 +255,7 @@ fn detect_strip(template: &Template, role: Role) -> Option<bool> {
         Role::Assistant => spaced.clone_into(&mut messages[1].1),
         _ => messages.push((role, spaced.to_owned())),
     }
-    let Some(text) = (Probe { system: false, tools: false }).render(template, &messages, false) else {
+    let Some(text) = (TurnProbe { system: false, tools: false }).render(template, &messages, false) else {
         return Some(false);
     };
     if text.contains(spaced) {

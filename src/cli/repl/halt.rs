@@ -10,7 +10,7 @@ use serde_json::json;
 use super::commands::{self, HALTED};
 use super::terminal::{Terminal, script_error};
 use crate::error::Result;
-use crate::script::{Halt, OnHalt, Resume, ShowLimits, Shown};
+use crate::script::{AfterHalt, Halt, OnHalt, ShowLimits, Shown};
 
 /// The handler of breakpoints.
 pub(super) fn handler(terminal: &Rc<Terminal>) -> OnHalt {
@@ -18,18 +18,18 @@ pub(super) fn handler(terminal: &Rc<Terminal>) -> OnHalt {
     let last = RefCell::default();
     Box::new(move |halt| {
         if terminal.passing.get() {
-            return Resume::Continue;
+            return AfterHalt::Continue;
         }
         let resume = if halt.trace { traced(&terminal, halt, &last) } else { stopped(&terminal, halt) };
         resume.unwrap_or_else(|error| {
             terminal.break_off(error);
-            Resume::Abort
+            AfterHalt::Abort
         })
     })
 }
 
 /// Prints the locals that changed since the last line.
-fn traced(terminal: &Terminal, halt: &Halt<'_>, last: &RefCell<BTreeMap<String, String>>) -> Result<Resume> {
+fn traced(terminal: &Terminal, halt: &Halt<'_>, last: &RefCell<BTreeMap<String, String>>) -> Result<AfterHalt> {
     let now: BTreeMap<String, Shown> = halt
         .locals(&ShowLimits::brief())
         .into_iter()
@@ -45,10 +45,10 @@ fn traced(terminal: &Terminal, halt: &Halt<'_>, last: &RefCell<BTreeMap<String, 
         let locals: BTreeMap<&String, String> = now.iter().map(|(name, value)| (name, value.to_string())).collect();
         json!({ "place": halt.place, "source": halt.source.trim(), "locals": locals })
     };
-    terminal.item("traces", &text, json).map(|()| Resume::Continue)
+    terminal.item("traces", &text, json).map(|()| AfterHalt::Continue)
 }
 
-fn stopped(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
+fn stopped(terminal: &Terminal, halt: &Halt<'_>) -> Result<AfterHalt> {
     let source = halt.source.trim();
     let line = format!("{}  {source}", terminal.paint(&Paint::new().bold(), &halt.place));
     let kept = terminal.halt(&halt.place, source, &line)?;
@@ -57,12 +57,12 @@ fn stopped(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
     resume
 }
 
-fn inspect(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
+fn inspect(terminal: &Terminal, halt: &Halt<'_>) -> Result<AfterHalt> {
     loop {
         terminal.finish()?;
         let Some(typed) = terminal.next("halted> ")? else {
             terminal.leaving.set(true);
-            return Ok(Resume::Abort);
+            return Ok(AfterHalt::Abort);
         };
         let typed = typed.trim();
         if typed.is_empty() {
@@ -85,17 +85,17 @@ fn inspect(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
         };
         terminal.begin(command.name);
         match command.name {
-            "continue" => return Ok(Resume::Continue),
-            "next" => return Ok(Resume::Next),
-            "in" => return Ok(Resume::Into),
-            "out" => return Ok(Resume::Out),
+            "continue" => return Ok(AfterHalt::Continue),
+            "next" => return Ok(AfterHalt::Next),
+            "in" => return Ok(AfterHalt::Into),
+            "out" => return Ok(AfterHalt::Out),
             "abort" => {
                 terminal.aborted.set(true);
-                return Ok(Resume::Abort);
+                return Ok(AfterHalt::Abort);
             }
             "quit" => {
                 terminal.leaving.set(true);
-                return Ok(Resume::Abort);
+                return Ok(AfterHalt::Abort);
             }
             "locals" => {
                 for (name, value) in halt.locals(&ShowLimits::default()) {

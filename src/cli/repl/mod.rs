@@ -32,7 +32,7 @@ use crate::services::TensorThread;
 use crate::telemetry::{Interrupt, ctrl_c};
 use crate::train::Agent;
 use commands::{COMMANDS, help};
-use replaying::{Found, run_of};
+use replaying::{FoundTrajectory, run_of};
 use session::{Opening, ReplSession};
 use terminal::{Terminal, script_error};
 
@@ -45,7 +45,7 @@ pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
     let terminal = Rc::new(Terminal::open(output)?);
     let reporter = output.reporter();
     let agent = agent(&args)?;
-    // From the first prompt on, tokens are those of the sampling model.
+    // From the first prompt on, the sampling model's tokenizer is used.
     let model = args.model.as_ref().map(|model| model.display().to_string());
     refuse_both(&[("--model", model, &["policy.model"])], &args.overrides)?;
     let named = match &args.model {
@@ -69,7 +69,8 @@ pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
         }
         (None, None) => return bare(&terminal, interrupt, output),
         (None, Some(location)) => {
-            let Found { mut recorded, trajectory, .. } = Found::new(location, &args.runs_dir, &args.overrides)?;
+            let FoundTrajectory { mut recorded, trajectory, .. } =
+                FoundTrajectory::new(location, &args.runs_dir, &args.overrides)?;
             let loaded = recorded.script_of(&trajectory, &reporter)?;
             Loaded::with(loaded.script.clone(), Arc::clone(&loaded.renderer), recorded.run.max_context(), false)?
         }

@@ -18,7 +18,8 @@ use crate::telemetry::signed;
 impl ReplSession {
     /// Opens a stored trajectory: `RUN:ID[:STEP]`.
     pub(super) fn replay(&mut self, location: &str) -> Result<()> {
-        let Found { mut recorded, trajectory, step } = Found::new(location, &self.runs_dir, &self.overrides)?;
+        let FoundTrajectory { mut recorded, trajectory, step } =
+            FoundTrajectory::new(location, &self.runs_dir, &self.overrides)?;
         if self.agent.is_none() {
             let loaded = recorded.script_of(&trajectory, &self.reporter)?;
             let max_context = recorded.run.max_context();
@@ -113,14 +114,14 @@ impl ReplSession {
 }
 
 /// A stored trajectory that a person names.
-pub(super) struct Found {
+pub(super) struct FoundTrajectory {
     pub(super) recorded: RecordedRun,
     pub(super) trajectory: Trajectory,
     /// Counted from 1.
     step: Option<usize>,
 }
 
-impl Found {
+impl FoundTrajectory {
     /// Finds `RUN:ID[:STEP]`.
     pub(super) fn new(location: &str, runs_dir: &Path, overrides: &[String]) -> Result<Self> {
         let (run, id, step) = place_of(location)?;

@@ -29,11 +29,11 @@ pub(super) struct SessionPolicy {
     interrupt: Interrupt,
     reporter: Reporter,
     terminal: Rc<Terminal>,
-    opened: RefCell<Option<Sampler>>,
+    opened: RefCell<Option<ReplSampler>>,
 }
 
 /// A loaded policy.
-struct Sampler {
+struct ReplSampler {
     engine: Engine,
     model: Rc<Model>,
     renderer: Arc<Renderer>,
@@ -55,7 +55,7 @@ impl SessionPolicy {
     }
 
     /// Runs `work` on the model, which is opened before if it is not open.
-    fn with<T>(&self, script: &Script, work: impl FnOnce(&mut Sampler) -> Result<T>) -> Result<T> {
+    fn with<T>(&self, script: &Script, work: impl FnOnce(&mut ReplSampler) -> Result<T>) -> Result<T> {
         let mut opened = self.opened.borrow_mut();
         let sampler = match &mut *opened {
             Some(sampler) => sampler,
@@ -64,7 +64,7 @@ impl SessionPolicy {
         work(sampler)
     }
 
-    fn open(&self, script: &Script) -> Result<Sampler> {
+    fn open(&self, script: &Script) -> Result<ReplSampler> {
         let mut policy = PolicySettings { init: None, lora: None, ..script.settings.policy.clone() };
         if let Some(model) = &self.model {
             policy.model = model.display().to_string();
@@ -75,7 +75,7 @@ impl SessionPolicy {
         let options = EngineOptions::for_chat(&model, policy.max_context);
         let engine = Engine::new(Rc::clone(&model), vocabulary, options)?;
         self.terminal.note(&format!("{} replies", policy.model));
-        Ok(Sampler { engine, model, renderer })
+        Ok(ReplSampler { engine, model, renderer })
     }
 
     /// The tokenizer and template of the model.
@@ -108,14 +108,15 @@ impl SessionPolicy {
         let sampling = script.settings.eval.sampling(&script.settings.sampling);
         match request {
             PolicyRequest::Generate(request) => {
-                let written = self.with(script, |Sampler { engine, renderer, .. }| {
+                let written = self.with(script, |ReplSampler { engine, renderer, .. }| {
                     generation::generate(engine, renderer, &sampling, &request, self.interrupt)
                 });
                 let _ = request.reply.send(written);
             }
             PolicyRequest::Logprobs(request) => {
-                let scored = self
-                    .with(script, |Sampler { model, renderer, .. }| generation::logprobs(model, renderer, &request));
+                let scored = self.with(script, |ReplSampler { model, renderer, .. }| {
+                    generation::logprobs(model, renderer, &request)
+                });
                 let _ = request.reply.send(scored);
             }
         }

@@ -166,7 +166,7 @@ fn text(text: &str) -> String {
     format!("[{level}[\n{text}]{level}]")
 }
 
-/// Fields that are written without quotes: those of messages.
+/// Fields of messages, which are written without quotes.
 const NAMES: [&str; 7] = ["role", "content", "reasoning_content", "tool_calls", "tool_call_id", "name", "arguments"];
 
 /// Plain data as a Lua literal.

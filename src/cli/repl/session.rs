@@ -40,10 +40,10 @@ pub(super) struct Branch {
 pub(super) struct ReplSession {
     pub(super) loaded: Rc<Loaded>,
     pub(super) console: Console,
-    /// The script for `:reload`; `None` for that of a stored trajectory.
+    /// The script for `:reload`; `None` for the script of a stored trajectory.
     pub(super) agent: Option<Agent>,
     pub(super) overrides: Vec<String>,
-    /// With those of the run, without its model.
+    /// With the run's settings, without its model.
     pub(super) in_effect: Vec<String>,
     pub(super) runs_dir: PathBuf,
     runtime: Runtime,
@@ -56,7 +56,7 @@ pub(super) struct ReplSession {
     pub(super) branches: Vec<Branch>,
     pub(super) current: usize,
     policy: Rc<SessionPolicy>,
-    /// Tokens are those of the policy's model.
+    /// Tokens of the policy's model.
     tokens_of_policy: bool,
 }
 

@@ -25,7 +25,7 @@ use crate::script::{self, Console, Failure, ShowStyle, Shown};
 
 /// Reads input and writes output.
 pub(super) struct Terminal {
-    editor: Option<RefCell<Editor<Assistant, FileHistory>>>,
+    editor: Option<RefCell<Editor<ReplCompleter, FileHistory>>>,
     history: Option<PathBuf>,
     names: CompletionNames,
     pub(super) colour: bool,
@@ -67,7 +67,7 @@ impl Terminal {
         let behavior = if io::stdout().is_terminal() && !output.json { Behavior::Stdio } else { Behavior::PreferTerm };
         let config = Config::builder().behavior(behavior).completion_type(CompletionType::List).build();
         let mut editor = Editor::with_config(config).map_err(|e| failed(&e))?;
-        editor.set_helper(Some(Assistant(names)));
+        editor.set_helper(Some(ReplCompleter(names)));
         terminal.history = history_file();
         if let Some(path) = &terminal.history {
             // The history file does not exist at the first start.
@@ -221,9 +221,9 @@ fn failed(error: &ReadlineError) -> Error {
 }
 
 /// Completes commands and names, and detects incomplete texts.
-struct Assistant(CompletionNames);
+struct ReplCompleter(CompletionNames);
 
-impl Completer for Assistant {
+impl Completer for ReplCompleter {
     type Candidate = Pair;
 
     fn complete(&self, line: &str, pos: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
@@ -243,16 +243,16 @@ impl Completer for Assistant {
     }
 }
 
-impl Validator for Assistant {
+impl Validator for ReplCompleter {
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
         Ok(if is_incomplete(context.input()) { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
     }
 }
 
-impl Hinter for Assistant {
+impl Hinter for ReplCompleter {
     type Hint = String;
 }
 
-impl Highlighter for Assistant {}
+impl Highlighter for ReplCompleter {}
 
-impl Helper for Assistant {}
+impl Helper for ReplCompleter {}

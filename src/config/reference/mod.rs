@@ -9,7 +9,7 @@ mod range;
 use std::sync::LazyLock;
 
 pub use needs::{Lacking, lacking, value_of};
-pub use range::{Range, check_ranges};
+pub use range::{NumberRange, check_ranges};
 
 use super::Settings;
 use crate::schema::{Section, Setting};

@@ -9,7 +9,7 @@ use crate::schema::Setting;
 
 /// An interval of numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Range {
+pub struct NumberRange {
     low: Option<Bound>,
     high: Option<Bound>,
 }
@@ -21,7 +21,7 @@ struct Bound {
     included: bool,
 }
 
-impl Range {
+impl NumberRange {
     /// `≥ 1`, `> 0`, `0 to 1`, `0 ≤ x < 1`; `None` for a range as text, which is checked
     /// elsewhere.
     fn parse(text: &str) -> Option<Self> {
@@ -54,8 +54,8 @@ impl Range {
 
 impl Setting {
     /// Allowed interval; `None` if the range is text or unlimited.
-    pub fn interval(&self) -> Option<Range> {
-        Range::parse(self.range)
+    pub fn interval(&self) -> Option<NumberRange> {
+        NumberRange::parse(self.range)
     }
 }
 
@@ -121,13 +121,13 @@ mod tests {
             ("0 < p ≤ 1", "above 0 and at most 1", vec![1.0, 0.1], vec![0.0, 1.1]),
         ];
         for (text, description, inside, outside) in cases {
-            let range = Range::parse(text).unwrap();
+            let range = NumberRange::parse(text).unwrap();
             assert_eq!(range.words(), description);
             assert!(inside.into_iter().all(|number| range.contains(number)), "{text}");
             assert!(!outside.into_iter().any(|number| range.contains(number)), "{text}");
         }
         for text in ["", "0 to group_size", "one of docs/guide/training.md, or sft", "0 < low ≤ 1, high > 0"] {
-            assert_eq!(Range::parse(text), None, "{text}");
+            assert_eq!(NumberRange::parse(text), None, "{text}");
         }
     }
 

@@ -3,7 +3,7 @@
 use super::device::{as_on_a_gpu, varied};
 use super::*;
 use crate::engine::advance::ServeOutcome;
-use crate::engine::ahead::Queued;
+use crate::engine::ahead::QueueResult;
 use crate::native::meta;
 
 fn engines(slots: usize, options: &EngineOptions) -> [Engine; 2] {
@@ -258,7 +258,7 @@ fn a_step_does_not_wait_for_the_device() {
             let mut counts = Vec::new();
             for _ in 0..40 {
                 let plan = engine.plan_ahead().unwrap();
-                let Queued::Step(step) = engine.queue(&plan, &|| false).unwrap() else { panic!("it was stopped") };
+                let QueueResult::Step(step) = engine.queue(&plan, &|| false).unwrap() else { panic!("it was stopped") };
                 counts.push(engine.running.iter().map(|running| running.unread).sum::<usize>());
                 engine.in_flight = step;
             }

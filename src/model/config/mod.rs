@@ -224,7 +224,7 @@ impl Config {
     }
 
     /// Whether the rotary angles of a sequence of `tokens` depend on its length (dynamic scaling),
-    /// so that cached keys differ from those of a full pass.
+    /// so that cached keys differ from the keys of a full pass.
     pub fn turns_by_length(&self, tokens: usize) -> bool {
         tokens > self.max_position_embeddings && self.ropes.iter().any(Rope::is_dynamic)
     }

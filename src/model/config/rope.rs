@@ -20,7 +20,7 @@ pub struct Rope {
     pub scaling: Scaling,
 }
 
-/// Scaling to contexts longer than those of pretraining.
+/// Scaling to contexts longer than in pretraining.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scaling {
     None,

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::encoder::{tensors, write};
-use crate::model::{CrossEncoder, Pair};
+use crate::model::{CrossEncoderModel, Pair};
 
 fn goldens() -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/models/golden_cross.json");
@@ -23,7 +23,7 @@ fn cross_encoder_scores_match_transformers() {
     for case in goldens() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &case["config"], &tensors(&case));
-        let model = CrossEncoder::load(dir.path()).unwrap();
+        let model = CrossEncoderModel::load(dir.path()).unwrap();
         assert_eq!(model.max_tokens(), 40);
         let expected: Vec<f32> = serde_json::from_value(case["scores"].clone()).unwrap();
         // Every pair alone, pairs of similar length together, and all padded to the longest.
@@ -50,12 +50,12 @@ fn models_of_another_class_are_no_cross_encoders() {
     case["checkpoint"]["classifier.weight"] = json!([2, 24]);
     case["checkpoint"]["classifier.bias"] = json!([2]);
     write(dir.path(), &case["config"], &tensors(&case));
-    let error = CrossEncoder::load(dir.path()).unwrap_err().to_string();
+    let error = CrossEncoderModel::load(dir.path()).unwrap_err().to_string();
     assert!(error.contains("the model has 2 labels; a cross-encoder that ranks passages has one"), "{error}");
     let mut config = case["config"].clone();
     config["architectures"] = json!(["BertModel"]);
     write(dir.path(), &config, &tensors(&case));
-    let error = CrossEncoder::load(dir.path()).unwrap_err().to_string();
+    let error = CrossEncoderModel::load(dir.path()).unwrap_err().to_string();
     assert!(error.contains("a cross-encoder is a BertForSequenceClassification"), "{error}");
     assert!(error.contains("r1 index build --encoder DIR"), "{error}");
 }

@@ -61,7 +61,7 @@ impl Driver {
         let failed = |error: libloading::Error| {
             Error::new(Kind::Device, format!("the library of the CUDA driver does not load: {error}"))
         };
-        // SAFETY: initialisers of the driver's library are harmless. The types are those of cuda.h.
+        // SAFETY: initialisers of the driver's library are harmless. The types are from cuda.h.
         unsafe {
             let library = Library::new("libcuda.so.1").map_err(failed)?;
             macro_rules! symbol {
@@ -146,7 +146,7 @@ impl Driver {
     /// Starts a kernel on a stream.
     ///
     /// # Safety
-    /// The arguments must be those of the kernel, on that device.
+    /// The arguments must be the kernel's, on that device.
     pub(super) unsafe fn launch(
         &self,
         function: KernelFunction,

@@ -20,7 +20,7 @@ type Emulate = unsafe extern "C" fn(*mut *mut c_void, *const u32, u32) -> *const
 /// Runs a kernel over tensors on the CPU.
 ///
 /// # Safety
-/// The arguments must be those of the kernel.
+/// The arguments must be the kernel's.
 pub(super) unsafe fn launch(
     [name, definitions, kernel]: [&str; 3],
     (grid, threads): ([u32; 3], u32),
@@ -34,7 +34,7 @@ pub(super) unsafe fn launch(
         std::collections::hash_map::Entry::Vacant(entry) => entry.insert(compile(name, definitions)?),
     };
     let failed = |error: &dyn std::fmt::Display| Error::new(Kind::Internal, format!("{kernel}: {error}"));
-    // SAFETY: the type is that of R1_EMULATED in shim.h; the caller passes the arguments.
+    // SAFETY: R1_EMULATED in shim.h has the type; the caller passes the arguments.
     let message = unsafe {
         let run = library.get::<Emulate>(format!("emulate_{kernel}\0").as_bytes()).map_err(|error| failed(&error))?;
         run(arguments, grid.as_ptr(), threads)

@@ -9,13 +9,13 @@ use crate::error::Result;
 
 /// A recorded graph, and the memory of its results.
 #[derive(Debug)]
-pub(crate) struct Graph {
+pub(crate) struct CudaGraph {
     #[cfg(cuda_graphs)]
     graph: loaded::Handle,
 }
 
 #[cfg(not(cuda_graphs))]
-impl Graph {
+impl CudaGraph {
     /// The reason why graphs cannot be recorded: this build has no CUDA headers.
     pub(crate) fn missing(_device: Device) -> Option<String> {
         Some(missing().message)
@@ -49,7 +49,7 @@ fn missing() -> crate::error::Error {
 }
 
 #[cfg(cuda_graphs)]
-impl Graph {
+impl CudaGraph {
     /// The reason why graphs cannot be recorded on this device; `None` if they can.
     pub(crate) fn missing(device: Device) -> Option<String> {
         if !device.is_cuda() {
@@ -229,7 +229,7 @@ mod tests {
         if let Ok(output) = Command::new("readelf").arg("-d").arg(&path).output() {
             assert!(!String::from_utf8_lossy(&output.stdout).contains("cuda.so"));
         }
-        assert_eq!(Graph::missing(Device::Cpu).as_deref(), Some("the device is not CUDA"));
-        assert!(Graph::record(Device::Cpu, None, &|| Ok(())).is_err());
+        assert_eq!(CudaGraph::missing(Device::Cpu).as_deref(), Some("the device is not CUDA"));
+        assert!(CudaGraph::record(Device::Cpu, None, &|| Ok(())).is_err());
     }
 }

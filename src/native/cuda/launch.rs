@@ -18,7 +18,7 @@ use crate::error::{Error, Kind, Result};
 /// Parts of a kernel's source, in every compilation.
 const COMMON: &str = include_str!("kernels/common.cuh");
 
-/// The sources of the kernels, whose names are those of `R1_CUDA_KERNELS`.
+/// The sources of the kernels, with their names in `R1_CUDA_KERNELS`.
 pub(super) const SOURCES: [(&str, &str); 5] = [
     ("norm", include_str!("kernels/norm.cu")),
     ("rope", include_str!("kernels/rope.cu")),
@@ -113,7 +113,7 @@ pub(in crate::native) unsafe extern "C" fn launcher(
 }
 
 /// # Safety
-/// The arguments must be those of the kernel.
+/// The arguments must be the kernel's.
 unsafe fn start(
     device: i64,
     [source, definitions, name]: [&str; 3],

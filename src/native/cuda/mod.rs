@@ -22,7 +22,7 @@ use super::checked;
 use crate::config::DeviceChoice;
 use crate::error::{Error, Kind, Result};
 
-pub(crate) use graph::Graph;
+pub(crate) use graph::CudaGraph;
 pub(super) use launch::{Launcher, launcher};
 pub(crate) use launch::{kernels_missing, wanted_kernels};
 
@@ -66,7 +66,7 @@ pub fn load_cuda_torch() {
 /// The reason why decode steps cannot be recorded as CUDA graphs on this device; `None` if they
 /// can.
 pub fn cuda_graphs(device: Device) -> Option<String> {
-    Graph::missing(device)
+    CudaGraph::missing(device)
 }
 
 /// CUDA driver and libraries of this machine.

@@ -8,7 +8,7 @@ use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
 
 use crate::error::{Error, Kind, Result};
 
-/// The library of CUDA 13, that of a CUDA torch 2.11.
+/// The library of CUDA 13, which a CUDA torch 2.11 has.
 pub(super) const LIBRARY: &str = "libnvrtc.so.13";
 /// NVRTC opens it by name, and does not search its own directory.
 const BUILTINS: &str = "libnvrtc-builtins.so.13";

@@ -9,7 +9,7 @@ use super::advantage;
 use super::endings::{self, repeat, reset_line};
 use super::others;
 use super::replies::{self, ReplyContext, ReplyKind};
-use super::{CheckOptions, CheckReport, Finding, Level};
+use super::{CheckOptions, CheckReport, Finding, Severity};
 use crate::config::{Settings, Trainer};
 use crate::error::Result;
 use crate::mdp::{Observation, Scripted, Status, Trajectory};
@@ -68,7 +68,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &C
     tools(&first, script, &mut report);
     if let Some(message) = renderer.hidden_tools(first.tools()) {
         let location = Some(script.path.display().to_string());
-        report.add(Finding::new(Level::Warning, "tools", message).at(location).hint(HIDDEN_TOOLS));
+        report.add(Finding::new(Severity::Warning, "tools", message).at(location).hint(HIDDEN_TOOLS));
     }
 
     let (one, two) = (Stage { worker: &first, renderer }, Stage { worker: &second, renderer });
@@ -188,12 +188,12 @@ pub(super) fn rows(first: &Worker, second: &Worker, report: &mut CheckReport) ->
         let count = match first.rows(split) {
             Ok(Some(0)) => {
                 let message = format!("data.{} has no rows", split.name());
-                report.add(Finding::new(Level::Error, "data", message).at(Some(first.place_of_row(split, 0))));
+                report.add(Finding::new(Severity::Error, "data", message).at(Some(first.place_of_row(split, 0))));
                 continue;
             }
             Ok(Some(count)) => count,
             Ok(None) if split == Split::Train => {
-                let finding = Finding::new(Level::Error, "data", "the recipe has no training data");
+                let finding = Finding::new(Severity::Error, "data", "the recipe has no training data");
                 report.add(finding.hint("give it `data = { train = … }`, or data.train=FILE on the command line"));
                 continue;
             }
@@ -219,7 +219,7 @@ pub(super) fn rows(first: &Worker, second: &Worker, report: &mut CheckReport) ->
                         let message = format!("row {row} of data.{} is not the same every time", split.name());
                         let hint = "a row is a function of its index: draw with math.random, which is seeded for each row, \
                                     and keep nothing in locals outside";
-                        report.add(Finding::new(Level::Error, "data", message).at(location()).hint(hint));
+                        report.add(Finding::new(Severity::Error, "data", message).at(location()).hint(hint));
                     }
                     let thorough = thorough.contains(&row);
                     let task = TestedTask { split, row, value, thorough };
@@ -250,22 +250,22 @@ fn tools(worker: &Worker, script: &Script, report: &mut CheckReport) {
         if function["description"].as_str().is_none_or(|text| text.trim().is_empty()) {
             let message = format!("the tool `{name}` has no description");
             let hint = "the policy sees it: describe the tool in one sentence";
-            report.add(Finding::new(Level::Warning, "tools", message).at(here()).hint(hint));
+            report.add(Finding::new(Severity::Warning, "tools", message).at(here()).hint(hint));
         }
         let parameters = &function["parameters"];
         let properties = parameters["properties"].as_object();
         for required in parameters["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             if properties.is_none_or(|properties| !properties.contains_key(required)) {
                 let message = format!("the tool `{name}` requires `{required}`, which is none of its parameters");
-                report.add(Finding::new(Level::Error, "tools", message).at(here()));
+                report.add(Finding::new(Severity::Error, "tools", message).at(here()));
             }
         }
         if let Err(why) = schema::refuse_unknown(parameters) {
-            report.add(Finding::new(Level::Error, "tools", format!("the schema of `{name}`: {why}")).at(here()));
+            report.add(Finding::new(Severity::Error, "tools", format!("the schema of `{name}`: {why}")).at(here()));
         } else if let Err(why) = replies::arguments(tool) {
             let message = format!("no arguments were found that fit the schema of `{name}`: {why}");
             let hint = "an `example` in the schema shows r1 check what to call it with";
-            report.add(Finding::new(Level::Warning, "tools", message).at(here()).hint(hint));
+            report.add(Finding::new(Severity::Warning, "tools", message).at(here()).hint(hint));
         }
     }
 }
@@ -300,7 +300,8 @@ async fn resets(one: Stage<'_>, two: Stage<'_>, spec: &Spec, task: &TestedTask, 
             difference(&snapshot["state"], if snapshot == again { &other["state"] } else { &again["state"] }, "state")
         );
         let hint = "a state is a function of task and seed: draw with math.random, and keep nothing in locals outside";
-        report.add(Finding::new(Level::Error, "reset", message).at(location.clone()).hint(hint).repeat(typed.clone()));
+        report
+            .add(Finding::new(Severity::Error, "reset", message).at(location.clone()).hint(hint).repeat(typed.clone()));
     }
     match one.worker.restore(snapshot).and_then(|back| back.snapshot()) {
         Ok(back) if back == *snapshot => {}
@@ -309,7 +310,7 @@ async fn resets(one: Stage<'_>, two: Stage<'_>, spec: &Spec, task: &TestedTask, 
                 "the state changes when it is kept: {}",
                 difference(&snapshot["state"], &back["state"], "state")
             );
-            report.add(Finding::new(Level::Error, "state", message).at(location).repeat(typed));
+            report.add(Finding::new(Severity::Error, "state", message).at(location).repeat(typed));
         }
         Err(error) => report.add(Finding::error("state", error).at(location).repeat(typed)),
     }
@@ -413,7 +414,7 @@ async fn again(
         );
         let hint = "keep all data of a trajectory in its state: locals outside of the functions that change \
                     (counters, caches) are shared by all trajectories";
-        let finding = Finding::new(Level::Error, "step", message).at(two.worker.place_of("step")).hint(hint);
+        let finding = Finding::new(Severity::Error, "step", message).at(two.worker.place_of("step")).hint(hint);
         report.add(finding.repeat(repeat(it)));
     }
     Ok(())

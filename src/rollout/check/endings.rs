@@ -2,7 +2,7 @@
 
 use super::contract::{TestedTask, TestedTrajectory};
 use super::replies::ReplyKind;
-use super::{CheckReport, Finding, Level};
+use super::{CheckReport, Finding, Severity};
 use crate::config::OverlongPrompts;
 use crate::mdp::{Limit, Status, Trajectory, failing_tools};
 use crate::rollout::{Stage, unknown_accuracy};
@@ -95,11 +95,11 @@ fn ended(
             let message = format!("{name} fills the context after {steps} of {limit} steps; the trajectory ends there");
             let hint =
                 "a `context` function can shorten the prompt; docs/guide/environments.md has the rules of scoring";
-            report.add(finding(Level::Warning, "context", message).hint(hint));
+            report.add(finding(Severity::Warning, "context", message).hint(hint));
         }
         Status::Terminated | Status::Truncated | Status::PolicyError | Status::Aborted => {}
         Status::EnvError if in_reset(trajectory) => {
-            report.add(finding(Level::Error, "reset", message));
+            report.add(finding(Severity::Error, "reset", message));
         }
         Status::EnvError => {
             // One cause is reported once, with all responses that lead to it.
@@ -116,7 +116,7 @@ fn ended(
                 names: vec![name.clone()],
                 finding: report.findings.len(),
             });
-            let error_finding = finding(Level::Error, "replies", String::new());
+            let error_finding = finding(Severity::Error, "replies", String::new());
             let hint = "any response must lead to an observation or a reward, not to an error";
             report.findings.push(error_finding.hint(hint));
         }
@@ -124,32 +124,34 @@ fn ended(
             let of_cpu = error.is_some_and(|error| error.setting() == Some("limits.cpu"));
             let half = if of_cpu { " (half of limits.cpu, for a check)" } else { "" };
             let message = format!("{name} runs into a limit: {message}{half}; nothing else was tried");
-            report.add(finding(Level::Error, "limits", message));
+            report.add(finding(Severity::Error, "limits", message));
         }
         Status::ToolTimeout => {
             report.add(finding(
-                Level::Error,
+                Severity::Error,
                 "limits",
                 format!("{name} waits too long: {message}; nothing else was tried"),
             ));
         }
         Status::ContextOverflow if left_out => {
             let message = format!("{message}: a run filters out such rows (data.overlong_prompts)");
-            report.add(finding(Level::Warning, "context", message));
+            report.add(finding(Severity::Warning, "context", message));
         }
-        Status::ContextOverflow if trajectory.steps.is_empty() => report.add(finding(Level::Error, "context", message)),
+        Status::ContextOverflow if trajectory.steps.is_empty() => {
+            report.add(finding(Severity::Error, "context", message))
+        }
         Status::ContextOverflow => {
             let steps = trajectory.steps.len();
             let limit = of.map_or(script.settings.env.max_steps, |of| of.max_steps);
             let message = format!("{name} fills the context after {steps} of {limit} steps: {message}");
-            report.add(finding(Level::Warning, "context", message));
+            report.add(finding(Severity::Warning, "context", message));
         }
     }
     let first = trajectory.steps.first();
     if kind.is_broken_call() && of.is_some_and(|of| !of.tools.is_empty()) && first.is_some_and(|step| step.terminated) {
         let message = format!("{name} ends the task: the policy can't learn to correct it");
         let hint = "pass invalid calls to r1.call_tools too (they are in action.tool_calls): it returns error messages";
-        let finding = Finding::new(Level::Warning, "replies", message).hint(hint).repeat(repeat(it));
+        let finding = Finding::new(Severity::Warning, "replies", message).hint(hint).repeat(repeat(it));
         report.add(finding.at(Some(script.path.display().to_string())));
     }
 }
@@ -167,7 +169,7 @@ fn continued(it: &TestedTrajectory, renderer: &Renderer, report: &mut CheckRepor
                 number + 1
             );
             let hint = "push the reply as r1.assistant(action), which keeps its exact text; return messages, not text";
-            report.add(Finding::new(Level::Warning, "masks", message).hint(hint).repeat(repeat(it)));
+            report.add(Finding::new(Severity::Warning, "masks", message).hint(hint).repeat(repeat(it)));
         }
     }
 }
@@ -181,7 +183,7 @@ fn reached(tried: &[TestedTrajectory], worker: &Worker, script: &Script, report:
             let message = format!("a call of `{name}` reached no tool");
             let hint =
                 "pass action.tool_calls to r1.call_tools in `step`, and push the results as r1.observation(result)";
-            let finding = Finding::new(Level::Warning, "tools", message).at(worker.place_of("step")).hint(hint);
+            let finding = Finding::new(Severity::Warning, "tools", message).at(worker.place_of("step")).hint(hint);
             report.add(finding.at(Some(script.path.display().to_string())).repeat(repeat(it)));
         }
     }
@@ -193,7 +195,7 @@ fn failing(tried: &[TestedTrajectory], script: &Script, report: &mut CheckReport
     for tool in failing_tools(calls.flat_map(|step| &step.tools), 1) {
         let hint = "is its server running? The arguments were made from the tool's schema: if it rightly refuses them, \
                     all is well; `enum` and `default` of the schema are tried first";
-        let finding = Finding::new(Level::Note, "tools", tool.to_string()).hint(hint);
+        let finding = Finding::new(Severity::Note, "tools", tool.to_string()).hint(hint);
         let location = Some(script.path.display().to_string());
         let called = tried.iter().find(|it| matches!(&it.kind, ReplyKind::Call(name) if *name == tool.name));
         report.add(finding.at(location).repeat(called.map(repeat).unwrap_or_default()));
@@ -213,7 +215,7 @@ fn rewards(tried: &[TestedTrajectory], script: &Script, report: &mut CheckReport
     report.rewards = Some((low, high));
     if let Some(why) = unknown_accuracy(&script.settings.eval.accuracy, counted.iter().copied()) {
         let location = Some(script.path.display().to_string());
-        report.add(Finding::new(Level::Warning, "reward", why).at(location));
+        report.add(Finding::new(Severity::Warning, "reward", why).at(location));
     }
     if all.len() > 3 && (high - low).abs() < 1e-12 {
         let ends = if counted.iter().all(|trajectory| trajectory.status == Status::Truncated) {
@@ -227,7 +229,7 @@ fn rewards(tried: &[TestedTrajectory], script: &Script, report: &mut CheckReport
         let hint = "a group with equal rewards gives no gradient; if the right replies are just not among \
                     those tried, all is well: r1 check --model tries the model's";
         let location = Some(script.path.display().to_string());
-        report.add(Finding::new(Level::Warning, "reward", message).at(location).hint(hint));
+        report.add(Finding::new(Severity::Warning, "reward", message).at(location).hint(hint));
     }
 }
 

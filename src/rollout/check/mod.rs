@@ -28,7 +28,7 @@ use crate::text::Renderer;
 /// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Level {
+pub enum Severity {
     /// It is a problem only if something outside the recipe is wrong, such as a server.
     Note,
     /// It may be intended.
@@ -40,7 +40,7 @@ pub enum Level {
 /// A finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    pub level: Level,
+    pub level: Severity,
     /// The rule: `settings`, `data`, `tools`, `reset`, `state`, `step`, `replies`, `reward`,
     /// `advantage`, `context`, `masks`, `limits`.
     pub rule: &'static str,
@@ -91,7 +91,7 @@ impl CheckReport {
 
     /// Whether the contract is violated.
     pub fn is_broken(&self) -> bool {
-        self.findings.iter().any(|finding| finding.level == Level::Error)
+        self.findings.iter().any(|finding| finding.level == Severity::Error)
     }
 
     /// Adds lines that the script printed: without duplicates, at most [`LINES`].
@@ -118,13 +118,13 @@ impl CheckReport {
 }
 
 impl Finding {
-    pub(super) fn new(level: Level, rule: &'static str, message: impl Into<String>) -> Self {
+    pub(super) fn new(level: Severity, rule: &'static str, message: impl Into<String>) -> Self {
         Self { level, rule, message: message.into(), place: None, hint: None, repeat: Vec::new() }
     }
 
     pub(super) fn error(rule: &'static str, error: Error) -> Self {
         let Error { message, place: location, hint, .. } = error;
-        Self { place: location, hint, ..Self::new(Level::Error, rule, message) }
+        Self { place: location, hint, ..Self::new(Severity::Error, rule, message) }
     }
 
     pub(super) fn at(mut self, location: Option<String>) -> Self {

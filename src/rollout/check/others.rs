@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use super::contract::{self, HIDDEN_TOOLS, TestedTask};
 use super::replies::ReplyKind;
-use super::{CheckOptions, CheckReport, Finding, Level, TriedRows};
+use super::{CheckOptions, CheckReport, Finding, Severity, TriedRows};
 use crate::config::OverlongPrompts;
 use crate::error::Result;
 use crate::mdp::{Demonstration, ErrorRecord, Status};
@@ -154,11 +154,11 @@ async fn begun(
         Status::ContextOverflow if !at_start => return Ok(None),
         // A run leaves such rows out, and says so.
         Status::ContextOverflow if script.settings.data.overlong_prompts != OverlongPrompts::Error => {
-            (Level::Warning, "context")
+            (Severity::Warning, "context")
         }
-        Status::ContextOverflow => (Level::Error, "context"),
-        Status::ScriptLimit | Status::ToolTimeout => (Level::Error, "limits"),
-        _ => (Level::Error, if at_start { "reset" } else { "replies" }),
+        Status::ContextOverflow => (Severity::Error, "context"),
+        Status::ScriptLimit | Status::ToolTimeout => (Severity::Error, "limits"),
+        _ => (Severity::Error, if at_start { "reset" } else { "replies" }),
     };
     let ErrorRecord { message, place: location, hint: error_hint, .. } = error;
     let hint = error_hint.map_or_else(|| hint.clone(), |error_hint| format!("{error_hint}; {hint}"));
@@ -203,18 +203,18 @@ pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Ch
                 if !supervised.mask.contains(&true) {
                     let message = "a conversation has no message to train on";
                     let hint = "it needs a message with role = \"assistant\"";
-                    report.add(Finding::new(Level::Error, "masks", message).at(location).hint(hint));
+                    report.add(Finding::new(Severity::Error, "masks", message).at(location).hint(hint));
                 } else if options.max_context > 0 && supervised.ids.len() > options.max_context {
                     let (length, limit) = (supervised.ids.len(), options.max_context);
                     let message = format!("a conversation has {length} tokens and the context holds {limit}");
-                    report.add(Finding::new(Level::Error, "context", message).at(location));
+                    report.add(Finding::new(Severity::Error, "context", message).at(location));
                 }
             }
             Err(error) => report.add(Finding::error("data", error).at(location)),
         }
     }
     if let Some((message, location)) = hidden {
-        report.add(Finding::new(Level::Warning, "tools", message).at(location).hint(HIDDEN_TOOLS));
+        report.add(Finding::new(Severity::Warning, "tools", message).at(location).hint(HIDDEN_TOOLS));
     }
     Ok(report)
 }

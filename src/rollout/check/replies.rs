@@ -53,7 +53,7 @@ pub(super) struct ReplyContext<'a> {
 const ECHOES: usize = 4;
 
 /// A scripted response.
-pub(super) struct ScriptedReply {
+pub(super) struct TestReply {
     pub(super) text: String,
     pub(super) finish_reason: FinishReason,
 }
@@ -124,7 +124,7 @@ impl ReplyKind {
     ///
     /// # Errors
     /// Errors of a recipe's own format.
-    pub(super) fn reply(&self, renderer: &Renderer, now: &ReplyContext<'_>) -> Result<Option<ScriptedReply>> {
+    pub(super) fn reply(&self, renderer: &Renderer, now: &ReplyContext<'_>) -> Result<Option<TestReply>> {
         let ReplyContext { task, tools, shown, step, limit } = *now;
         let format = renderer.format();
         let call = |name: &str, arguments: Value| ToolCall { id: None, name: name.to_owned(), arguments };
@@ -151,7 +151,7 @@ impl ReplyKind {
                 let mut ids = renderer.tokenizer().encode(&filler(step, limit))?;
                 ids.truncate(limit);
                 let text = renderer.tokenizer().decode(&ids, false);
-                return Ok(Some(ScriptedReply { text, finish_reason: FinishReason::Length }));
+                return Ok(Some(TestReply { text, finish_reason: FinishReason::Length }));
             }
             Self::Call(name) => of(name).map(|tool| write(&[example_of(tool)])).transpose()?.flatten(),
             Self::AllCalls => write(&tools.iter().map(example_of).collect::<Vec<_>>())?,
@@ -165,7 +165,7 @@ impl ReplyKind {
                 task.get(column).and_then(plain).map(|answer| FORMS[*form].replace("{}", &answer))
             }
         };
-        Ok(text.map(|text| ScriptedReply { text, finish_reason: FinishReason::Stop }))
+        Ok(text.map(|text| TestReply { text, finish_reason: FinishReason::Stop }))
     }
 
     /// Whether it consists of calls in the format.

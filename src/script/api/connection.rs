@@ -16,7 +16,7 @@ use super::secret::{Named, Secrets};
 use super::server_place::{Command, Place, PlaceFields, UrlScheme};
 use crate::error::{Error, Kind, suggest};
 use crate::mdp::{Failed, Outcome};
-use crate::script::runtime::connections::{Connection, OpenedPlace, SessionConnections};
+use crate::script::runtime::connections::{DeclaredConnection, OpenedPlace, SessionConnections};
 use crate::script::runtime::convert::{NonJson, from_json, to_json};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Call, Host, misuse, place, place_of_recipe};
@@ -60,7 +60,7 @@ arguments! {
         close_message: Json;
     }
 
-    /// Options of `Connection:request`.
+    /// Options of `DeclaredConnection:request`.
     pub(super) struct MessageOptions {
         timeout: Option<Duration>;
     }
@@ -94,7 +94,7 @@ fn open(lua: &Lua, host: &Rc<Host>, value: &Value) -> mlua::Result<ConnectionHan
     let target = endpoint.host().map(|(host, port)| (host.to_owned(), port)).unwrap_or_default();
     let name = name.or(usual).unwrap_or_else(|| endpoint.usual_name());
     let (named, endpoint) = (format!("connection `{name}`"), Rc::new(endpoint));
-    let connection = Connection {
+    let connection = DeclaredConnection {
         // Its messages are those of one program.
         definition: json!([endpoint.definition(), given.open_message]).to_string(),
         timeout,
@@ -130,7 +130,7 @@ fn open(lua: &Lua, host: &Rc<Host>, value: &Value) -> mlua::Result<ConnectionHan
 
 #[derive(Clone)]
 struct ConnectionHandle {
-    connection: Rc<Connection>,
+    connection: Rc<DeclaredConnection>,
     /// Host and port.
     target: (String, u16),
     host: Rc<Host>,

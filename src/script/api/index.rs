@@ -14,7 +14,7 @@ use super::resource::ResourceOf;
 use crate::config::Limits;
 use crate::script::runtime::convert::{float, kind};
 use crate::script::runtime::host::place;
-use crate::script::runtime::rank::{Index, Weights};
+use crate::script::runtime::rank::{Bm25Weights, TextIndex};
 
 const NAME: &str = "r1.text.index";
 
@@ -25,8 +25,8 @@ arguments! {
     /// Options of `r1.text.index`.
     pub(super) struct IndexOptions {
         column: Option<String>;
-        k1: NonNegative = NonNegative(Weights::default().k1);
-        b: Share = Share(Weights::default().b);
+        k1: NonNegative = NonNegative(Bm25Weights::default().k1);
+        b: Share = Share(Bm25Weights::default().b);
     }
 }
 
@@ -47,7 +47,7 @@ pub(super) fn install(lua: &Lua, table: &Table) -> mlua::Result<()> {
 
 fn index(lua: &Lua, texts: &Value, options: &Value) -> mlua::Result<IndexOf> {
     let IndexOptions { column, k1, b } = IndexOptions::read_optional(lua, NAME, options)?;
-    let weights = Weights { k1: k1.0, b: b.0 };
+    let weights = Bm25Weights { k1: k1.0, b: b.0 };
     match texts {
         Value::UserData(data) if data.is::<ResourceOf>() => {
             let resource = Arc::clone(&data.borrow::<ResourceOf>()?.resource);
@@ -67,10 +67,10 @@ fn index(lua: &Lua, texts: &Value, options: &Value) -> mlua::Result<IndexOf> {
     }
 }
 
-fn of_list(lua: &Lua, list: &Table, weights: Weights) -> mlua::Result<IndexOf> {
+fn of_list(lua: &Lua, list: &Table, weights: Bm25Weights) -> mlua::Result<IndexOf> {
     let held = lua.app_data_ref::<Held>().map(|held| held.clone()).unwrap_or_default();
     let most = lua.app_data_ref::<Limits>().map_or(usize::MAX, |limits| limits.memory << 20);
-    let mut index = Index::new(weights);
+    let mut index = TextIndex::new(weights);
     for place in 1..=list.raw_len() {
         in_time(lua)?;
         index.add(&text(lua, NAME, &format!("texts[{place}]"), &list.raw_get(place)?)?);
@@ -90,7 +90,7 @@ fn of_list(lua: &Lua, list: &Table, weights: Weights) -> mlua::Result<IndexOf> {
 }
 
 struct IndexOf {
-    index: Arc<Index>,
+    index: Arc<TextIndex>,
     /// For an index owned by the virtual machine: its size.
     held: Option<(Held, usize)>,
 }

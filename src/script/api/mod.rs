@@ -62,12 +62,12 @@ use crate::error::{Result, suggest};
 use crate::script::runtime::host::{Host, misuse};
 use crate::script::runtime::require::Loader;
 use crate::script::runtime::sandbox;
-use crate::script::runtime::sources::Sources;
+use crate::script::runtime::sources::SourceOrigin;
 use crate::script::runtime::vm::Vm;
 use crate::text::Renderer;
 
 /// A virtual machine with the global `r1`, for recipes.
-pub(crate) fn vm(limits: Limits, sources: Sources, renderer: Option<Arc<Renderer>>) -> Result<Vm> {
+pub(crate) fn vm(limits: Limits, sources: SourceOrigin, renderer: Option<Arc<Renderer>>) -> Result<Vm> {
     Vm::new(limits, sources, Host::new(renderer), |lua, environment, host, loader| {
         install(lua, environment, host, loader)?;
         // A program loaded for its recipe may read its arguments.
@@ -76,7 +76,7 @@ pub(crate) fn vm(limits: Limits, sources: Sources, renderer: Option<Arc<Renderer
 }
 
 /// A virtual machine for a program: with files, standard input and output, and `arguments`.
-pub(crate) fn program_vm(limits: Limits, sources: Sources, host: Rc<Host>, arguments: &[String]) -> Result<Vm> {
+pub(crate) fn program_vm(limits: Limits, sources: SourceOrigin, host: Rc<Host>, arguments: &[String]) -> Result<Vm> {
     Vm::new(limits, sources, host, |lua, environment, host, loader| {
         install(lua, environment, host, loader)?;
         program::install(lua, environment, host, arguments)

@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, suggest};
 use crate::script::runtime::convert::from_row;
 use crate::script::runtime::host::{misuse, place};
 use crate::script::runtime::require::Loader;
-use crate::script::runtime::resource::{FORMATS, Keep, MOST, Resource, ResourceFormat, Spec};
+use crate::script::runtime::resource::{FORMATS, KeptParts, MOST, Resource, ResourceFormat, ResourceSpec};
 
 const NAME: &str = "r1.resource";
 
@@ -58,9 +58,9 @@ arguments! {
 
 impl ResourceArguments {
     /// The file, of at most `most` MiB if its size is not given.
-    pub(super) fn spec(self, most: u64, keep: Keep) -> Spec {
+    pub(super) fn spec(self, most: u64, keep: KeptParts) -> ResourceSpec {
         let Self { path, format, columns, max_size } = self;
-        Spec { path: path.into(), format, columns, max_size: max_size.map_or(most, |size| size.0), keep }
+        ResourceSpec { path: path.into(), format, columns, max_size: max_size.map_or(most, |size| size.0), keep }
     }
 }
 
@@ -86,12 +86,12 @@ argument!(Columns, "names: { mine = \"theirs\" }", |value| {
 });
 
 /// `r1.resource "corpus.jsonl"` or `r1.resource { path =, format =, columns =, max_size = }`.
-fn spec(lua: &Lua, given: &Value) -> mlua::Result<Spec> {
+fn spec(lua: &Lua, given: &Value) -> mlua::Result<ResourceSpec> {
     if let Value::String(path) = given {
         let path = path.to_string_lossy().into();
-        return Ok(Spec { path, format: None, columns: Columns::new(), max_size: MOST, keep: Keep::Rows });
+        return Ok(ResourceSpec { path, format: None, columns: Columns::new(), max_size: MOST, keep: KeptParts::Rows });
     }
-    Ok(ResourceArguments::read(lua, NAME, given)?.spec(MOST, Keep::Rows))
+    Ok(ResourceArguments::read(lua, NAME, given)?.spec(MOST, KeptParts::Rows))
 }
 
 pub(crate) struct ResourceOf {

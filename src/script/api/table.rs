@@ -18,7 +18,7 @@ use crate::error::{Error, Kind};
 use crate::script::runtime::convert::{NonJson, from_json, kind, to_json};
 use crate::script::runtime::host::out_of_time;
 use crate::script::runtime::require::Loader;
-use crate::script::runtime::resource::{Keep, Spec};
+use crate::script::runtime::resource::{KeptParts, ResourceSpec};
 use crate::script::runtime::tables::{self, NamedTable, TableSource, name_of};
 use crate::tools::table::{Cell, ColumnType, ColumnTypes, QueryLimits, TableNames, TableOptions, Tables, describe};
 
@@ -135,14 +135,14 @@ fn source(
     value: &Value,
     loader: &Files,
 ) -> mlua::Result<(TableSource, ColumnTypes)> {
-    let spec = |path: String| Spec {
+    let spec = |path: String| ResourceSpec {
         path: path.into(),
         format: None,
         columns: Columns::new(),
         max_size: MOST,
-        keep: Keep::Nothing,
+        keep: KeptParts::Nothing,
     };
-    let file = |spec: Spec| {
+    let file = |spec: ResourceSpec| {
         let found = loader.borrow_mut().resource(&spec);
         let resource = found.map_err(|error| placed(lua, function, error))?;
         Ok::<_, mlua::Error>(TableSource::File { resource, spec })
@@ -159,7 +159,7 @@ fn source(
     let plain = |value: &Value| to_json(value, name, NonJson::Refuse).map_err(|why| fail_with(lua, function, why));
     if has("path") {
         let FileArguments { file: own, types } = FileArguments::read(lua, function, value)?;
-        return Ok((file(own.spec(MOST, Keep::Nothing))?, types.into()));
+        return Ok((file(own.spec(MOST, KeptParts::Nothing))?, types.into()));
     }
     if has("column") {
         let ColumnArguments { column, types } = ColumnArguments::read(lua, function, value)?;

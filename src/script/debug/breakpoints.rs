@@ -43,7 +43,7 @@ impl std::fmt::Display for Breakpoint {
 
 /// The way to continue after a halt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resume {
+pub enum AfterHalt {
     /// To the next breakpoint.
     Continue,
     /// To the next line of the same function, or of its caller after a return.
@@ -71,7 +71,7 @@ pub struct Halt<'a> {
 }
 
 /// Receives halts and returns how to continue.
-pub type OnHalt = Box<dyn Fn(&Halt<'_>) -> Resume>;
+pub type OnHalt = Box<dyn Fn(&Halt<'_>) -> AfterHalt>;
 
 impl Halt<'_> {
     /// The locals and upvalues of the function.
@@ -226,12 +226,12 @@ impl Console {
             mode.busy.set(true);
             let resume = handle(&halt);
             mode.busy.set(false);
-            if trace && resume != Resume::Abort {
+            if trace && resume != AfterHalt::Abort {
                 return Ok(());
             }
             mode.go_on(resume, here);
-            console.every_line(&stops.borrow(), resume != Resume::Continue && resume != Resume::Abort);
-            if resume == Resume::Abort {
+            console.every_line(&stops.borrow(), resume != AfterHalt::Continue && resume != AfterHalt::Abort);
+            if resume == AfterHalt::Abort {
                 return Err(mlua::Error::external(Error::new(Kind::Interrupted, "stopped at a breakpoint")));
             }
             Ok(())
@@ -274,12 +274,12 @@ struct Spot {
 struct Stepping {
     /// A halt is being handled; code that runs during it is not stopped.
     busy: Cell<bool>,
-    from: RefCell<Option<(Resume, Spot)>>,
+    from: RefCell<Option<(AfterHalt, Spot)>>,
 }
 
 impl Stepping {
-    fn go_on(&self, resume: Resume, from: Spot) {
-        let steps = matches!(resume, Resume::Next | Resume::Into | Resume::Out);
+    fn go_on(&self, resume: AfterHalt, from: Spot) {
+        let steps = matches!(resume, AfterHalt::Next | AfterHalt::Into | AfterHalt::Out);
         self.from.replace(steps.then_some((resume, from)));
     }
 
@@ -289,10 +289,10 @@ impl Stepping {
         let same_thread = (here.thread - from.thread).abs() < 0.5;
         let same_line = here.line == from.line && here.path == from.path;
         match resume {
-            Resume::Into => !same_line || here.depth != from.depth,
-            Resume::Next => same_thread && (here.depth < from.depth || (here.depth == from.depth && !same_line)),
-            Resume::Out => same_thread && here.depth < from.depth,
-            Resume::Continue | Resume::Abort => false,
+            AfterHalt::Into => !same_line || here.depth != from.depth,
+            AfterHalt::Next => same_thread && (here.depth < from.depth || (here.depth == from.depth && !same_line)),
+            AfterHalt::Out => same_thread && here.depth < from.depth,
+            AfterHalt::Continue | AfterHalt::Abort => false,
         }
     }
 }

@@ -35,11 +35,11 @@ use crate::script::runtime::policy_request::PolicyRequests;
 use crate::script::runtime::record::Record;
 use crate::script::runtime::services::Services;
 use crate::script::runtime::show::{ShowLimits, Shown, is_name};
-use crate::script::runtime::sources::Sources;
+use crate::script::runtime::sources::SourceOrigin;
 use crate::script::runtime::state::State;
 use crate::script::runtime::vm::Vm;
 
-pub use breakpoints::{Breakpoint, Halt, OnHalt, Resume};
+pub use breakpoints::{AfterHalt, Breakpoint, Halt, OnHalt};
 pub use complete::Candidate;
 
 /// The name of typed code in messages.
@@ -83,7 +83,7 @@ impl Console {
     pub fn bare(services: std::sync::Arc<dyn Services>, echo: Echo) -> Result<Self> {
         let host = Host::for_program(Some(services), echo);
         let here = load::directory(std::path::Path::new(CHUNK));
-        Self::over(&Rc::new(api::program_vm(bare(), Sources::Disk(here), host, &[])?))
+        Self::over(&Rc::new(api::program_vm(bare(), SourceOrigin::Disk(here), host, &[])?))
     }
 
     fn over(vm: &Rc<Vm>) -> Result<Self> {

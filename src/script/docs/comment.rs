@@ -78,15 +78,15 @@ fn append(text: &mut String, line: &str) {
 }
 
 /// Consecutive lines, without their dashes.
-struct Block {
+struct CommentBlock {
     lines: Vec<String>,
     /// An empty line or another comment follows.
     is_apart: bool,
 }
 
 /// The comments of three dashes before a token.
-fn blocks(token: &TokenReference) -> Vec<Block> {
-    let mut blocks: Vec<Block> = Vec::new();
+fn blocks(token: &TokenReference) -> Vec<CommentBlock> {
+    let mut blocks: Vec<CommentBlock> = Vec::new();
     let mut newlines = 0;
     for trivia in token.leading_trivia() {
         match trivia.token_type() {
@@ -94,7 +94,7 @@ fn blocks(token: &TokenReference) -> Vec<Block> {
                 let line = comment.strip_prefix("- ").unwrap_or(&comment[1..]).trim_end().to_owned();
                 match blocks.last_mut().filter(|block| !block.is_apart) {
                     Some(block) => block.lines.push(line),
-                    None => blocks.push(Block { lines: vec![line], is_apart: false }),
+                    None => blocks.push(CommentBlock { lines: vec![line], is_apart: false }),
                 }
                 newlines = 0;
             }

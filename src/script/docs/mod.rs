@@ -164,7 +164,7 @@ impl Entry {
         self.name.contains(':')
     }
 
-    /// Whether a name is that of the entry, with or without `r1.` or `@r1/`.
+    /// Whether a name is the entry's, with or without `r1.` or `@r1/`.
     fn is_named(&self, name: &str) -> bool {
         let without = ["r1.", "@r1/"].iter().find_map(|prefix| self.name.strip_prefix(prefix));
         self.name == name || without == Some(name)
@@ -178,7 +178,7 @@ fn first_sentence(text: &str) -> &str {
 }
 
 /// The entry with a name: full (`r1.re.find`), without `r1.`, or a method name (`keep_first`) if it
-/// is unique. Functions of modules (`@r1/rewards/qa.f1`) come after those of the host.
+/// is unique. Functions of modules (`@r1/rewards/qa.f1`) come after functions of the host.
 pub fn find(name: &str) -> Option<&'static Entry> {
     let name = name.trim().trim_end_matches("()");
     // A function with the name of its module is on the page of the module.

@@ -21,7 +21,7 @@ use crate::script::runtime::failure::Failure;
 use crate::script::runtime::host::{Call, EntryPoint, Host};
 use crate::script::runtime::log::Echo;
 use crate::script::runtime::services::Services;
-use crate::script::runtime::sources::Sources;
+use crate::script::runtime::sources::SourceOrigin;
 
 /// CPU and waiting time of a program in seconds, practically unlimited.
 const FOREVER: f64 = 1e9;
@@ -65,7 +65,7 @@ impl Program<'_> {
             log: usize::MAX,
         };
         let host = Host::for_program(self.services, self.echo);
-        let vm = api::program_vm(limits.clone(), Sources::Disk(directory(self.path)), host, self.arguments)?;
+        let vm = api::program_vm(limits.clone(), SourceOrigin::Disk(directory(self.path)), host, self.arguments)?;
         let function = vm.compile(self.path, self.source).map_err(|failure| with_callers(&failure, self.path))?;
         let call = Call::new(EntryPoint::Load, (self.seed, 0), &limits);
         let arguments: MultiValue = self

@@ -17,7 +17,7 @@ use crate::script::runtime::host::{Call, EntryPoint, Host};
 use crate::script::runtime::log::Echo;
 use crate::script::runtime::place::definition;
 use crate::script::runtime::services::Services;
-use crate::script::runtime::sources::Sources;
+use crate::script::runtime::sources::SourceOrigin;
 use crate::script::runtime::vm::Vm;
 
 /// A loaded test file.
@@ -44,7 +44,7 @@ impl Suite {
     pub async fn load(path: &Path, source: &str, services: Arc<dyn Services>, echo: Echo) -> Result<Self> {
         let limits = Limits { cpu: 60.0, wait: 600.0, memory: 4096, trajectory: 4096, text: 64, ..Limits::default() };
         let host = Host::for_suite(services, echo);
-        let vm = api::program_vm(limits.clone(), Sources::Disk(directory(path)), Rc::clone(&host), &[])?;
+        let vm = api::program_vm(limits.clone(), SourceOrigin::Disk(directory(path)), Rc::clone(&host), &[])?;
         let failed = |failure: Failure| failure.error.at_path(path);
         let function = vm.compile(path, source).map_err(failed)?;
         vm.call::<Value>(&Call::new(EntryPoint::Load, (0, 0), &limits), &function, ()).await.map_err(failed)?;

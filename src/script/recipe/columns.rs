@@ -43,11 +43,11 @@ pub(crate) struct EnvColumns {
 pub(crate) struct InvalidColumn {
     /// `env_kwargs`, `tools_kwargs.grade`
     pub(crate) column: String,
-    problem: Problem,
+    problem: ColumnProblem,
 }
 
 #[derive(Debug)]
-enum Problem {
+enum ColumnProblem {
     /// Text that is not JSON.
     Syntax(serde_json::Error),
     /// JSON text of something else than an object.
@@ -60,9 +60,9 @@ impl fmt::Display for InvalidColumn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the column `{}` ", self.column)?;
         match &self.problem {
-            Problem::Syntax(error) => write!(f, "is not JSON: {error}"),
-            Problem::OtherJson => f.write_str("must hold a JSON object"),
-            Problem::OtherType => f.write_str("must hold a table or its JSON text"),
+            ColumnProblem::Syntax(error) => write!(f, "is not JSON: {error}"),
+            ColumnProblem::OtherJson => f.write_str("must hold a JSON object"),
+            ColumnProblem::OtherType => f.write_str("must hold a table or its JSON text"),
         }
     }
 }
@@ -154,10 +154,10 @@ fn table(value: Option<&Json>, column: &str) -> Result<Map<String, Json>, Invali
         Some(Json::String(text)) => match json::read(text.as_bytes()) {
             Ok(Json::Object(fields)) => Ok(fields),
             Ok(Json::Null) => Ok(Map::new()),
-            Ok(_) => invalid(Problem::OtherJson),
-            Err(error) => invalid(Problem::Syntax(error)),
+            Ok(_) => invalid(ColumnProblem::OtherJson),
+            Err(error) => invalid(ColumnProblem::Syntax(error)),
         },
-        Some(_) => invalid(Problem::OtherType),
+        Some(_) => invalid(ColumnProblem::OtherType),
     }
 }
 

@@ -46,7 +46,7 @@ impl Worker {
     ///
     /// # Errors
     /// [`Kind::Script`] where the function fails or returns something else than a finite number or
-    /// text; those of [`Worker::row`].
+    /// text; errors of [`Worker::row`].
     pub fn row_key(&self, index: u64) -> Result<Option<RowKey>> {
         let Some(function) = &self.recipe.row_order else { return Ok(None) };
         let row = self.row(Split::Train, index)?;
@@ -67,7 +67,7 @@ impl Worker {
     ///
     /// # Errors
     /// [`Kind::Script`] where the function fails or returns something else than a number from 0 to
-    /// 1; those of [`Worker::row`].
+    /// 1; errors of [`Worker::row`].
     pub fn row_weight(&self, index: u64, successes: f64, attempts: f64) -> Result<f64> {
         let Some(function) = &self.recipe.row_weight else { return Ok(1.0) };
         let row = self.row(Split::Train, index)?;

@@ -77,7 +77,7 @@ impl Script {
         }
     }
 
-    /// The files of datasets named by the recipe or the command line, without those of the Hub.
+    /// The files of datasets named by the recipe or the command line, without files of the Hub.
     ///
     /// # Errors
     /// [`Kind::Data`] if one cannot be opened.

@@ -178,7 +178,7 @@ impl Envs {
         self.eval.is_some()
     }
 
-    /// All environments, those of training first.
+    /// All environments, first those for training.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Rc<TaskEnv>> {
         self.train.all.iter().chain(self.eval.iter().flat_map(|eval| &eval.all))
     }
@@ -202,7 +202,7 @@ impl Envs {
     /// Refuses tools with undeclared needs, in any environment.
     ///
     /// # Errors
-    /// Those of the tools: a program or a server that the recipe does not declare.
+    /// Errors of the tools: a program or a server that the recipe does not declare.
     pub(crate) fn check_tools(&self, grants: &Grants) -> Result<()> {
         self.all().flat_map(|loaded| &loaded.tools).try_for_each(|tool| tool.host_tool().check(tool, grants))
     }

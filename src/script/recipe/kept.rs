@@ -9,10 +9,10 @@ use crate::config::Limits;
 use crate::error::Result;
 use crate::script::api;
 use crate::script::runtime::library;
-use crate::script::runtime::sources::{RequiredFile, Resources, Sources};
+use crate::script::runtime::sources::{RequiredFile, Resources, SourceOrigin};
 
 impl Script {
-    /// A script from stored texts, such as those of a run: `modules` are the files it requires, by
+    /// A script from stored texts, such as a run's: `modules` are the files it requires, by
     /// name. `path` is its name in messages; no file is read.
     ///
     /// # Errors
@@ -24,7 +24,7 @@ impl Script {
             (name, RequiredFile { path, source })
         };
         let kept: BTreeMap<String, RequiredFile> = modules.into_iter().map(module).collect();
-        let sources = Sources::Kept(Arc::new(kept), Resources::Disk(folder.clone()));
+        let sources = SourceOrigin::Kept(Arc::new(kept), Resources::Disk(folder.clone()));
         let vm = api::vm(Limits::default(), sources, None)?;
         Self::read(&vm, path, source, overrides)
     }

@@ -23,10 +23,10 @@ use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Call, EntryPoint};
 use crate::script::runtime::log::{LogLine, LogSink};
 use crate::script::runtime::passages::SearchPart;
-use crate::script::runtime::resource::{Resource, Spec};
+use crate::script::runtime::resource::{Resource, ResourceSpec};
 use crate::script::runtime::servers::Listings;
 use crate::script::runtime::shared_calls::SharedCalls;
-use crate::script::runtime::sources::{RequiredFile, Resources, Sources};
+use crate::script::runtime::sources::{RequiredFile, Resources, SourceOrigin};
 use crate::script::runtime::vm::Vm;
 use crate::script::settings::{self, cold_start};
 use crate::search::{NoModels, SearchModels};
@@ -61,7 +61,7 @@ pub struct Script {
     /// The tool-call formats that it defines.
     pub(crate) formats: Formats,
     /// The resources it reads, shared by all workers.
-    pub(crate) resources: Arc<BTreeMap<Spec, Arc<Resource>>>,
+    pub(crate) resources: Arc<BTreeMap<ResourceSpec, Arc<Resource>>>,
     /// The search indexes and re-ranking models that it names.
     pub(crate) searches: Vec<SearchPart>,
     /// Loads the models of its searches.
@@ -148,7 +148,7 @@ impl Script {
         files.insert(path.to_owned());
         let source = readable(path).and_then(|()| std::fs::read_to_string(path));
         let source = source.map_err(|error| unreadable_script(path, &error))?;
-        let vm = api::vm(Limits::default(), Sources::Disk(directory(path)), None)?;
+        let vm = api::vm(Limits::default(), SourceOrigin::Disk(directory(path)), None)?;
         let script = Self::read(&vm, path, source, overrides);
         files.extend(vm.searched_files());
         script
@@ -189,7 +189,7 @@ impl Script {
         let formats = Formats::of(vm, || own_format::FormatSource {
             path: path.to_owned(),
             text: source.clone(),
-            sources: Sources::Kept(Arc::clone(&modules), Resources::Read(Arc::clone(&resources))),
+            sources: SourceOrigin::Kept(Arc::clone(&modules), Resources::Read(Arc::clone(&resources))),
             limits: settings.limits.clone(),
             needs: settings.needs.clone(),
             params: settings.params.clone(),
@@ -283,8 +283,8 @@ impl Script {
     }
 
     /// The sources for a worker's virtual machine.
-    pub(crate) fn sources(&self) -> Sources {
-        Sources::Kept(Arc::clone(&self.modules), Resources::Read(Arc::clone(&self.resources)))
+    pub(crate) fn sources(&self) -> SourceOrigin {
+        SourceOrigin::Kept(Arc::clone(&self.modules), Resources::Read(Arc::clone(&self.resources)))
     }
 
     /// The resources that were read.
@@ -396,7 +396,11 @@ pub(crate) fn directory(path: &Path) -> PathBuf {
     }
 }
 
-fn hash(source: &str, modules: &BTreeMap<String, RequiredFile>, resources: &BTreeMap<Spec, Arc<Resource>>) -> String {
+fn hash(
+    source: &str,
+    modules: &BTreeMap<String, RequiredFile>,
+    resources: &BTreeMap<ResourceSpec, Arc<Resource>>,
+) -> String {
     let mut hash = Sha256::new();
     let mut part = |text: &str| {
         // The length separates the files.

@@ -41,7 +41,7 @@ impl Script {
         &self.programs
     }
 
-    /// MCP servers whose tools are not those of the run's first start, a line each.
+    /// MCP servers whose tools differ from the run's first start, a line each.
     pub fn changed_servers_in_words(&self) -> Vec<String> {
         self.listings.changes_in_words()
     }

@@ -19,7 +19,7 @@ use crate::script::api::format::{Callable, Stored};
 use crate::script::runtime::definitions::RecipeFormat;
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::log::LogLine;
-use crate::script::runtime::sources::Sources;
+use crate::script::runtime::sources::SourceOrigin;
 use crate::script::runtime::vm::Vm;
 use crate::text::{AUTO, Format, FormatChoice, OwnOptions};
 
@@ -28,7 +28,7 @@ pub(crate) struct FormatSource {
     pub(crate) path: PathBuf,
     pub(crate) text: String,
     /// The files it requires and reads.
-    pub(crate) sources: Sources,
+    pub(crate) sources: SourceOrigin,
     pub(crate) limits: Limits,
     pub(crate) needs: Vec<String>,
     pub(crate) params: Map<String, Json>,

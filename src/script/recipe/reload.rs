@@ -97,7 +97,7 @@ impl Drop for Watcher {
 }
 
 /// File metadata; `None` if the file does not exist. Links are followed.
-type Seen = BTreeMap<PathBuf, Option<Signature>>;
+type FileTimes = BTreeMap<PathBuf, Option<Signature>>;
 
 #[derive(Clone, PartialEq, Eq)]
 struct Signature {
@@ -107,7 +107,7 @@ struct Signature {
     identity: (u64, u64, i64, i64),
 }
 
-fn scan<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> Seen {
+fn scan<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> FileTimes {
     files.into_iter().map(|path| (path.clone(), signature(path))).collect()
 }
 
@@ -127,7 +127,7 @@ fn signature(path: &Path) -> Option<Signature> {
 fn watch(mut it: WatcherOptions, stop: &AtomicBool) {
     // The contents of the files when they were last loaded, and their metadata then.
     let mut current = texts(&it.script);
-    let mut seen: Seen = current.keys().map(|path| (path.clone(), None)).collect();
+    let mut seen: FileTimes = current.keys().map(|path| (path.clone(), None)).collect();
     // Whether the last version was refused.
     let mut refused = false;
     while !stop.load(Ordering::Relaxed) {
@@ -164,7 +164,7 @@ fn watch(mut it: WatcherOptions, stop: &AtomicBool) {
 }
 
 /// Waits until the files no longer change.
-fn wait_until_unchanged(mut now: Seen, stop: &AtomicBool) -> Seen {
+fn wait_until_unchanged(mut now: FileTimes, stop: &AtomicBool) -> FileTimes {
     let began = Instant::now();
     loop {
         std::thread::park_timeout(QUIET);

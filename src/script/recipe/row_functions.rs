@@ -4,7 +4,7 @@ use crate::config::{Settings, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::script::runtime::definitions::Recipe;
 
-/// Refuses functions that contradict the settings, those of the command line included.
+/// Refuses functions that contradict the settings, also of the command line.
 pub(super) fn check_row_functions(settings: &Settings, recipe: &Recipe) -> Result<()> {
     let refused = |message: &str, hint: &str| Err(Error::new(Kind::Script, message).hint(hint));
     if recipe.row_weight.is_some() {

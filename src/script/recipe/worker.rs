@@ -33,7 +33,7 @@ use crate::text::{FormatChoice, Renderer};
 
 /// The result of a step as a value, or its finite reward and `done` if it has nothing else, and the
 /// size of the state.
-type Stepped = (Value, Option<f64>, bool, Size);
+type StepValue = (Value, Option<f64>, bool, Size);
 
 /// One virtual machine with a loaded script. It stays on its thread; calls may interleave.
 ///
@@ -74,7 +74,7 @@ impl Worker {
         &self.script.hash
     }
 
-    /// The OpenAI schemas of all environments' tools. Those of one task: [`State::tools`].
+    /// The OpenAI schemas of all environments' tools. [`State::tools`] has the tools of one task.
     pub fn tools(&self) -> &[Json] {
         &self.schemas
     }
@@ -265,7 +265,7 @@ impl Worker {
         let call = self.call_of(EntryPoint::Step, state);
         let (text, ids, reason, calls) =
             messages::action(&self.vm.lua, action).map_err(|error| host_failure(&error))?;
-        let (value, reward, done, size): Stepped =
+        let (value, reward, done, size): StepValue =
             self.vm.call(&call, &env.step.measured, (&state.table, text, ids, reason, calls)).await?;
         let mut result = match reward {
             Some(reward) => StepResult { reward, done, ..StepResult::default() },

@@ -1,4 +1,4 @@
-//! The connections of a recipe: their declaration, and those of one trajectory.
+//! The connections of a recipe: their declaration, and the connections of one trajectory.
 //!
 //! A trajectory has a connection of its own, or a session of a program that all share; it ends with
 //! the trajectory. The answered messages are kept, so that a copy of the trajectory (tree sampling,
@@ -26,7 +26,7 @@ use crate::tools::connection::{ConnectionError, Program, ProgramOptions, Program
 const SHOWN: usize = 200;
 
 /// A connection as the recipe declares it.
-pub(crate) struct Connection {
+pub(crate) struct DeclaredConnection {
     /// Name in records and messages.
     pub(crate) name: String,
     /// Its identity: URL and headers, or command and environment, without secrets.
@@ -89,7 +89,7 @@ enum ConnectionEnd {
     Program(ProgramSession),
 }
 
-impl Connection {
+impl DeclaredConnection {
     /// Sends a message and waits for its answer.
     ///
     /// # Errors
@@ -206,12 +206,12 @@ impl SessionConnections {
     }
 
     /// Adds a message that a replay answered from the record.
-    pub(crate) async fn skipped(&self, connection: &Connection, message: Json) {
+    pub(crate) async fn skipped(&self, connection: &DeclaredConnection, message: Json) {
         self.link(&connection.definition).behind.lock().await.push_back(message);
     }
 
     /// Ends a connection. The next message opens another one.
-    pub(crate) fn close(&self, connection: &Connection) {
+    pub(crate) fn close(&self, connection: &DeclaredConnection) {
         self.0.borrow_mut().remove(&connection.definition);
     }
 

@@ -22,22 +22,22 @@ const DEPTH: usize = 100;
 
 /// Maximum number of values and bytes of text in one conversion. A table that occurs twice counts
 /// twice: a few tables that contain each other can expand to more than any memory.
-const MOST: Budget = Budget { values: 1 << 22, bytes: 256 << 20 };
+const MOST: ConversionBudget = ConversionBudget { values: 1 << 22, bytes: 256 << 20 };
 
 /// Values between two checks of the call's CPU time.
 const STEP: usize = 1 << 10;
 
 /// Limits of [`show`].
-const SHOWN: Budget = Budget { values: 1 << 10, bytes: 1 << 16 };
+const SHOWN: ConversionBudget = ConversionBudget { values: 1 << 10, bytes: 1 << 16 };
 
 /// Remaining budget of a conversion.
 #[derive(Clone, Copy)]
-struct Budget {
+struct ConversionBudget {
     values: usize,
     bytes: usize,
 }
 
-impl Budget {
+impl ConversionBudget {
     /// Takes one value with `bytes` bytes of text; false if the budget is used up.
     fn take(&mut self, bytes: usize) -> bool {
         match (self.values.checked_sub(1), self.bytes.checked_sub(bytes)) {
@@ -73,7 +73,7 @@ fn write_json(
     path: &mut String,
     odd: NonJson,
     depth: usize,
-    budget: &mut Budget,
+    budget: &mut ConversionBudget,
 ) -> Result<Json, NotPlain> {
     let bytes = if let Value::String(text) = value { text.as_bytes().len() } else { 0 };
     // The caller's turn has ended then, so that the message is not seen.
@@ -249,7 +249,7 @@ fn read_json(lua: &Lua, json: &Json, source: JsonSource, count: &mut usize) -> m
     let noted = source != JsonSource::Host;
     *count += 1;
     if count.is_multiple_of(STEP) && limits::is_late() {
-        // The caller's turn has ended: its error is that of the limit.
+        // The caller's turn has ended: its error is the limit's.
         return Err(mlua::Error::runtime("the CPU limit was reached"));
     }
     match json {
@@ -364,7 +364,7 @@ pub(crate) fn deep_copy(lua: &Lua, value: &Value) -> mlua::Result<Value> {
     copy(lua, value, 0, &mut MOST.clone())
 }
 
-fn copy(lua: &Lua, value: &Value, depth: usize, budget: &mut Budget) -> mlua::Result<Value> {
+fn copy(lua: &Lua, value: &Value, depth: usize, budget: &mut ConversionBudget) -> mlua::Result<Value> {
     if !budget.take(0) {
         return Err(mlua::Error::runtime("the state holds too much to be copied"));
     }
@@ -403,7 +403,7 @@ pub(crate) fn show(value: &Value) -> String {
 }
 
 /// Limits of [`printed`].
-const PRINTED: Budget = Budget { values: 1 << 16, bytes: 1 << 20 };
+const PRINTED: ConversionBudget = ConversionBudget { values: 1 << 16, bytes: 1 << 20 };
 
 /// Line width above which [`printed`] breaks tables.
 const COLUMNS: usize = 100;

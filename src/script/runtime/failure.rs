@@ -60,7 +60,7 @@ pub(crate) struct TracedError {
 pub(crate) fn describe(error: &LuaError) -> TracedError {
     match error {
         LuaError::CallbackError { traceback, cause } => {
-            // The frames of the caller come after those of the callee.
+            // The frames of the caller come after the callee's.
             let mut inner = describe(cause).located();
             let outer = frames(traceback);
             if !inner.traceback.ends_with(&outer) {
@@ -121,7 +121,7 @@ pub(crate) fn is_memory(error: &LuaError) -> bool {
 }
 
 impl TracedError {
-    /// The place is that of the innermost frame, unless a closer one is known.
+    /// The place is the innermost frame, unless a closer one is known.
     fn located(mut self) -> Self {
         if let Some(frame) = self.traceback.iter().find(|frame| !frame.starts_with("r1.")) {
             let location = frame.split_once(" in ").map_or(frame.as_str(), |(location, _)| location).to_owned();

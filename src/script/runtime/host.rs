@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use mlua::Lua;
 
-use super::connections::Connection;
+use super::connections::DeclaredConnection;
 use super::convert::clip;
 use super::flow::Channel;
 use super::grants::Grants;
@@ -20,7 +20,7 @@ use super::library;
 use super::limits::WatchedVm;
 use super::log::{Echo, LogLine, LogSink, LogStream};
 use super::passages::SearchPart;
-use super::record::{Branch, Record};
+use super::record::{Record, RecordBranch};
 use super::services::Services;
 use super::shared_calls::SharedCalls;
 use super::state::ToolSession;
@@ -85,7 +85,7 @@ pub(crate) struct Call {
     /// Records the external calls, or replays them.
     pub(crate) record: Record,
     /// The branch that is being polled.
-    pub(crate) current_branch: RefCell<Rc<Branch>>,
+    pub(crate) current_branch: RefCell<Rc<RecordBranch>>,
     /// Remaining CPU nanoseconds.
     pub(crate) cpu_left: Cell<u64>,
     pub(crate) cpu_hit: Cell<bool>,
@@ -153,7 +153,7 @@ impl Call {
             entry,
             seed,
             record,
-            current_branch: RefCell::new(Branch::root(entry)),
+            current_branch: RefCell::new(RecordBranch::root(entry)),
             cpu_left: Cell::new((limits.cpu.max(0.0) * 1e9) as u64),
             cpu_hit: Cell::new(false),
             room: Cell::new(0),
@@ -209,7 +209,7 @@ pub(crate) struct Host {
     pub(crate) search_models: Cell<&'static dyn SearchModels>,
     /// The programs that the script named for its connections; a run starts them before its first
     /// trajectory.
-    pub(crate) connections: RefCell<Vec<Rc<Connection>>>,
+    pub(crate) connections: RefCell<Vec<Rc<DeclaredConnection>>>,
     /// Tool-call state shared with other virtual machines.
     pub(crate) shared: RefCell<Arc<SharedCalls>>,
     /// External access of the script.
@@ -287,7 +287,7 @@ impl Host {
         self.current.borrow().clone()
     }
 
-    /// The tools of the running call: those of its task, or all of them.
+    /// The tools of the running call: its task's, or all tools.
     pub(crate) fn tools(&self) -> Vec<Rc<Tool>> {
         self.current.borrow().env.as_ref().map_or_else(|| self.tools.borrow().clone(), |env| env.tools.clone())
     }

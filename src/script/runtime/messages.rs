@@ -10,7 +10,7 @@ use crate::mdp::conversation::{IGNORED_FIELDS, MESSAGE_FIELDS, parts};
 use crate::mdp::{Action, Content, Invalid, Message, Role, ToolCall};
 
 /// Name of a value, computed only for an error.
-type Path<'a> = &'a dyn Fn() -> String;
+type ValuePath<'a> = &'a dyn Fn() -> String;
 
 /// A list of message tables; `at` is its name in errors.
 ///
@@ -34,7 +34,7 @@ fn machine(at: &str, error: &mlua::Error) -> Invalid {
     Invalid::new(at, format!("can't be read: {error}"))
 }
 
-fn message(value: &Value, at: Path<'_>) -> Result<Message, Invalid> {
+fn message(value: &Value, at: ValuePath<'_>) -> Result<Message, Invalid> {
     let Value::Table(table) = value else {
         let problem = format!("is {}; a message is a table with `role` and `content`", kind(value));
         return Err(Invalid::new(at(), problem));
@@ -75,7 +75,7 @@ fn message(value: &Value, at: Path<'_>) -> Result<Message, Invalid> {
     Ok(message)
 }
 
-fn role(value: &Value, at: Path<'_>) -> Result<Role, Invalid> {
+fn role(value: &Value, at: ValuePath<'_>) -> Result<Role, Invalid> {
     let invalid = |help: &str| Invalid::new(format!("{}.role", at()), format!("is {}; {help}", kind(value)));
     let names = ["system", "user", "assistant", "tool"];
     if let Value::String(name) = value {
@@ -90,7 +90,7 @@ fn role(value: &Value, at: Path<'_>) -> Result<Role, Invalid> {
     Err(invalid(&format!("it is one of `{}`", names.join("`, `"))))
 }
 
-fn content(value: &Value, at: Path<'_>) -> Result<Content, Invalid> {
+fn content(value: &Value, at: ValuePath<'_>) -> Result<Content, Invalid> {
     let not_parts = |why: &str| Invalid::new(at(), format!("is not a list of parts: {why}"));
     let read = |list: &[Json]| parts(list).map_err(|error| not_parts(&error.to_string()));
     match value {
@@ -109,7 +109,7 @@ fn content(value: &Value, at: Path<'_>) -> Result<Content, Invalid> {
 
 /// Calls in the form that [`action`] makes, or in the OpenAI shape (`function = { name, arguments =
 /// "json" }`).
-fn tool_calls(value: &Value, at: Path<'_>) -> Result<Vec<ToolCall>, Invalid> {
+fn tool_calls(value: &Value, at: ValuePath<'_>) -> Result<Vec<ToolCall>, Invalid> {
     let json = to_json(value, &at(), NonJson::Refuse)?;
     let items = match json {
         Json::Array(items) => items,

@@ -1,44 +1,44 @@
 //! Ranks texts by a query: BM25 (Robertson and Zaragoza 2009) over words.
 //!
-//! [`Index`] indexes all texts for many queries; [`rank`] answers one query without an index.
+//! [`TextIndex`] indexes all texts for many queries; [`rank`] answers one query without an index.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 
 /// BM25 parameters: `k1` limits the weight of repeated words, `b` the length normalisation.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Weights {
+pub(crate) struct Bm25Weights {
     pub(crate) k1: f64,
     pub(crate) b: f64,
 }
 
-impl Default for Weights {
+impl Default for Bm25Weights {
     fn default() -> Self {
         Self { k1: 1.2, b: 0.75 }
     }
 }
 
-impl PartialEq for Weights {
+impl PartialEq for Bm25Weights {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Weights {}
+impl Eq for Bm25Weights {}
 
-impl PartialOrd for Weights {
+impl PartialOrd for Bm25Weights {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Weights {
+impl Ord for Bm25Weights {
     fn cmp(&self, other: &Self) -> Ordering {
         self.k1.total_cmp(&other.k1).then(self.b.total_cmp(&other.b))
     }
 }
 
-impl Weights {
+impl Bm25Weights {
     /// Score of `count` occurrences of a word in a text of `length` words, where `having` of
     /// `texts` texts contain the word.
     fn score(self, count: f64, length: f64, mean: f64, having: f64, texts: f64) -> f64 {
@@ -49,8 +49,8 @@ impl Weights {
 
 /// An inverted index of texts.
 #[derive(Debug)]
-pub(crate) struct Index {
-    weights: Weights,
+pub(crate) struct TextIndex {
+    weights: Bm25Weights,
     vocabulary: HashMap<Box<str>, u32>,
     /// Whether new texts add words to the index.
     grows: bool,
@@ -63,9 +63,9 @@ pub(crate) struct Index {
     bytes: usize,
 }
 
-impl Index {
+impl TextIndex {
     /// An index of all words.
-    pub(crate) fn new(weights: Weights) -> Self {
+    pub(crate) fn new(weights: Bm25Weights) -> Self {
         let (vocabulary, texts, lengths) = (HashMap::new(), Vec::new(), Vec::new());
         Self { weights, vocabulary, grows: true, texts, lengths, mean: 0.0, bytes: 0 }
     }
@@ -151,7 +151,7 @@ pub(crate) fn rank<E>(
     texts: &[String],
     mut go_on: impl FnMut() -> Result<(), E>,
 ) -> Result<Vec<(usize, f64)>, E> {
-    let mut index = Index { grows: false, ..Index::new(Weights::default()) };
+    let mut index = TextIndex { grows: false, ..TextIndex::new(Bm25Weights::default()) };
     for word in distinct(query) {
         index.add_word(&word);
     }
@@ -222,7 +222,7 @@ mod tests {
                 text_words.collect::<Vec<_>>().join(" ") + if n % 7 == 0 { " 红 rare" } else { "" }
             })
             .collect();
-        let mut index = Index::new(Weights::default());
+        let mut index = TextIndex::new(Bm25Weights::default());
         for text in &texts {
             index.add(text);
         }
@@ -234,7 +234,7 @@ mod tests {
                 assert_eq!(search_all(&index, query, limit), all[..all.len().min(limit)], "{query} {limit}");
             }
         }
-        let mut plain = Index::new(Weights { k1: 0.0, b: 0.0 });
+        let mut plain = TextIndex::new(Bm25Weights { k1: 0.0, b: 0.0 });
         for text in &texts {
             plain.add(text);
         }
@@ -242,7 +242,7 @@ mod tests {
         // With k1 = 0 and b = 0 all texts that contain the word have the same score.
         let scores: Vec<f64> = search_all(&plain, "rare", 200).into_iter().map(|(_, score)| score).collect();
         assert!(scores.len() == 29 && scores.iter().all(|score| score.to_bits() == scores[0].to_bits()));
-        assert_eq!(search_all(&Index::new(Weights::default()), "x", 5), []);
+        assert_eq!(search_all(&TextIndex::new(Bm25Weights::default()), "x", 5), []);
     }
 
     #[test]
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(stopped, Err("stop"));
     }
 
-    fn search_all(index: &Index, query: &str, limit: usize) -> Vec<(usize, f64)> {
+    fn search_all(index: &TextIndex, query: &str, limit: usize) -> Vec<(usize, f64)> {
         index.search(query, limit, || Ok::<_, std::convert::Infallible>(())).unwrap_or_else(|never| match never {})
     }
 

@@ -56,7 +56,7 @@ struct RecordInner {
 struct Tape {
     branches: BTreeMap<(u64, String), VecDeque<ExternalCall>>,
     strictness: Strictness,
-    difference: Option<Difference>,
+    difference: Option<RecordDifference>,
 }
 
 /// The handling of a request in a replay that the record does not contain.
@@ -74,7 +74,7 @@ pub enum Strictness {
 
 /// The place where a replay differs from its record.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Difference {
+pub struct RecordDifference {
     pub step: u64,
     /// As [`ExternalCall::at`].
     pub at: String,
@@ -84,7 +84,7 @@ pub struct Difference {
     pub requested: Option<(String, Json)>,
 }
 
-impl std::fmt::Display for Difference {
+impl std::fmt::Display for RecordDifference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let show = |side: &Option<(String, Json)>| match side {
             Some((kind, request)) => format!("{kind} {}", super::convert::clip(&request.to_string(), 200)),
@@ -153,15 +153,15 @@ impl Record {
     }
 
     /// The first difference of the replay, if any. It stays even if the script catches the error.
-    pub fn difference(&self) -> Option<Difference> {
+    pub fn difference(&self) -> Option<RecordDifference> {
         self.0.tape.as_ref().and_then(|tape| tape.borrow().difference.clone())
     }
 
     /// Ends an exact replay: exchanges that were not requested are a difference too.
-    pub fn close(&self) -> Option<Difference> {
+    pub fn close(&self) -> Option<RecordDifference> {
         let mut tape = self.0.tape.as_ref()?.borrow_mut();
         if tape.difference.is_none() && tape.strictness == Strictness::Exact {
-            let left = tape.branches.values().flatten().next().map(|left| Difference {
+            let left = tape.branches.values().flatten().next().map(|left| RecordDifference {
                 step: left.step,
                 at: left.at.clone(),
                 recorded: Some((left.kind.clone(), left.request.clone())),
@@ -205,7 +205,7 @@ impl Record {
             }
         }
         let requested = Some((kind.to_owned(), request.clone()));
-        let difference = Difference { step, at: at.to_owned(), recorded, requested };
+        let difference = RecordDifference { step, at: at.to_owned(), recorded, requested };
         let message = difference.to_string();
         tape.difference.get_or_insert(difference);
         Err(Error::new(Kind::Env, format!("the replay left its record: {message}")))
@@ -263,10 +263,10 @@ fn decode<A: DeserializeOwned>(answer: Answer) -> Result<A> {
 }
 
 /// A sequence of requests, one after the other, within a call.
-pub(crate) struct Branch {
+pub(crate) struct RecordBranch {
     /// `step`, `step/2`.
     path: String,
-    parent: Option<Rc<Branch>>,
+    parent: Option<Rc<RecordBranch>>,
     /// The tool that runs in it, or that started it.
     tool: Option<Rc<str>>,
     branches: Cell<usize>,
@@ -275,7 +275,7 @@ pub(crate) struct Branch {
     timed_out: Cell<bool>,
 }
 
-impl Branch {
+impl RecordBranch {
     pub(crate) fn root(entry: EntryPoint) -> Rc<Self> {
         Self::new(entry.name().to_owned(), None, None)
     }
@@ -320,7 +320,7 @@ fn fnv(text: &str) -> u64 {
 }
 
 /// Restores the current branch after another one was polled.
-struct RestoreBranch<'a>(&'a Call, Rc<Branch>);
+struct RestoreBranch<'a>(&'a Call, Rc<RecordBranch>);
 
 impl Drop for RestoreBranch<'_> {
     fn drop(&mut self) {
@@ -329,7 +329,7 @@ impl Drop for RestoreBranch<'_> {
 }
 
 impl Call {
-    fn current(&self) -> Rc<Branch> {
+    fn current(&self) -> Rc<RecordBranch> {
         self.current_branch.borrow().clone()
     }
 
@@ -441,7 +441,7 @@ impl Call {
     ) -> impl Future<Output = F::Output> + use<F> {
         let (call, parent) = (self.clone(), self.current());
         parent.branches.set(parent.branches.get() + 1);
-        let branch = Branch::new(format!("{}/{}", parent.path, parent.branches.get()), Some(parent), tool);
+        let branch = RecordBranch::new(format!("{}/{}", parent.path, parent.branches.get()), Some(parent), tool);
         async move {
             let mut future = pin!(future);
             poll_fn(|cx| {

@@ -9,16 +9,16 @@ use mlua::{Lua, Value};
 
 use super::host::{misuse, place};
 use super::library;
-use super::resource::{Keep, Resource, Spec};
-use super::sources::{RequiredFile, Resources, Sources, file_of, is_python};
+use super::resource::{KeptParts, Resource, ResourceSpec};
+use super::sources::{RequiredFile, Resources, SourceOrigin, file_of, is_python};
 use crate::error::{Error, Kind, Result, Subject, suggest};
 
 /// Finds, reads and caches modules. It is open only while the script loads, so that the hash of a
 /// script covers all code that it can run.
 pub(crate) struct Loader {
-    sources: Sources,
+    sources: SourceOrigin,
     loaded: BTreeMap<String, LoadedModule>,
-    pub(crate) resources: BTreeMap<Spec, Arc<Resource>>,
+    pub(crate) resources: BTreeMap<ResourceSpec, Arc<Resource>>,
     /// Files that were searched for, found or not.
     pub(crate) searched_files: BTreeSet<PathBuf>,
     open: bool,
@@ -31,7 +31,7 @@ struct LoadedModule {
 }
 
 impl Loader {
-    pub(crate) fn new(sources: Sources) -> Self {
+    pub(crate) fn new(sources: SourceOrigin) -> Self {
         Self {
             sources,
             loaded: BTreeMap::new(),
@@ -54,23 +54,23 @@ impl Loader {
     /// # Errors
     /// As [`Resource::open`]; [`Kind::Script`] after loading, and for a resource that was missing
     /// when the script was first loaded.
-    pub(crate) fn resource(&mut self, spec: &Spec) -> Result<Arc<Resource>> {
+    pub(crate) fn resource(&mut self, spec: &ResourceSpec) -> Result<Arc<Resource>> {
         if let Some(read) = self.resources.get(spec) {
             return Ok(Arc::clone(read));
         }
         let shown = spec.path.display();
         if !self.open {
             let message = match spec.keep {
-                Keep::Rows => format!("r1.resource(\"{shown}\") after loading"),
-                Keep::Bytes | Keep::Nothing => format!("`{shown}` is read after loading"),
+                KeptParts::Rows => format!("r1.resource(\"{shown}\") after loading"),
+                KeptParts::Bytes | KeptParts::Nothing => format!("`{shown}` is read after loading"),
             };
             return Err(Error::new(Kind::Script, message).hint("read resources at the top of the script"));
         }
         let read = match &self.sources {
-            Sources::Kept(_, Resources::Read(read)) => read.get(spec).cloned().ok_or_else(|| {
+            SourceOrigin::Kept(_, Resources::Read(read)) => read.get(spec).cloned().ok_or_else(|| {
                 Error::new(Kind::Script, format!("r1.resource: `{shown}` was not there when the script was loaded"))
             })?,
-            Sources::Disk(root) | Sources::Kept(_, Resources::Disk(root)) => {
+            SourceOrigin::Disk(root) | SourceOrigin::Kept(_, Resources::Disk(root)) => {
                 self.searched_files.insert(spec.path_in(root));
                 Resource::open(spec, root)?
             }
@@ -81,18 +81,18 @@ impl Loader {
 
     fn find(&mut self, name: &str) -> Result<RequiredFile> {
         match &self.sources {
-            Sources::Kept(modules, _) => modules
+            SourceOrigin::Kept(modules, _) => modules
                 .get(name)
                 .cloned()
                 .ok_or_else(|| refused(format!("`{name}` was not there when the script was loaded"))),
             // A stored version of a script has the modules of the library that it was run with.
-            Sources::Disk(root) if library::has_prefix(name) && !root.join(file_of(name)).exists() => {
+            SourceOrigin::Disk(root) if library::has_prefix(name) && !root.join(file_of(name)).exists() => {
                 library::module(name).ok_or_else(|| {
                     let names = library::names();
                     refused(format!("r1 has no module `{name}`")).hint(suggest(name, names.iter().map(String::as_str)))
                 })
             }
-            Sources::Disk(root) => {
+            SourceOrigin::Disk(root) => {
                 self.searched_files.insert(root.join(file_of(name)));
                 let module = read(root, name)?;
                 let path = if library::has_prefix(name) { library::shown_path(name, root) } else { module.path };

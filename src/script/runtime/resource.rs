@@ -15,7 +15,7 @@ use std::time::SystemTime;
 use serde_json::{Value as Json, json};
 use sha2::{Digest, Sha256};
 
-use super::rank::{Index, Weights};
+use super::rank::{Bm25Weights, TextIndex};
 use crate::config::{Columns, Compression, DataFormat};
 use crate::data::{Dataset, check_place};
 use crate::error::{Error, Kind, Result, readable};
@@ -26,19 +26,19 @@ pub(crate) const MOST: u64 = 256;
 
 /// Arguments of `r1.resource`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Spec {
+pub(crate) struct ResourceSpec {
     /// As written in the script; relative to its directory.
     pub(crate) path: PathBuf,
     pub(crate) format: Option<ResourceFormat>,
     pub(crate) columns: Columns,
     /// MiB.
     pub(crate) max_size: u64,
-    pub(crate) keep: Keep,
+    pub(crate) keep: KeptParts,
 }
 
 /// The parts of a file that stay in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Keep {
+pub(crate) enum KeptParts {
     /// Its rows.
     Rows,
     /// Its bytes.
@@ -47,7 +47,7 @@ pub(crate) enum Keep {
     Nothing,
 }
 
-impl Spec {
+impl ResourceSpec {
     /// The full path of the file.
     pub(crate) fn path_in(&self, directory: &Path) -> PathBuf {
         if directory == Path::new(".") { self.path.clone() } else { directory.join(&self.path) }
@@ -95,7 +95,7 @@ pub(crate) struct Resource {
     /// The file as it is, if its bytes are kept.
     pub(crate) content: Arc<[u8]>,
     /// Cached indexes, by column and weights.
-    indexes: Mutex<BTreeMap<(String, Weights), Arc<Index>>>,
+    indexes: Mutex<BTreeMap<(String, Bm25Weights), Arc<TextIndex>>>,
 }
 
 impl Resource {
@@ -104,7 +104,7 @@ impl Resource {
     /// # Errors
     /// [`Kind::Data`] for a file that is missing, too large, outside the readable directories, or
     /// malformed.
-    pub(crate) fn open(spec: &Spec, directory: &Path) -> Result<Arc<Self>> {
+    pub(crate) fn open(spec: &ResourceSpec, directory: &Path) -> Result<Arc<Self>> {
         let path = spec.path_in(directory);
         // On another thread, since reading does not count as CPU time of the script.
         let share =
@@ -112,7 +112,7 @@ impl Resource {
         share(&path).unwrap_or_else(|_| Err(Error::new(Kind::Internal, "reading the resource stopped").at_path(&path)))
     }
 
-    fn shared(spec: &Spec, path: &Path, directory: &Path) -> Result<Arc<Self>> {
+    fn shared(spec: &ResourceSpec, path: &Path, directory: &Path) -> Result<Arc<Self>> {
         let failed = |error: std::io::Error| {
             let error = Error::io(Kind::Data, "read the resource", path, &error);
             if path.exists() { error } else { error.hint("paths of resources are relative to the script's directory") }
@@ -126,12 +126,14 @@ impl Resource {
             let size = seen.length >> 20;
             let message = format!("the resource has {size} MiB and max_size is {} MiB", spec.max_size);
             return Err(Error::new(Kind::Data, message).at_path(path).hint(match spec.keep {
-                Keep::Rows => "r1.resource { path = …, max_size = \"1GiB\" } reads more; the rows stay in memory",
-                Keep::Bytes => "{ path = …, max_size = \"1GiB\" } reads more; the file stays in memory",
-                Keep::Nothing => "{ path = …, max_size = \"1GiB\" } reads more; the table is kept in a temporary file",
+                KeptParts::Rows => "r1.resource { path = …, max_size = \"1GiB\" } reads more; the rows stay in memory",
+                KeptParts::Bytes => "{ path = …, max_size = \"1GiB\" } reads more; the file stays in memory",
+                KeptParts::Nothing => {
+                    "{ path = …, max_size = \"1GiB\" } reads more; the table is kept in a temporary file"
+                }
             }));
         }
-        let key = Key { path: real, seen, format: spec.format, columns: spec.columns.clone(), keep: spec.keep };
+        let key = ResourceKey { path: real, seen, format: spec.format, columns: spec.columns.clone(), keep: spec.keep };
         // The lock is held while the file is read, so that two threads do not read it twice.
         let mut cache = READ.lock().unwrap_or_else(PoisonError::into_inner);
         cache.retain(|(_, read)| read.strong_count() > 0);
@@ -146,9 +148,9 @@ impl Resource {
         Ok(read)
     }
 
-    fn read(spec: &Spec, path: &Path) -> Result<Self> {
+    fn read(spec: &ResourceSpec, path: &Path) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io(Kind::Data, "read the resource", path, &error);
-        if spec.keep == Keep::Nothing {
+        if spec.keep == KeptParts::Nothing {
             let mut hash = Sha256::new();
             let bytes = fs::File::open(path).and_then(|mut file| std::io::copy(&mut file, &mut hash));
             let (bytes, digest) = (bytes.map_err(failed)?, hash.finalize().to_vec());
@@ -157,7 +159,7 @@ impl Resource {
         let bytes = fs::read(path).map_err(failed)?;
         let digest = Sha256::digest(&bytes).to_vec();
         let size = bytes.len() as u64;
-        if spec.keep == Keep::Bytes {
+        if spec.keep == KeptParts::Bytes {
             return Ok(Self { path: path.to_owned(), digest, bytes: size, content: bytes.into(), ..Self::empty() });
         }
         let rows = match spec.format.or_else(|| ResourceFormat::of(path)) {
@@ -199,7 +201,7 @@ impl Resource {
     ///
     /// # Errors
     /// [`Kind::Script`] for a row whose column is not text.
-    pub(crate) fn index(&self, column: &str, weights: Weights) -> Result<Arc<Index>> {
+    pub(crate) fn index(&self, column: &str, weights: Bm25Weights) -> Result<Arc<TextIndex>> {
         let key = (column.to_owned(), weights);
         let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = indexes.get(&key) {
@@ -213,8 +215,8 @@ impl Resource {
         Ok(built)
     }
 
-    fn build(&self, column: &str, weights: Weights) -> Result<Index> {
-        let mut index = Index::new(weights);
+    fn build(&self, column: &str, weights: Bm25Weights) -> Result<TextIndex> {
+        let mut index = TextIndex::new(weights);
         for row_index in 0..self.rows.len() {
             let row = self.row(row_index).unwrap_or_default();
             match row.get(column) {
@@ -245,15 +247,15 @@ impl Resource {
 }
 
 /// The resources that this process has read and still holds.
-static READ: Mutex<Vec<(Key, Weak<Resource>)>> = Mutex::new(Vec::new());
+static READ: Mutex<Vec<(ResourceKey, Weak<Resource>)>> = Mutex::new(Vec::new());
 
 #[derive(Debug, PartialEq, Eq)]
-struct Key {
+struct ResourceKey {
     path: PathBuf,
     seen: FileStamp,
     format: Option<ResourceFormat>,
     columns: Columns,
-    keep: Keep,
+    keep: KeptParts,
 }
 
 /// File metadata that changes with the content: time, length or identity.

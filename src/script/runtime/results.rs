@@ -53,12 +53,12 @@ pub struct Reward {
 
 /// A result of a function of the script while it is read.
 #[derive(Clone, Copy)]
-struct Returned<'a> {
+struct ResultReader<'a> {
     /// `step`, `reward` or `flow`.
     function: &'a str,
 }
 
-impl Returned<'_> {
+impl ResultReader<'_> {
     /// An error about a field, or about the whole result.
     fn refused(self, field: &str, message: String) -> Error {
         let field = (!field.is_empty()).then(|| field.to_owned());
@@ -110,7 +110,7 @@ impl Returned<'_> {
 /// # Errors
 /// `Kind::Script` about the field that is wrong, without a place.
 pub(crate) fn flow_result(value: &Value) -> Result<StepResult> {
-    let flow = Returned { function: "flow" };
+    let flow = ResultReader { function: "flow" };
     let mut result = match value {
         Value::Nil => StepResult::default(),
         Value::Integer(_) | Value::Number(_) => {
@@ -136,10 +136,10 @@ pub(crate) fn flow_result(value: &Value) -> Result<StepResult> {
 /// # Errors
 /// As [`flow_result`].
 pub(crate) fn step_result(value: &Value) -> Result<StepResult> {
-    result_of(Returned { function: "step" }, value)
+    result_of(ResultReader { function: "step" }, value)
 }
 
-fn result_of(returned: Returned<'_>, value: &Value) -> Result<StepResult> {
+fn result_of(returned: ResultReader<'_>, value: &Value) -> Result<StepResult> {
     let function = returned.function;
     let Value::Table(table) = value else {
         let message = format!("{function} returned {}; it must return {{ reward = …, done = … }}", kind(value));
@@ -182,7 +182,7 @@ fn result_of(returned: Returned<'_>, value: &Value) -> Result<StepResult> {
 /// # Errors
 /// As [`flow_result`].
 pub(crate) fn reward(value: &Value) -> Result<Reward> {
-    let returned = Returned { function: "reward" };
+    let returned = ResultReader { function: "reward" };
     let table = match value {
         Value::Integer(_) | Value::Number(_) => {
             return Ok(Reward { total: returned.number("", "reward", value)?, parts: BTreeMap::new() });
@@ -223,7 +223,7 @@ pub(crate) fn reward(value: &Value) -> Result<Reward> {
     Ok(Reward { total, parts })
 }
 
-fn weighted_part(returned: Returned<'_>, part: &str, at: &str, table: &Table) -> Result<(f64, f64)> {
+fn weighted_part(returned: ResultReader<'_>, part: &str, at: &str, table: &Table) -> Result<(f64, f64)> {
     let (mut value, mut weight) = (None, 1.0);
     returned.each(table, |name, field| {
         let path = format!("{part}.{name}");

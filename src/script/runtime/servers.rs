@@ -93,7 +93,7 @@ impl Listings {
         self.changed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Compares the list that a server gives now with that of the run.
+    /// Compares the list that a server gives now with the run's.
     fn compare(&self, server: &ToolServer, now: &Listing) {
         let before = self.all().get(&server.definition.to_string()).cloned();
         if let Some(change) = before.and_then(|before| difference(&before.tools, &now.tools)) {
@@ -189,7 +189,7 @@ fn difference(before: &[RemoteTool], now: &[RemoteTool]) -> Option<String> {
     (!changes.is_empty()).then(|| changes.join(", "))
 }
 
-/// The tools of `env.tools`, with those of its servers.
+/// The tools of `env.tools`, and of its servers.
 ///
 /// # Errors
 /// [`Kind::Tool`] for a server that does not start; [`Kind::Script`] for an unknown name in
@@ -302,7 +302,7 @@ impl ToolServer {
     }
 
     /// Starts a server that all trajectories share, unless it was started before, and compares its
-    /// tools with those of the run.
+    /// tools with the run's.
     pub(crate) fn prepare(&self, listings: &Listings, grants: &Grants) -> Result<()> {
         if self.scope == ServerScope::Trajectory {
             return Ok(());
@@ -318,7 +318,7 @@ impl ToolServer {
         Ok(())
     }
 
-    /// Calls a tool. Servers of a trajectory are those of `own`.
+    /// Calls a tool. `session` has the servers of a trajectory.
     ///
     /// # Errors
     /// Undeclared needs, and variables that are not set. A failed call is not an error.

@@ -109,7 +109,7 @@ impl Drop for FirstCall {
 #[derive(Debug)]
 pub(crate) struct SharedCalls {
     cache: Mutex<Cache>,
-    /// Calls of tools whose cache is that of the run.
+    /// Calls of tools that have one cache for the run.
     pub(crate) running: RunningCalls,
     permits: Mutex<HashMap<String, Arc<Semaphore>>>,
 }

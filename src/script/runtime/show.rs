@@ -20,7 +20,7 @@ pub enum ShowStyle {
 
 /// A part of a shown value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct ShownSpan {
     pub text: String,
     pub style: ShowStyle,
 }
@@ -60,7 +60,7 @@ impl ShowLimits {
 /// A value, ready to be printed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
-    pub spans: Vec<Span>,
+    pub spans: Vec<ShownSpan>,
     /// The value of typed code, if it is plain data.
     pub data: Option<Json>,
 }
@@ -73,7 +73,7 @@ impl std::fmt::Display for Shown {
 
 impl Shown {
     pub(crate) fn of(value: &Value, layout: &ShowLimits) -> Self {
-        let mut writer = Writer { layout, left: layout.spans, entries: ENTRIES, open: Vec::new() };
+        let mut writer = ShowWriter { layout, left: layout.spans, entries: ENTRIES, open: Vec::new() };
         let tree = writer.read(value);
         let mut spans = Vec::new();
         tree.write(&mut spans, layout.width, 0, 0);
@@ -98,12 +98,12 @@ const ENTRIES: usize = 1 << 18;
 
 /// A value read for display.
 enum ShownTree {
-    Leaf(Span),
+    Leaf(ShownSpan),
     /// Entries with their keys; list items have no key.
-    Table(Vec<(Option<Vec<Span>>, ShownTree)>),
+    Table(Vec<(Option<Vec<ShownSpan>>, ShownTree)>),
 }
 
-struct Writer<'a> {
+struct ShowWriter<'a> {
     layout: &'a ShowLimits,
     left: usize,
     /// Remaining entries of tables.
@@ -112,11 +112,11 @@ struct Writer<'a> {
     open: Vec<*const std::ffi::c_void>,
 }
 
-fn span(style: ShowStyle, text: impl Into<String>) -> Span {
-    Span { text: text.into(), style }
+fn span(style: ShowStyle, text: impl Into<String>) -> ShownSpan {
+    ShownSpan { text: text.into(), style }
 }
 
-impl Writer<'_> {
+impl ShowWriter<'_> {
     fn read(&mut self, value: &Value) -> ShownTree {
         let Some(left) = self.left.checked_sub(1) else { return ShownTree::Leaf(span(ShowStyle::Word, "…")) };
         self.left = left;
@@ -126,7 +126,7 @@ impl Writer<'_> {
         }
     }
 
-    fn leaf(&self, value: &Value) -> Span {
+    fn leaf(&self, value: &Value) -> ShownSpan {
         match value {
             Value::Nil => span(ShowStyle::Word, "nil"),
             value if value.is_null() => span(ShowStyle::Word, "r1.json.null"),
@@ -224,7 +224,7 @@ impl ShownTree {
     }
 
     /// Writes at `indent`, after `used` columns of the line.
-    fn write(self, out: &mut Vec<Span>, width: usize, indent: usize, used: usize) {
+    fn write(self, out: &mut Vec<ShownSpan>, width: usize, indent: usize, used: usize) {
         let full_width = self.width();
         let entries = match self {
             Self::Leaf(leaf) => return out.push(leaf),

@@ -133,15 +133,15 @@ impl SourceMap {
         &'a self,
         path: &'a str,
         shape: &ExpressionShape,
-        key: &[Segment<'_>],
+        key: &[KeySegment<'_>],
         hops: usize,
     ) -> Option<KeyPosition<'a>> {
         let ([first, rest @ ..], Some(hops)) = (key, hops.checked_sub(1)) else { return None };
         match shape {
             ExpressionShape::Table(entries) => {
                 let entry = match first {
-                    Segment::Name(name) => entries.iter().rfind(|entry| entry.name.as_deref() == Some(name)),
-                    Segment::Item(index) => entries.iter().filter(|entry| entry.name.is_none()).nth(*index),
+                    KeySegment::Name(name) => entries.iter().rfind(|entry| entry.name.as_deref() == Some(name)),
+                    KeySegment::Item(index) => entries.iter().filter(|entry| entry.name.is_none()).nth(*index),
                 }?;
                 let deeper = self.follow(path, &entry.value, rest, hops);
                 Some(deeper.unwrap_or(KeyPosition { path, line: entry.line, is_exact: rest.is_empty() }))
@@ -171,13 +171,19 @@ impl SourceMap {
 
     /// A field of a variable: set separately (`options.lr = 1`), or in the table assigned to the
     /// variable.
-    fn variable<'a>(&'a self, path: &'a str, name: &str, key: &[Segment<'_>], hops: usize) -> Option<KeyPosition<'a>> {
+    fn variable<'a>(
+        &'a self,
+        path: &'a str,
+        name: &str,
+        key: &[KeySegment<'_>],
+        hops: usize,
+    ) -> Option<KeyPosition<'a>> {
         let file = self.files.get(path)?;
         for named in (0..=key.len()).rev() {
             let (prefix, rest) = key.split_at(named);
             let names = prefix.iter().map(|segment| match segment {
-                Segment::Name(name) => Some(*name),
-                Segment::Item(_) => None,
+                KeySegment::Name(name) => Some(*name),
+                KeySegment::Item(_) => None,
             });
             let Some(names) = names.collect::<Option<Vec<&str>>>() else { continue };
             let full = std::iter::once(name).chain(names).collect::<Vec<&str>>().join(".");
@@ -194,7 +200,7 @@ impl SourceMap {
         }
         // `shared.trainer`, where `shared` is a module or a table.
         let (outer, field) = name.rsplit_once('.')?;
-        let key: Vec<Segment<'_>> = std::iter::once(Segment::Name(field)).chain(key.iter().copied()).collect();
+        let key: Vec<KeySegment<'_>> = std::iter::once(KeySegment::Name(field)).chain(key.iter().copied()).collect();
         self.variable(path, outer, &key, hops.checked_sub(1)?)
     }
 }
@@ -213,20 +219,20 @@ impl KeyPosition<'_> {
 }
 
 #[derive(Clone, Copy)]
-enum Segment<'a> {
+enum KeySegment<'a> {
     Name(&'a str),
     /// An item of a list, from 0.
     Item(usize),
 }
 
 /// The names and items of `groups[1].lr`; items are written from 1.
-fn segments(key: &str) -> Vec<Segment<'_>> {
+fn segments(key: &str) -> Vec<KeySegment<'_>> {
     let mut all = Vec::new();
     for part in key.split('.') {
         let mut pieces = part.split('[');
-        all.extend(pieces.next().filter(|name| !name.is_empty()).map(Segment::Name));
+        all.extend(pieces.next().filter(|name| !name.is_empty()).map(KeySegment::Name));
         let items = pieces.filter_map(|piece| piece.trim_end_matches(']').parse::<usize>().ok());
-        all.extend(items.filter_map(|item| item.checked_sub(1)).map(Segment::Item));
+        all.extend(items.filter_map(|item| item.checked_sub(1)).map(KeySegment::Item));
     }
     all
 }

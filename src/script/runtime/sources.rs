@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::resource::{Resource, Spec};
+use super::resource::{Resource, ResourceSpec};
 
 /// The origin of the sources of a script.
 #[derive(Clone, Debug)]
-pub(crate) enum Sources {
+pub(crate) enum SourceOrigin {
     /// From the directory of the script; what is read is kept.
     Disk(PathBuf),
     /// The files that were read when the script was first loaded, so that every worker runs the
@@ -22,7 +22,7 @@ pub(crate) enum Resources {
     /// From the directory of the script.
     Disk(PathBuf),
     /// The files that were read when the script was first loaded.
-    Read(Arc<BTreeMap<Spec, Arc<Resource>>>),
+    Read(Arc<BTreeMap<ResourceSpec, Arc<Resource>>>),
 }
 
 /// A required file.

@@ -98,7 +98,7 @@ impl State {
         Arc::clone(wanted.as_ref().map_or(&self.env.schemas, |wanted| &wanted.tools))
     }
 
-    /// Whether the state is that of a flow, which cannot be restored from a snapshot.
+    /// Whether the state belongs to a flow, which cannot be restored from a snapshot.
     pub fn is_flow(&self) -> bool {
         self.env.env.flow.is_some()
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
-use super::resource::{Resource, ResourceFormat, Spec};
+use super::resource::{Resource, ResourceFormat, ResourceSpec};
 use crate::config::{Compression, DataFormat};
 use crate::data::{CsvFile, Dataset};
 use crate::error::{Error, Kind, Result, suggest};
@@ -19,7 +19,7 @@ use crate::tools::table::{ColumnTypes, FileRow, Rows, Source, TableData, TableNa
 pub(crate) enum TableSource {
     File {
         resource: Arc<Resource>,
-        spec: Spec,
+        spec: ResourceSpec,
     },
     /// Plain data of the script.
     Data(Json),
@@ -58,9 +58,9 @@ pub(crate) const ONLY: &str = "t";
 /// Maximum number of concurrent queries of the same tables.
 const AT_ONCE: usize = 16;
 
-type Known = Mutex<Vec<(Vec<u8>, Weak<Tables>)>>;
+type TableCache = Mutex<Vec<(Vec<u8>, Weak<Tables>)>>;
 
-static KNOWN: Known = Mutex::new(Vec::new());
+static KNOWN: TableCache = Mutex::new(Vec::new());
 
 /// Tables of files and plain data, built by the first caller.
 ///
@@ -117,7 +117,7 @@ enum TableFile {
 }
 
 impl TableFile {
-    fn open(path: &Path, spec: &Spec) -> Result<Self> {
+    fn open(path: &Path, spec: &ResourceSpec) -> Result<Self> {
         let declared = match spec.format {
             Some(ResourceFormat::Rows(format)) => Some(format),
             _ => None,
@@ -130,7 +130,7 @@ impl TableFile {
     }
 
     /// Whether its cells are text.
-    fn is_text(path: &Path, spec: &Spec) -> bool {
+    fn is_text(path: &Path, spec: &ResourceSpec) -> bool {
         let format = match spec.format {
             Some(ResourceFormat::Rows(format)) => Some(format),
             _ => DataFormat::of(path),

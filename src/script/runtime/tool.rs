@@ -35,7 +35,7 @@ pub(crate) struct Tool {
 }
 
 section! {
-    /// Process rewards of a tool's calls; `None` for those of `env.call_rewards`.
+    /// Process rewards of a tool's calls; `None` for `env.call_rewards`.
     pub(crate) struct ToolRewards: "" {
         /// The call succeeded.
         ok: Option<f64> = None;

@@ -18,10 +18,10 @@ use super::host::{Call, EntryPoint, Host, out_of_time};
 use super::limits::{CallTurn, WatchedVm};
 use super::place::definition;
 use super::require::Loader;
-use super::resource::{Resource, Spec};
+use super::resource::{Resource, ResourceSpec};
 use super::sandbox;
 use super::size::Size;
-use super::sources::{RequiredFile, Sources};
+use super::sources::{RequiredFile, SourceOrigin};
 use super::state::StateBytes;
 use super::suspended::Suspended;
 use super::texts::Texts;
@@ -51,7 +51,7 @@ impl Vm {
     /// A virtual machine; `install` adds the global `r1` (`api::vm`, `api::program_vm`).
     pub(crate) fn new(
         limits: Limits,
-        sources: Sources,
+        sources: SourceOrigin,
         host: Rc<Host>,
         install: impl Fn(&Lua, &Table, &Rc<Host>, &Rc<RefCell<Loader>>) -> mlua::Result<()>,
     ) -> Result<Self> {
@@ -134,7 +134,7 @@ impl Vm {
     }
 
     /// The resources that were read.
-    pub(crate) fn resources(&self) -> BTreeMap<Spec, Arc<Resource>> {
+    pub(crate) fn resources(&self) -> BTreeMap<ResourceSpec, Arc<Resource>> {
         self.loader.borrow().resources.clone()
     }
 

@@ -1,6 +1,6 @@
 //! The settings of a recipe's cold start, and what it inherits from the recipe.
 //!
-//! A cold start without a model, environment, limits or needs of its own has those of the recipe.
+//! A cold start without a model, environment, limits or needs has the recipe's.
 //! It always trains the recipe's `policy.model`, unless it initialises a model (`policy.init`),
 //! with the recipe's seed.
 
@@ -14,7 +14,7 @@ pub(crate) const FIELD: &str = "cold_start";
 /// The prefix of its settings.
 pub(crate) const PREFIX: &str = "cold_start.";
 
-/// Sections that are those of the recipe where the cold start has none.
+/// Sections that come from the recipe where the cold start has none.
 const INHERITED: [&str; 5] = ["policy", "env", "limits", "needs", super::PARAMS];
 
 /// The cold start of a recipe's data as a recipe of its own.

@@ -111,7 +111,7 @@ fn names_are_completed_without_running_code() {
 }
 
 /// The halts of a step, as `place: values`; `plan` has the command for each.
-fn halts(places: &[(&str, bool)], plan: Vec<Resume>, look: &'static str) -> Vec<String> {
+fn halts(places: &[(&str, bool)], plan: Vec<AfterHalt>, look: &'static str) -> Vec<String> {
     let bench = Bench::new(SCRIPT);
     let worker = bench.worker();
     let console = worker.console().unwrap();
@@ -125,7 +125,7 @@ fn halts(places: &[(&str, bool)], plan: Vec<Resume>, look: &'static str) -> Vec<
             };
             let line = halt.place.rsplit(':').next().unwrap_or_default().to_owned();
             heard.borrow_mut().push(format!("{line}: {values}"));
-            if halt.trace { Resume::Continue } else { plan.borrow_mut().next().unwrap_or(Resume::Continue) }
+            if halt.trace { AfterHalt::Continue } else { plan.borrow_mut().next().unwrap_or(AfterHalt::Continue) }
         }))
         .unwrap();
     for (location, trace) in places {
@@ -149,7 +149,7 @@ fn halts(places: &[(&str, bool)], plan: Vec<Resume>, look: &'static str) -> Vec<
 
 #[test]
 fn breakpoints_stop_and_show_the_locals() {
-    use Resume::{Abort, Continue, Into, Next, Out};
+    use AfterHalt::{Abort, Continue, Into, Next, Out};
     assert_eq!(halts(&[("twice", false)], vec![], "x"), ["3: 1", "3: 6", "end: 36"]);
     assert_eq!(halts(&[("4", false)], vec![Continue], "x, y"), ["4: 1 2", "4: 6 12", "end: 36"]);
     // Line by line in the function, over the calls that it makes, back to its caller.

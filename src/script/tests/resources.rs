@@ -104,8 +104,8 @@ fn an_index_of_a_resource_is_built_once() {
     bench.file("c.jsonl", "{\"text\":\"red key\"}\n");
     let script = bench.load(&[]).unwrap();
     let (_, resource) = script.resources_at().next().unwrap();
-    let weights = rank::Weights::default();
-    let other = rank::Weights { k1: 2.0, ..weights };
+    let weights = rank::Bm25Weights::default();
+    let other = rank::Bm25Weights { k1: 2.0, ..weights };
     let index = resource.index("text", weights).unwrap();
     assert!(Arc::ptr_eq(&index, &resource.index("text", weights).unwrap()));
     assert!(!Arc::ptr_eq(&index, &resource.index("text", other).unwrap()));

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::describe;
 use crate::text::malformed::{Empty, Malformed, ReplyError};
-use crate::text::stream::{Scan, Step, THINK, Think, text_before};
+use crate::text::stream::{ParseStep, Scan, THINK, Think, text_before};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
 
 const OPEN: &str = "<answer>";
@@ -77,24 +77,24 @@ impl AnswerSyntax {
 }
 
 impl Scan for AnswerSyntax {
-    fn step(&mut self, rest: &str, done: bool) -> Step {
+    fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(step) = self.think.step(rest, done) {
             return step;
         }
         if self.answered {
             // Only the first answer counts.
-            return Step::Content(rest.len());
+            return ParseStep::Content(rest.len());
         }
-        if let Err(step) = text_before(rest, &[OPEN], done, Step::Content) {
+        if let Err(step) = text_before(rest, &[OPEN], done, ParseStep::Content) {
             return step;
         }
         let inner = &rest[OPEN.len()..];
         let Some(end) = inner.find(CLOSE) else {
             if !done {
-                return Step::More;
+                return ParseStep::More;
             }
             self.answered = true;
-            return Step::Calls(rest.len(), vec![Err(Malformed::Unclosed { open: OPEN, close: CLOSE })]);
+            return ParseStep::Calls(rest.len(), vec![Err(Malformed::Unclosed { open: OPEN, close: CLOSE })]);
         };
         self.answered = true;
         let actions = inner[..end].split(SEPARATOR).map(str::trim).filter(|action| !action.is_empty());
@@ -102,7 +102,7 @@ impl Scan for AnswerSyntax {
         if calls.is_empty() {
             calls.push(Err(Malformed::Empty(Empty::Between(OPEN, CLOSE))));
         }
-        Step::Calls(OPEN.len() + end + CLOSE.len(), calls)
+        ParseStep::Calls(OPEN.len() + end + CLOSE.len(), calls)
     }
 
     fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, ReplyError>> {

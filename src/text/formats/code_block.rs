@@ -8,7 +8,7 @@ use super::shared::{code_call, code_of, on_a_line};
 use crate::error::Result;
 use crate::mdp::{Message, ToolCall};
 use crate::text::malformed::{ProgramError, ReplyError};
-use crate::text::stream::{Scan, Step, THINK, Think};
+use crate::text::stream::{ParseStep, Scan, THINK, Think};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
 
 /// The tags around programs and results.
@@ -119,8 +119,8 @@ struct CodeScan<'a> {
 }
 
 impl Scan for CodeScan<'_> {
-    fn step(&mut self, rest: &str, done: bool) -> Step {
-        self.think.step(rest, done).unwrap_or(Step::Content(rest.len()))
+    fn step(&mut self, rest: &str, done: bool) -> ParseStep {
+        self.think.step(rest, done).unwrap_or(ParseStep::Content(rest.len()))
     }
 
     /// Programs inside the reasoning count too.

@@ -9,7 +9,7 @@ use crate::mdp::ToolCall;
 use crate::text::Template;
 use crate::text::malformed::{Malformed, Stray};
 use crate::text::python;
-use crate::text::stream::{Scan, Step, THINK, Think, find, text_before};
+use crate::text::stream::{ParseStep, Scan, THINK, Think, find, text_before};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
 
 const BEGIN: &str = "<｜tool▁calls▁begin｜>";
@@ -64,15 +64,15 @@ impl DeepSeek {
 }
 
 impl Scan for DeepSeek {
-    fn step(&mut self, rest: &str, done: bool) -> Step {
+    fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(step) = self.think.step(rest, done) {
             return step;
         }
         if !self.inside {
-            return match text_before(rest, &[BEGIN, CALL], done, Step::Content) {
+            return match text_before(rest, &[BEGIN, CALL], done, ParseStep::Content) {
                 Ok(BEGIN) => {
                     self.inside = true;
-                    Step::Skip(BEGIN.len())
+                    ParseStep::Skip(BEGIN.len())
                 }
                 Ok(_) => {
                     self.inside = true;
@@ -85,23 +85,23 @@ impl Scan for DeepSeek {
         let gap = rest.len() - block.len();
         if block.starts_with(END) {
             self.inside = false;
-            return Step::Skip(gap + END.len());
+            return ParseStep::Skip(gap + END.len());
         }
         if block.is_empty() {
-            return if done { Step::Skip(gap) } else { Step::More };
+            return if done { ParseStep::Skip(gap) } else { ParseStep::More };
         }
         if (END.starts_with(block) || CALL.starts_with(block)) && !done {
-            return Step::More;
+            return ParseStep::More;
         }
         let Some(inner) = block.strip_prefix(CALL) else {
             let Some(end) = find(block, &[CALL, END]).map(|(at, _)| at).or(done.then_some(block.len())) else {
-                return Step::More;
+                return ParseStep::More;
             };
-            return Step::Calls(gap + end, vec![Err(Malformed::Expected { tag: CALL, after: BEGIN })]);
+            return ParseStep::Calls(gap + end, vec![Err(Malformed::Expected { tag: CALL, after: BEGIN })]);
         };
         match read_call(inner, done) {
-            Some((call, used)) => Step::Calls(gap + CALL.len() + used, vec![call]),
-            None => Step::More,
+            Some((call, used)) => ParseStep::Calls(gap + CALL.len() + used, vec![call]),
+            None => ParseStep::More,
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::mdp::ToolCall;
 use crate::text::Template;
 use crate::text::malformed::{Malformed, ReplyError, Stray};
 use crate::text::python;
-use crate::text::stream::{Scan, Step, find, held};
+use crate::text::stream::{ParseStep, Scan, find, held};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
 
 const START: &str = "<|start|>";
@@ -65,10 +65,10 @@ impl ToolFormat for HarmonyFormat {
 struct Harmony<'a> {
     /// The tool that the built-in `python` calls.
     tool: &'a str,
-    position: Place,
+    position: HarmonyPosition,
 }
 
-enum Place {
+enum HarmonyPosition {
     /// At the start of the reply.
     Front,
     /// Between messages, or in a header.
@@ -87,19 +87,19 @@ enum Body {
 
 impl<'a> Harmony<'a> {
     fn new(tool: &'a str) -> Self {
-        Self { tool, position: Place::Front }
+        Self { tool, position: HarmonyPosition::Front }
     }
 
-    fn header(&mut self, rest: &str, done: bool) -> Step {
+    fn header(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(tag) = ENDS.iter().find(|tag| rest.starts_with(**tag) && **tag != START) {
-            return Step::Skip(tag.len());
+            return ParseStep::Skip(tag.len());
         }
         let Some(end) = rest.find(MESSAGE) else {
             return match addressed(rest) {
-                _ if !done => Step::More,
-                ("assistant" | "", Some(_)) => Step::Calls(rest.len(), vec![Err(Malformed::CUT_OFF)]),
+                _ if !done => ParseStep::More,
+                ("assistant" | "", Some(_)) => ParseStep::Calls(rest.len(), vec![Err(Malformed::CUT_OFF)]),
                 // A header without a message is skipped.
-                _ => Step::Skip(rest.len()),
+                _ => ParseStep::Skip(rest.len()),
             };
         };
         let header = &rest[..end];
@@ -114,35 +114,35 @@ impl<'a> Harmony<'a> {
             None => Body::Content,
         };
         let used = end + MESSAGE.len();
-        self.position = Place::Body(body);
-        Step::Break(used)
+        self.position = HarmonyPosition::Body(body);
+        ParseStep::Break(used)
     }
 
-    fn body(&mut self, body: &Body, rest: &str, done: bool) -> Step {
+    fn body(&mut self, body: &Body, rest: &str, done: bool) -> ParseStep {
         let Body::Call(name) = body else {
             return match find(rest, ENDS) {
                 Some((0, tag)) => {
-                    self.position = Place::Header;
+                    self.position = HarmonyPosition::Header;
                     // `header` reads the start token.
-                    if tag == START { self.header(rest, done) } else { Step::Skip(tag.len()) }
+                    if tag == START { self.header(rest, done) } else { ParseStep::Skip(tag.len()) }
                 }
                 Some((at, _)) => body.give(at),
                 None if done => body.give(rest.len()),
                 None => match rest.len() - held(rest, ENDS) {
-                    0 => Step::More,
+                    0 => ParseStep::More,
                     length => body.give(length),
                 },
             };
         };
         let (result, from) = match json::leading_value(rest, done) {
-            None => return Step::More,
+            None => return ParseStep::More,
             Some(ParsedStart::Value(value, used)) => (json::arguments(value), used),
             // `end` reports the empty call.
-            Some(ParsedStart::Nothing) => return Step::Skip(rest.len()),
+            Some(ParsedStart::Nothing) => return ParseStep::Skip(rest.len()),
             Some(ParsedStart::Broken(error)) => (Err(Malformed::json(error, find(rest, ENDS).is_some())), 0),
         };
         let Some(end) = find(&rest[from..], ENDS).map(|(at, _)| from + at).or(done.then_some(rest.len())) else {
-            return Step::More;
+            return ParseStep::More;
         };
         let result = if rest[from..end].trim().is_empty() || result.is_err() {
             result.map(|arguments| call(name, arguments))
@@ -156,10 +156,10 @@ impl<'a> Harmony<'a> {
             }
             result => result,
         };
-        self.position = Place::Header;
+        self.position = HarmonyPosition::Header;
         // An empty body is skipped together with its end token, so that the step makes progress.
         let used = if end == 0 { find(rest, ENDS).map_or(rest.len(), |(_, tag)| tag.len()) } else { end };
-        Step::Calls(used, vec![result])
+        ParseStep::Calls(used, vec![result])
     }
 }
 
@@ -172,41 +172,41 @@ fn addressed(header: &str) -> (&str, Option<&str>) {
 }
 
 impl Body {
-    fn give(&self, length: usize) -> Step {
+    fn give(&self, length: usize) -> ParseStep {
         match self {
-            Self::Thought => Step::Thought(length),
-            Self::Ignored => Step::Skip(length),
-            Self::Content | Self::Call(_) => Step::Content(length),
+            Self::Thought => ParseStep::Thought(length),
+            Self::Ignored => ParseStep::Skip(length),
+            Self::Content | Self::Call(_) => ParseStep::Content(length),
         }
     }
 }
 
 impl Scan for Harmony<'_> {
-    fn step(&mut self, rest: &str, done: bool) -> Step {
-        if matches!(self.position, Place::Front) {
+    fn step(&mut self, rest: &str, done: bool) -> ParseStep {
+        if matches!(self.position, HarmonyPosition::Front) {
             let front = rest.trim_start();
             let headers = [START, CHANNEL, MESSAGE, CONSTRAIN, "to="];
             if headers.iter().any(|tag| front.starts_with(tag)) {
-                self.position = Place::Header;
+                self.position = HarmonyPosition::Header;
             } else if !done && headers.iter().any(|tag| tag.starts_with(front)) {
-                return Step::More;
+                return ParseStep::More;
             } else {
                 // No header: the reply is plain text.
-                self.position = Place::Body(Body::Content);
+                self.position = HarmonyPosition::Body(Body::Content);
             }
         }
         match &self.position {
-            Place::Body(body) => {
+            HarmonyPosition::Body(body) => {
                 let body = body.clone();
                 self.body(&body, rest, done)
             }
-            Place::Front | Place::Header => self.header(rest, done),
+            HarmonyPosition::Front | HarmonyPosition::Header => self.header(rest, done),
         }
     }
 
     fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, ReplyError>> {
         match &self.position {
-            Place::Body(Body::Call(name)) => vec![Err(ReplyError::NoArguments { function: name.clone() })],
+            HarmonyPosition::Body(Body::Call(name)) => vec![Err(ReplyError::NoArguments { function: name.clone() })],
             _ => Vec::new(),
         }
     }

@@ -9,7 +9,7 @@ use crate::mdp::ToolCall;
 use crate::text::Template;
 use crate::text::malformed::{Empty, Malformed, Stray};
 use crate::text::python;
-use crate::text::stream::{Scan, Step, THINK, Think, text_before};
+use crate::text::stream::{ParseStep, Scan, THINK, Think, text_before};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
 
 const OPEN: &str = "<tool_call>";
@@ -64,16 +64,16 @@ impl Hermes {
 }
 
 impl Scan for Hermes {
-    fn step(&mut self, rest: &str, done: bool) -> Step {
+    fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(step) = self.think.step(rest, done) {
             return step;
         }
-        if let Err(step) = text_before(rest, &[OPEN], done, Step::Content) {
+        if let Err(step) = text_before(rest, &[OPEN], done, ParseStep::Content) {
             return step;
         }
         match read_call(&rest[OPEN.len()..], done) {
-            Some((call, used)) => Step::Calls(OPEN.len() + used, vec![call]),
-            None => Step::More,
+            Some((call, used)) => ParseStep::Calls(OPEN.len() + used, vec![call]),
+            None => ParseStep::More,
         }
     }
 }

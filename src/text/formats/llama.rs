@@ -7,10 +7,10 @@ use super::shared::{code_call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
-use crate::text::literal::{self, Fault};
+use crate::text::literal::{self, LiteralFault};
 use crate::text::malformed::Malformed;
 use crate::text::python;
-use crate::text::stream::{Scan, Step, THINK, Think, text_before};
+use crate::text::stream::{ParseStep, Scan, THINK, Think, text_before};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
 
 const TAG: &str = "<|python_tag|>";
@@ -65,37 +65,37 @@ impl<'a> Llama<'a> {
     }
 
     /// At a `{`: a call or plain text.
-    fn object(&mut self, rest: &str, done: bool) -> Step {
-        let Some(front) = json::leading_value(rest, done) else { return Step::More };
+    fn object(&mut self, rest: &str, done: bool) -> ParseStep {
+        let Some(front) = json::leading_value(rest, done) else { return ParseStep::More };
         let (result, used) = match front {
             ParsedStart::Value(value, used) => {
                 let calls = ["parameters", "arguments", "function"].iter().any(|key| value.get(*key).is_some());
                 let named = value.get("name").is_some() && calls;
                 if !self.tagged && !named {
-                    return Step::Content(used);
+                    return ParseStep::Content(used);
                 }
                 (json::call(value), used)
             }
-            ParsedStart::Nothing => return Step::Skip(rest.len()),
+            ParsedStart::Nothing => return ParseStep::Skip(rest.len()),
             ParsedStart::Broken(error) => {
                 if !self.tagged && !meant(rest) {
-                    return Step::Content(1);
+                    return ParseStep::Content(1);
                 }
                 // Skips the rest of the line.
-                let Some(end) = rest.find('\n').or(done.then_some(rest.len())) else { return Step::More };
+                let Some(end) = rest.find('\n').or(done.then_some(rest.len())) else { return ParseStep::More };
                 (Err(Malformed::json(error, false)), end)
             }
         };
         (self.tagged, self.called) = (false, true);
-        Step::Calls(used, vec![result])
+        ParseStep::Calls(used, vec![result])
     }
 
     /// After the tag.
-    fn tagged(&mut self, rest: &str, done: bool) -> Step {
+    fn tagged(&mut self, rest: &str, done: bool) -> ParseStep {
         let inner = rest.trim_start();
         let gap = rest.len() - inner.len();
         if gap > 0 {
-            return Step::Skip(gap);
+            return ParseStep::Skip(gap);
         }
         if inner.starts_with(BRACE) {
             return self.object(rest, done);
@@ -107,19 +107,21 @@ impl<'a> Llama<'a> {
                 Ok((mut call, used)) => {
                     name.clone_into(&mut call.name);
                     (self.tagged, self.called) = (false, true);
-                    Step::Calls(used, vec![Ok(call)])
+                    ParseStep::Calls(used, vec![Ok(call)])
                 }
-                Err(_) if !done => Step::More,
-                Err(Fault::Cut) => Step::Calls(rest.len(), vec![Err(Malformed::CUT_OFF)]),
+                Err(_) if !done => ParseStep::More,
+                Err(LiteralFault::Cut) => ParseStep::Calls(rest.len(), vec![Err(Malformed::CUT_OFF)]),
                 // Not a built-in tool, but a program that starts with a function call.
-                Err(Fault::Wrong { .. }) => Step::Calls(rest.len(), vec![Ok(code_call(self.tool, inner.trim_end()))]),
+                Err(LiteralFault::Wrong { .. }) => {
+                    ParseStep::Calls(rest.len(), vec![Ok(code_call(self.tool, inner.trim_end()))])
+                }
             };
         }
         // A program, up to the end of the reply.
         if !done {
-            return Step::More;
+            return ParseStep::More;
         }
-        Step::Calls(rest.len(), vec![Ok(code_call(self.tool, inner.trim_end()))])
+        ParseStep::Calls(rest.len(), vec![Ok(code_call(self.tool, inner.trim_end()))])
     }
 }
 
@@ -134,7 +136,7 @@ fn meant(text: &str) -> bool {
 }
 
 impl Scan for Llama<'_> {
-    fn step(&mut self, rest: &str, done: bool) -> Step {
+    fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(step) = self.think.step(rest, done) {
             return step;
         }
@@ -144,17 +146,17 @@ impl Scan for Llama<'_> {
         if self.called {
             let after = rest.trim_start();
             if after.is_empty() && !done {
-                return Step::More;
+                return ParseStep::More;
             }
             self.called = false;
             if after.starts_with(';') {
-                return Step::Skip(rest.len() - after.len() + 1);
+                return ParseStep::Skip(rest.len() - after.len() + 1);
             }
         }
-        match text_before(rest, &[TAG, BRACE], done, Step::Content) {
+        match text_before(rest, &[TAG, BRACE], done, ParseStep::Content) {
             Ok(TAG) => {
                 self.tagged = true;
-                Step::Skip(TAG.len())
+                ParseStep::Skip(TAG.len())
             }
             Ok(_) => self.object(rest, done),
             Err(step) => step,

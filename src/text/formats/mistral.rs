@@ -11,7 +11,7 @@ use crate::mdp::ToolCall;
 use crate::text::Template;
 use crate::text::malformed::{Empty, Malformed};
 use crate::text::python;
-use crate::text::stream::{Scan, Step, Think, find, text_before};
+use crate::text::stream::{ParseStep, Scan, Think, find, text_before};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
 
 const OPEN: &str = "[TOOL_CALLS]";
@@ -58,23 +58,23 @@ impl Mistral {
 }
 
 impl Scan for Mistral {
-    fn step(&mut self, rest: &str, done: bool) -> Step {
+    fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(step) = self.think.step(rest, done) {
             return step;
         }
-        if let Err(step) = text_before(rest, &[OPEN], done, Step::Content) {
+        if let Err(step) = text_before(rest, &[OPEN], done, ParseStep::Content) {
             return step;
         }
         let block = rest[OPEN.len()..].trim_start();
         let start = rest.len() - block.len();
         let read = match block.chars().next() {
-            None if done => return Step::Calls(rest.len(), vec![Err(Malformed::Empty(Empty::After(OPEN)))]),
+            None if done => return ParseStep::Calls(rest.len(), vec![Err(Malformed::Empty(Empty::After(OPEN)))]),
             None => None,
             Some(_) if ARGUMENTS.starts_with(block) && !done => None,
             Some('[' | '{') if !block.starts_with(ARGUMENTS) => listed(block, done),
             Some(_) => named(block, done),
         };
-        read.map_or(Step::More, |(calls, used)| Step::Calls(start + used, calls))
+        read.map_or(ParseStep::More, |(calls, used)| ParseStep::Calls(start + used, calls))
     }
 }
 

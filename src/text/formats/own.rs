@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::mdp::{Message, ToolCall};
 use crate::text::format::Format;
 use crate::text::malformed::{CALLS, ReplyError};
-use crate::text::stream::{Scan, Step, THINK, Think, text_before};
+use crate::text::stream::{ParseStep, Scan, THINK, Think, text_before};
 use crate::text::tool_format::{ReadOptions, Reply, ToolFormat, read};
 
 /// The options of a recipe's format, apart from its functions.
@@ -61,7 +61,7 @@ impl Format {
 /// Parses a complete reply with a format that is not shared between threads.
 ///
 /// # Errors
-/// Those of `parse`.
+/// Errors of `parse`.
 pub fn read_with(format: &dyn OwnFormat, text: &str, begun: bool, tools: &[Value]) -> Result<Reply> {
     read(Box::new(RecipeFormatReader::new(format, begun, tools)), text)
 }
@@ -183,23 +183,23 @@ impl<'a> RecipeFormatReader<'a> {
 }
 
 impl Scan for RecipeFormatReader<'_> {
-    fn step(&mut self, rest: &str, done: bool) -> Step {
+    fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(step) = self.think.as_mut().and_then(|think| think.step(rest, done)) {
             return step;
         }
         if self.parsed.is_some() {
-            return Step::Content(rest.len());
+            return ParseStep::Content(rest.len());
         }
-        match text_before(rest, &self.starts, done, Step::Content) {
-            Err(Step::Content(length)) => {
+        match text_before(rest, &self.starts, done, ParseStep::Content) {
+            Err(ParseStep::Content(length)) => {
                 self.answer.push_str(&rest[..length]);
-                Step::Content(length)
+                ParseStep::Content(length)
             }
             Err(step) => step,
-            Ok(_) if !done => Step::More,
-            Ok(_) if self.parse(rest) => Step::Skip(rest.len()),
+            Ok(_) if !done => ParseStep::More,
+            Ok(_) if self.parse(rest) => ParseStep::Skip(rest.len()),
             // It only looked like a call.
-            Ok(_) => Step::Content(rest.len()),
+            Ok(_) => ParseStep::Content(rest.len()),
         }
     }
 

@@ -8,9 +8,9 @@ use super::shared::on_a_line;
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
-use crate::text::literal::{self, Fault};
+use crate::text::literal::{self, LiteralFault};
 use crate::text::malformed::Malformed;
-use crate::text::stream::{Scan, Step, THINK, Think, text_before};
+use crate::text::stream::{ParseStep, Scan, THINK, Think, text_before};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
 
 const LIST: &str = "[";
@@ -85,36 +85,36 @@ impl Pythonic {
         }
     }
 
-    fn in_list(&mut self, rest: &str, close: &'static str, done: bool) -> Step {
+    fn in_list(&mut self, rest: &str, close: &'static str, done: bool) -> ParseStep {
         let inner = rest.trim_start_matches(|letter: char| letter.is_whitespace() || letter == ',');
         let gap = rest.len() - inner.len();
         if inner.starts_with(close) {
             self.closes = None;
-            return Step::Skip(gap + close.len());
+            return ParseStep::Skip(gap + close.len());
         }
         if close.starts_with(inner) && !done {
-            return Step::More;
+            return ParseStep::More;
         }
         if inner.is_empty() {
-            return Step::Skip(gap);
+            return ParseStep::Skip(gap);
         }
         match literal::read_call(inner) {
-            Ok((call, used)) => Step::Calls(gap + used, vec![Ok(call)]),
-            Err(Fault::Cut) if !done => Step::More,
-            Err(Fault::Cut) => Step::Calls(rest.len(), vec![Err(Malformed::CUT_OFF)]),
-            Err(Fault::Wrong { what, at }) => {
+            Ok((call, used)) => ParseStep::Calls(gap + used, vec![Ok(call)]),
+            Err(LiteralFault::Cut) if !done => ParseStep::More,
+            Err(LiteralFault::Cut) => ParseStep::Calls(rest.len(), vec![Err(Malformed::CUT_OFF)]),
+            Err(LiteralFault::Wrong { what, at }) => {
                 // Skips the rest of the line on which the fault is.
                 let line_end = inner[at..].find('\n').map(|end| at + end);
-                let Some(end) = line_end.or(done.then_some(inner.len())) else { return Step::More };
+                let Some(end) = line_end.or(done.then_some(inner.len())) else { return ParseStep::More };
                 self.closes = None;
-                Step::Calls(gap + end, vec![Err(Malformed::Syntax { what, at })])
+                ParseStep::Calls(gap + end, vec![Err(Malformed::Syntax { what, at })])
             }
         }
     }
 }
 
 impl Scan for Pythonic {
-    fn step(&mut self, rest: &str, done: bool) -> Step {
+    fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(step) = self.think.step(rest, done) {
             return step;
         }
@@ -122,29 +122,29 @@ impl Scan for Pythonic {
             return self.in_list(rest, close, done);
         }
         if self.front && rest.starts_with(char::is_whitespace) {
-            return Step::Skip(rest.len() - rest.trim_start().len());
+            return ParseStep::Skip(rest.len() - rest.trim_start().len());
         }
-        let tag = match text_before(rest, TAGS, done, Step::Content) {
+        let tag = match text_before(rest, TAGS, done, ParseStep::Content) {
             Ok(tag) => tag,
             Err(step) => {
-                self.front &= matches!(step, Step::More);
+                self.front &= matches!(step, ParseStep::More);
                 return step;
             }
         };
         if tag != LIST {
             self.front = true;
             self.closes = (tag == TAG).then_some(TAG_END);
-            return Step::Skip(tag.len());
+            return ParseStep::Skip(tag.len());
         }
         match self.is_list(&rest[1..]) {
             Some(true) => {
                 self.closes = Some("]");
-                Step::Skip(1)
+                ParseStep::Skip(1)
             }
-            None if !done => Step::More,
+            None if !done => ParseStep::More,
             _ => {
                 self.front = false;
-                Step::Content(1)
+                ParseStep::Content(1)
             }
         }
     }

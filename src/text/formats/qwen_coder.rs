@@ -11,7 +11,7 @@ use crate::text::Template;
 use crate::text::malformed::{Malformed, Stray};
 use crate::text::python;
 use crate::text::schema;
-use crate::text::stream::{Scan, Step, THINK, Think, find, text_before};
+use crate::text::stream::{ParseStep, Scan, THINK, Think, find, text_before};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
 
 const OPEN: &str = "<tool_call>";
@@ -151,16 +151,16 @@ fn split_value(text: &str) -> (&str, &str) {
 }
 
 impl Scan for QwenCoder<'_> {
-    fn step(&mut self, rest: &str, done: bool) -> Step {
+    fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(step) = self.think.step(rest, done) {
             return step;
         }
-        if let Err(step) = text_before(rest, &[OPEN, FUNCTION], done, Step::Content) {
+        if let Err(step) = text_before(rest, &[OPEN, FUNCTION], done, ParseStep::Content) {
             return step;
         }
         match self.read(rest, done) {
-            Some((call, used)) => Step::Calls(used, vec![call]),
-            None => Step::More,
+            Some((call, used)) => ParseStep::Calls(used, vec![call]),
+            None => ParseStep::More,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `r1 eval`: samples of every held-out task by one model or several, stored like those of a run.
+//! `r1 eval`: samples of every held-out task by one model or several, stored as a run's.
 //!
 //! The directory of an evaluation is a run directory, in which the first model's trajectories are
 //! the evaluation of step 0, so that `r1 replay`, `r1 rescore` and `r1 repl --replay` read them.
@@ -36,12 +36,12 @@ pub struct EvalOptions {
     pub agent: Agent,
     /// `key=value`, as typed.
     pub overrides: Vec<String>,
-    /// The models; that of the recipe if empty. The others are compared with the first.
+    /// The models; the recipe's if empty. The others are compared with the first.
     pub models: Vec<String>,
     /// Columns of the tasks, each of whose values has figures of its own.
     pub by: Vec<String>,
     pub runs_dir: PathBuf,
-    /// Name of the directory; that of the recipe with `-eval` if `None`.
+    /// Name of the directory; the recipe's name with `-eval` if `None`.
     pub name: Option<String>,
     /// The evaluation to continue.
     pub resume: Option<PathBuf>,
@@ -81,7 +81,7 @@ const PLAN: &str = "evaluation.json";
 ///
 /// # Errors
 /// [`Kind::Data`] if the recipe has no `data.eval`, [`Kind::Usage`] for a resumed evaluation whose
-/// script, settings or models are others; those of [`Script::load`] and of rollouts.
+/// script, settings or models are others; errors of [`Script::load`] and of rollouts.
 pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Evaluated> {
     let fetching = Fetching { reporter, interrupt: options.interrupt };
     let OpenEvaluation { script, overrides, run, mut plan, before } = open(options, reporter)?;

@@ -25,10 +25,10 @@ pub(crate) enum EvalPolicy {
 }
 
 impl EvalPolicy {
-    /// Opens the policy of a recipe; the origin is that of a model in this process.
+    /// Opens the policy of a recipe, with the origin of a model in this process.
     ///
     /// # Errors
-    /// Those of models, of the data and of the script.
+    /// Errors of models, of the data and of the script.
     pub(crate) fn open(script: &mut Script, fetching: Fetching<'_>) -> Result<(Self, Option<Origin>)> {
         let policy = script.settings.policy.clone();
         if !policy.api_base.is_empty() {

@@ -33,7 +33,7 @@ pub(crate) struct ServerSession {
 
 impl ServerSession {
     /// # Errors
-    /// `Kind::Usage` for settings that no server accepts; those of the data and the script.
+    /// `Kind::Usage` for settings that no server accepts; errors of the data and the script.
     pub(crate) fn open(script: &mut Script, fetching: Fetching<'_>) -> Result<Self> {
         let settings = script.settings.clone();
         refuse_reply_prefix(&settings)?;

@@ -126,7 +126,7 @@ impl Curriculum {
     /// replaced.
     ///
     /// # Errors
-    /// Those of the function `row_weight`.
+    /// Errors of the function `row_weight`.
     pub(crate) fn draw(&mut self, order: &Order, seed: u64, numbers: std::ops::Range<u64>) -> Result<Vec<u64>> {
         self.forget(numbers.start);
         let mut rows = Vec::new();

@@ -112,7 +112,7 @@ impl Order {
     ///
     /// # Errors
     /// [`Kind::Script`] for a dataset that is too large to be sorted, or whose keys are numbers and
-    /// text; those of `key`.
+    /// text; errors of `key`.
     pub(crate) fn sorted(mut self, seed: u64, key: &mut dyn FnMut(u64) -> Result<RowKey>) -> Result<Self> {
         for part in &mut self.parts {
             let count = part.rows.len();

@@ -45,7 +45,7 @@ impl RowCheck {
     /// Waits for the rows, at most for `longest`.
     ///
     /// # Errors
-    /// That of the first row that can't be read.
+    /// The error of the first row that can't be read.
     pub(crate) fn wait(&self, longest: Duration) -> Result<()> {
         self.result.recv_timeout(longest).unwrap_or(Ok(()))
     }

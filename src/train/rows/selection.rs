@@ -7,7 +7,7 @@ use super::row_check::RowCheck;
 use crate::config::OverlongPrompts;
 use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
-use crate::rollout::{RowValidation, Search, validate_rows};
+use crate::rollout::{RowSearch, RowValidation, validate_rows};
 use crate::script::{DataPart, Script, Split, Worker};
 use crate::telemetry::Interrupt;
 use crate::text::Renderer;
@@ -73,7 +73,7 @@ impl Selection {
 /// function `row_order`.
 ///
 /// # Errors
-/// Those of the function; [`Kind::Interrupted`].
+/// Errors of the function; [`Kind::Interrupted`].
 pub(crate) fn arranged(order: Order, worker: &Worker, script: &Script, fetching: Fetching<'_>) -> Result<Order> {
     if !worker.has_row_order() {
         return Ok(if script.settings.data.shuffle { order } else { order.unshuffled() });
@@ -125,7 +125,7 @@ fn select_rows(
     let room = max_context.saturating_sub(1);
     let longest = if data.max_prompt_tokens == 0 { room } else { data.max_prompt_tokens.min(room) };
     let prompts = data.overlong_prompts != OverlongPrompts::Keep;
-    let search = Search { script, renderer, split, rows: &rows, prompts, max_context, longest };
+    let search = RowSearch { script, renderer, split, rows: &rows, prompts, max_context, longest };
     let reporter = fetching.reporter;
     let bar = (rows.len() >= MANY)
         .then(|| reporter.bar(&format!("reading {} data", split.name()), rows.len() as u64, "rows"));

@@ -206,7 +206,7 @@ const ONE_OF_TWO: &str = "leave one of the two out";
 
 /// A setting that is also given as an option of the loss.
 fn twice(learner: &Learner, setting: &str, option: &str) -> Option<String> {
-    // The options of a custom loss are those of the recipe's function.
+    // The options of a custom loss are options of the recipe's function.
     let is_option = learner.loss.options.contains_key(option) && !learner.loss.is_custom();
     is_option.then(|| format!("{setting} and `{option}` of trainer.loss set the same value"))
 }

@@ -220,7 +220,7 @@ impl RuleInput {
     /// `written` has the written settings; `privileged` says whether the recipe has that function.
     fn new(settings: &Settings, written: &Value, privileged: bool) -> Self {
         let mut values = serde_json::to_value(settings).unwrap_or_default();
-        // The name of the algorithm, not that of its training loop.
+        // The name of the algorithm, not of its training loop.
         if let Some(name) = value_of(written, "trainer.algorithm").as_str() {
             values["trainer"]["algorithm"] = name.into();
         }

@@ -21,7 +21,8 @@ use crate::train::rules::unused::unused_settings;
 use crate::train::rules::validate::{ValidatedTrainer, validate};
 use crate::train::start::context::{context, context_of_rollouts};
 use crate::train::start::memory::{
-    Share, context_tokens, held_by_run, in_update, learned, named, share, sum, training_memory, with_micro_batches,
+    MemoryShare, context_tokens, held_by_run, in_update, learned, named, share, sum, training_memory,
+    with_micro_batches,
 };
 use crate::train::start::resume::supervised;
 use crate::train::watch::report;
@@ -31,11 +32,11 @@ use crate::train::watch::report;
 pub struct Plan {
     pub device: String,
     /// In use from the beginning to the end.
-    pub held: Vec<Share>,
+    pub held: Vec<MemoryShare>,
     /// In use while trajectories are sampled.
-    pub sampling: Vec<Share>,
+    pub sampling: Vec<MemoryShare>,
     /// In use during an update.
-    pub learning: Vec<Share>,
+    pub learning: Vec<MemoryShare>,
     /// The free memory, on the CPU.
     pub available: Option<u64>,
     /// The recipe's cold start, which ends before the rest begins.
@@ -55,7 +56,7 @@ impl Plan {
 
     /// Its sizes, bytes.
     pub fn to_json(&self) -> Value {
-        let list = |shares: &[Share]| -> Vec<Value> {
+        let list = |shares: &[MemoryShare]| -> Vec<Value> {
             shares.iter().map(|s| json!({ "what": s.what, "why": s.why, "bytes": s.bytes })).collect()
         };
         let mut json = json!({

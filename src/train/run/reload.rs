@@ -13,7 +13,7 @@ use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
 use crate::rollout::Spec;
 use crate::script::{Change, Reload, Script, Split, Watcher, WatcherOptions};
-use crate::telemetry::{Metrics, Mode, Reporter};
+use crate::telemetry::{Metrics, OutputMode, Reporter};
 use crate::train::rules::objective::Objective;
 use crate::train::rules::validate::{ValidatedTrainer, validate};
 use crate::train::start::resume::record;
@@ -133,7 +133,7 @@ impl Training {
 
 fn report(reporter: &Reporter, reload: &Reload, generation: u64, waiting: &[Change]) {
     let Reload { script, changed, .. } = reload;
-    if reporter.mode() == Mode::Json {
+    if reporter.mode() == OutputMode::Json {
         let object = |changes: &[Change]| -> Map<String, Value> {
             changes.iter().map(|change| (change.key.clone(), json!([change.old, change.new]))).collect()
         };
@@ -156,7 +156,7 @@ fn report(reporter: &Reporter, reload: &Reload, generation: u64, waiting: &[Chan
 fn refused(reporter: &Reporter, path: &Path, error: &Error) {
     let Error { message, place, hint, kind, subject } = error;
     let line = place.as_deref().and_then(line_at);
-    if reporter.mode() == Mode::Json {
+    if reporter.mode() == OutputMode::Json {
         let fields = json!({
             "kind": kind.name(), "message": message, "subject": subject, "place": place, "line": line, "hint": hint,
         });
@@ -174,7 +174,7 @@ fn refused(reporter: &Reporter, path: &Path, error: &Error) {
 }
 
 fn restored(reporter: &Reporter, script: &Script) {
-    if reporter.mode() == Mode::Json {
+    if reporter.mode() == OutputMode::Json {
         return reporter.event("reload_restored", &json!({ "hash": script.hash }));
     }
     let short: String = script.hash.chars().take(12).collect();

@@ -28,7 +28,7 @@ use crate::train::rows::curriculum::Curriculum;
 use crate::train::rows::order::Order;
 use crate::train::rules::objective::Objective;
 use crate::train::rules::validate::{ValidatedTrainer, validate};
-use crate::train::start::best::{Best, EVALUATED, best_so_far};
+use crate::train::start::best::{BestEvaluation, EVALUATED, best_so_far};
 use crate::train::start::checkpoint::{Contents, load_average, load_optimizer};
 use crate::train::start::origins;
 use crate::train::start::resume::{StartState, record, warn_of_data};
@@ -58,7 +58,7 @@ pub(crate) struct Training {
     /// policy.
     pub(crate) base: PolicySettings,
     /// The best evaluation so far.
-    pub(crate) best: Option<Best>,
+    pub(crate) best: Option<BestEvaluation>,
     /// The watcher of the script, from the first step on.
     pub(crate) reloads: Option<Reloads>,
     pub(crate) step: OpenStep,

@@ -40,7 +40,7 @@ struct OfRun {
 #[derive(Debug)]
 pub struct LoadedAgent {
     pub script: Script,
-    /// All `key=value` in effect: those of the run, then those of the command line.
+    /// All `key=value` in effect: first the run's, then the command line's.
     pub overrides: Vec<String>,
     /// Settings of the run that the script does not know.
     pub left_out: Vec<String>,
@@ -143,7 +143,7 @@ impl Agent {
     /// Loads the script with the settings of the run, the run's model and `typed`.
     ///
     /// # Errors
-    /// Those of [`Script::load`].
+    /// Errors of [`Script::load`].
     pub fn open(&self, typed: &[String]) -> Result<LoadedAgent> {
         let Some(run) = &self.run else {
             let script = self.load(typed)?;
@@ -159,7 +159,7 @@ impl Agent {
     /// As [`open`](Self::open), with the model that the run started from.
     ///
     /// # Errors
-    /// Those of [`Script::load`].
+    /// Errors of [`Script::load`].
     pub fn open_as_recorded(&self, typed: &[String]) -> Result<LoadedAgent> {
         let recorded = self.run.as_ref().map(|run| run.sources.overrides.clone());
         self.open_with(recorded.unwrap_or_default(), typed)
@@ -194,7 +194,7 @@ impl Agent {
     /// Loads the script with these settings alone.
     ///
     /// # Errors
-    /// Those of [`Script::load`].
+    /// Errors of [`Script::load`].
     pub fn load(&self, overrides: &[String]) -> Result<Script> {
         let script = match (&self.file, &self.run) {
             (None, Some(OfRun { sources, .. })) => {
@@ -235,7 +235,7 @@ impl Agent {
         lines
     }
 
-    /// The resources and search indexes that are not those of the run.
+    /// The resources and search indexes that differ from the run's.
     fn changed(&self, script: &Script) -> (Vec<PathBuf>, Vec<PathBuf>) {
         let Some(run) = &self.run else { return (Vec::new(), Vec::new()) };
         let version = &run.stored.configuration_of(&run.model).script;

@@ -15,7 +15,7 @@ pub(crate) const EVALUATED: &str = "eval/accuracy";
 
 /// The best evaluation so far.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Best {
+pub(crate) struct BestEvaluation {
     /// 0: the initial model, which is not saved.
     pub(crate) step: u64,
     pub(crate) accuracy: f64,
@@ -24,13 +24,13 @@ pub(crate) struct Best {
 /// Saves the model if its evaluation is better than `best`; returns the best one. `is_saved`: the
 /// newest checkpoint has this model. `save` writes it otherwise.
 pub(crate) fn keep(
-    best: Option<Best>,
+    best: Option<BestEvaluation>,
     accuracy: f64,
     state: &State,
     run: &RunDir,
     is_saved: bool,
     save: impl FnOnce(&Path) -> Result<()>,
-) -> Result<Option<Best>> {
+) -> Result<Option<BestEvaluation>> {
     let step = state.step;
     if best.is_some_and(|best| accuracy <= best.accuracy) {
         return Ok(best);
@@ -45,13 +45,13 @@ pub(crate) fn keep(
             state.save(dir)
         })?;
     }
-    Ok(Some(Best { step, accuracy }))
+    Ok(Some(BestEvaluation { step, accuracy }))
 }
 
 /// The best evaluation among the steps that a resumed run does not repeat. A saved model of another
 /// step is removed: its step is repeated.
-pub(crate) fn best_so_far(run: &RunDir, log: &MetricsLog) -> Result<Option<Best>> {
-    let best = log.highest(EVALUATED)?.map(|(step, accuracy)| Best { step, accuracy });
+pub(crate) fn best_so_far(run: &RunDir, log: &MetricsLog) -> Result<Option<BestEvaluation>> {
+    let best = log.highest(EVALUATED)?.map(|(step, accuracy)| BestEvaluation { step, accuracy });
     let dir = run.path().join(BEST);
     let saved = if dir.is_dir() { Some(State::load(&dir)?.step) } else { None };
     if saved == best.map(|best| best.step).filter(|step| *step > 0) {

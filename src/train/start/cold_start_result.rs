@@ -21,7 +21,7 @@ pub(crate) fn result(run: &Path) -> Result<Option<PathBuf>> {
     Ok(latest_checkpoint(&folder)?.map(|(_, path)| path))
 }
 
-/// Reinforcement learning never begins from another model than that of the cold start.
+/// Reinforcement learning never begins from another model than the cold start's.
 pub(crate) fn no_result(run: &Path) -> Error {
     Error::new(Kind::Store, "the cold start has no model: there is neither `best` nor a checkpoint")
         .at_path(run.join(FOLDER))

@@ -36,7 +36,7 @@ enum Phase {
     /// The run is loading; there is nothing to save.
     #[default]
     Starting,
-    /// The weights are those of the last step.
+    /// The model has the weights of the last step.
     Whole,
     /// The weights are changing.
     Updating,

@@ -9,14 +9,14 @@ use crate::train::learn::score::logprobs_at_once;
 
 /// A part of the memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct MemoryShare {
     pub what: &'static str,
     /// A description of the values that its size depends on.
     pub why: String,
     pub bytes: u64,
 }
 
-pub(crate) fn sum(shares: &[Share]) -> u64 {
+pub(crate) fn sum(shares: &[MemoryShare]) -> u64 {
     shares.iter().map(|share| share.bytes).sum()
 }
 
@@ -52,8 +52,8 @@ pub(crate) fn with_micro_batches(
     chosen
 }
 
-pub(crate) fn share(what: &'static str, why: String, bytes: u64) -> Share {
-    Share { what, why, bytes }
+pub(crate) fn share(what: &'static str, why: String, bytes: u64) -> MemoryShare {
+    MemoryShare { what, why, bytes }
 }
 
 pub(crate) fn named(numbers: u64) -> String {
@@ -76,7 +76,7 @@ pub(crate) fn context_tokens(shape: &Footprint<'_>, settings: &Settings) -> usiz
 }
 
 /// The memory in use during the whole run, without the policy and the key-value cache.
-pub(crate) fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Vec<Share> {
+pub(crate) fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Vec<MemoryShare> {
     let ((learned, learned_bytes), element) = (learned(shape), shape.kind.elt_size_in_bytes() as u64);
     let mut held = vec![share("AdamW", "two moments in f32".to_owned(), 8 * learned)];
     if learned_bytes == 2 {
@@ -98,7 +98,7 @@ pub(crate) fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference:
 }
 
 /// The memory of an update.
-pub(crate) fn in_update(shape: &Footprint<'_>, settings: &Settings) -> Vec<Share> {
+pub(crate) fn in_update(shape: &Footprint<'_>, settings: &Settings) -> Vec<MemoryShare> {
     let (learned, learned_bytes) = learned(shape);
     let (tokens, several) = match &settings.trainer {
         Trainer::Grpo(learner) | Trainer::Ppo(learner) => {
@@ -123,12 +123,16 @@ fn several(learner: &Learner, context: usize) -> bool {
 
 /// The memory of `tokens` tokens at once; with `several` micro-batches, each has gradients in
 /// addition to their sum.
-fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<Share> {
+fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<MemoryShare> {
     let chunk = (logprobs_at_once(shape.config.vocab_size, shape.device) as u64).min(tokens);
     let how = if shape.checkpointing { ", one layer's at a time" } else { "" };
     let mut all = vec![
-        Share { what: "activations", why: format!("{tokens} tokens at once{how}"), bytes: shape.learning(tokens) },
-        Share { what: "logits", why: format!("{chunk} tokens at once"), bytes: shape.logits(chunk) },
+        MemoryShare {
+            what: "activations",
+            why: format!("{tokens} tokens at once{how}"),
+            bytes: shape.learning(tokens),
+        },
+        MemoryShare { what: "logits", why: format!("{chunk} tokens at once"), bytes: shape.logits(chunk) },
     ];
     if shape.adapter.is_none() {
         let element = shape.kind.elt_size_in_bytes() as u64;
@@ -143,7 +147,7 @@ fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<Share> {
             let head_bytes = if shape.config.tie_word_embeddings { element } else { 0 };
             ((wide + head_bytes) * shape.embedding(), "of the head, until they are added up")
         };
-        all.push(Share { what: "gradients", why: why.to_owned(), bytes });
+        all.push(MemoryShare { what: "gradients", why: why.to_owned(), bytes });
     }
     all
 }

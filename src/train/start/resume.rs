@@ -20,7 +20,7 @@ use crate::error::{Error, Kind, Result};
 use crate::load::load_script;
 use crate::script::{Change, Script, changes};
 use crate::store::{Configuration, FileVersion, Origin, Origins, Recipe, RunDir, State, latest_checkpoint, verify};
-use crate::telemetry::{Mode, Reporter, last_step};
+use crate::telemetry::{OutputMode, Reporter, last_step};
 use crate::train::options::RunOptions;
 
 /// The state at the start of a training loop.
@@ -48,7 +48,7 @@ impl StartState {
     ///
     /// # Errors
     /// `Kind::Store` if the run can't be read or another process writes to it, `Kind::Usage` for a
-    /// seed or an algorithm other than the run's; those of [`Script::load`].
+    /// seed or an algorithm other than the run's; errors of [`Script::load`].
     pub(crate) fn new(options: &RunOptions, reporter: &Reporter) -> Result<Self> {
         Self::load(options, reporter, Ok)
     }
@@ -113,7 +113,7 @@ impl StartState {
     /// The directory of the run, which a new run makes.
     ///
     /// # Errors
-    /// Those of [`RunDir::create`].
+    /// Errors of [`RunDir::create`].
     pub(crate) fn directory(&self) -> Result<Rc<RunDir>> {
         match &self.resumed {
             Some(resumed) => Ok(Rc::clone(&resumed.run)),
@@ -185,7 +185,7 @@ impl Resumed {
         let step = self.checkpoint.as_ref().map_or(0, |(_, state)| state.step);
         let changed = self.changed(script);
         let hashes = [&stored.script.hash, &script.hash].map(|hash| hash.chars().take(12).collect::<String>());
-        if reporter.mode() == Mode::Json {
+        if reporter.mode() == OutputMode::Json {
             let fields: Map<String, Value> =
                 changed.iter().map(|change| (change.key.clone(), json!([change.old, change.new]))).collect();
             let checkpoint = self.checkpoint.as_ref().map(|(path, _)| path);

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Kind, Result};
 use crate::script::{LogLine, LogSink};
-use crate::telemetry::{Mode, Reporter, open_lines};
+use crate::telemetry::{OutputMode, Reporter, open_lines};
 
 /// File of a run directory: one object per line with `step`, `trajectory`, `function`, `steps`,
 /// `place` and `text`.
@@ -121,7 +121,7 @@ impl ScriptLog {
         }
         inner.shown.insert(key);
         match self.reporter.mode() {
-            Mode::Json => self.reporter.event("log", &object),
+            OutputMode::Json => self.reporter.event("log", &object),
             _ => self.reporter.info(&in_words(line)),
         }
     }
@@ -146,7 +146,7 @@ impl ScriptLog {
         drop(guard);
         if hidden > 0 {
             match (self.reporter.mode(), &path) {
-                (Mode::Json, _) => self.reporter.event("log_omitted", &json!({ "step": step, "lines": hidden })),
+                (OutputMode::Json, _) => self.reporter.event("log_omitted", &json!({ "step": step, "lines": hidden })),
                 (_, Some(path)) => {
                     let lines = if hidden == 1 { "1 more line".to_owned() } else { format!("{hidden} more lines") };
                     self.reporter.info(&format!("log      {lines} in {}", path.display()));

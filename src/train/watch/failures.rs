@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::{ErrorRecord, Status, Trajectory};
-use crate::telemetry::{Mode, Reporter, counted};
+use crate::telemetry::{OutputMode, Reporter, counted};
 use crate::train::options::quoted;
 
 /// Causes reported one by one; more are counted together.
@@ -56,7 +56,7 @@ impl Failures {
             let text = format!("{}: {}", first.status.name(), head(first));
             self.seen.insert(key, Cause { text, count: failed.len() });
             let command = again(first);
-            if reporter.mode() == Mode::Json {
+            if reporter.mode() == OutputMode::Json {
                 reporter.event(
                     "failure",
                     &json!({
@@ -103,7 +103,7 @@ impl Failures {
         let failed = trajectories.iter().filter(|trajectory| trajectory.status.is_failure()).count();
         if failed > 0 && failed as f64 / trajectories.len() as f64 > limit {
             store()?;
-            if reporter.mode() == Mode::Json {
+            if reporter.mode() == OutputMode::Json {
                 self.report(reporter, &format!("step {step}"), trajectories, &again);
             }
             return Err(broken(trajectories, failed, again));

@@ -139,7 +139,7 @@ impl LearningSignal {
     /// policy, only the critic was trained.
     ///
     /// # Errors
-    /// Those of starting a script worker.
+    /// Errors of starting a script worker.
     pub(crate) fn check(
         &mut self,
         reporter: &Reporter,

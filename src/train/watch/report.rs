@@ -12,7 +12,7 @@ use crate::script::{Script, needs_in_words};
 use crate::store::{BestCheckpoint, FileVersion, Origins, RunDir, write_atomic};
 use crate::telemetry::{Metrics, MetricsLog, Reporter, compact, counted, duration};
 use crate::train::options::{RunOptions, Summary, quoted};
-use crate::train::start::best::Best;
+use crate::train::start::best::BestEvaluation;
 
 /// Example trajectories shown before and after.
 const EXAMPLES: usize = 3;
@@ -147,7 +147,7 @@ pub(crate) fn evaluation(
         ]
     };
     let mut table = vec![titles.map(str::to_owned).to_vec(), row(label.to_owned(), evaluation)];
-    // With one source the result is that of the whole.
+    // With one source the result is the result of the whole.
     if evaluation.sources.len() > 1 {
         table.extend(evaluation.sources.iter().map(|(name, of)| row(format!("{label}: {name}"), of)));
     }
@@ -265,7 +265,7 @@ impl Curves {
 pub(crate) fn closing(
     reporter: &Reporter,
     summary: &Summary,
-    best: Option<Best>,
+    best: Option<BestEvaluation>,
     curves: &Curves,
     options: &RunOptions,
 ) {
@@ -299,7 +299,7 @@ pub(crate) fn closing(
     if examples.is_file() {
         reporter.text(&format!("examples    {}", examples.display()));
     }
-    if let (Some(Best { step, accuracy }), Some(path)) = (best, &summary.best) {
+    if let (Some(BestEvaluation { step, accuracy }), Some(path)) = (best, &summary.best) {
         reporter.text(&format!("best        {} (accuracy {accuracy:.3}, step {step})", path.display()));
     }
     if let Some(checkpoint) = &summary.checkpoint {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::mdp::{Status, Trajectory};
-use crate::rollout::{Mismatch, Spec, Stage, first_difference, replay};
+use crate::rollout::{ReplayMismatch, Spec, Stage, first_difference, replay};
 use crate::script::{Script, Strictness, Worker};
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
@@ -74,7 +74,7 @@ fn shared(
     Ok(None)
 }
 
-fn describe(trajectory: &Trajectory, difference: &Mismatch, worker: &Worker) -> String {
+fn describe(trajectory: &Trajectory, difference: &ReplayMismatch, worker: &Worker) -> String {
     let short = |text: &str| text.chars().take(80).collect::<String>().replace('\n', "⏎");
     let (was, now) = (short(&difference.recorded), short(&difference.now));
     let function = match (difference.step, difference.field) {

@@ -13,7 +13,7 @@ use crate::config::Columns;
 use crate::error::{Error, Kind};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::require::Loader;
-use crate::script::runtime::resource::{Keep, Spec};
+use crate::script::runtime::resource::{KeptParts, ResourceSpec};
 use crate::script::runtime::tool::{FileSource, ToolFile};
 use crate::tools::python::{InputFile, check_file_name, check_file_names};
 
@@ -55,7 +55,13 @@ pub(super) fn read(
                 if max_size <= disk_mb { error } else { Error { hint: Some(why), ..error } }
             };
             let max_size = max_size.min(disk_mb);
-            let spec = Spec { path: path.into(), format: None, columns: Columns::new(), max_size, keep: Keep::Bytes };
+            let spec = ResourceSpec {
+                path: path.into(),
+                format: None,
+                columns: Columns::new(),
+                max_size,
+                keep: KeptParts::Bytes,
+            };
             let found = loader.borrow_mut().resource(&spec);
             let found = found.map_err(|error| placed(lua, function, large(error)))?;
             Ok::<_, mlua::Error>(FileSource::Content(found.content.clone()))
