@@ -6,8 +6,11 @@ use std::sync::LazyLock;
 use mlua::{Function, Lua, StdLib, Table, Value};
 use serde_json::{Map, Value as Json};
 
+use super::estimated::{self, Caller, Estimated};
 use super::graph::LossGraph;
-use super::lua::{fail, kind, location, raise};
+use super::group::GroupInput;
+use super::lua::{fail, from_json, kind, location, raise};
+use super::needs::{Level, Need};
 use super::options::{self, Declared};
 use super::trace::Trace;
 use crate::error::{Error, Kind, Result, suggest};
@@ -22,12 +25,18 @@ macro_rules! files {
 const FILES: &[(&str, &str)] = files![
     "grpo" "dr_grpo" "dapo" "gspo" "cispo" "sapo" "gmpo" "gpg" "rloo" "opo" "max_rl" "grpo_passk" "rapo" "gigpo"
     "remax" "reinforce_pp" "reinforce_pp_baseline" "ppo" "pspo" "capo" "seeupo" "gdpo" "optimal_token_baseline"
-    "luspo" "vespo" "dro" "geo_mean" "bnpo" "clip_cov" "kl_cov" "dppo_tv" "dppo_kl" "reinforce"
+    "tir_optimal_token_baseline" "tree" "luspo" "vespo" "dro" "geo_mean" "bnpo" "clip_cov" "kl_cov" "dppo_tv"
+    "dppo_kl" "reinforce"
 ];
 
+/// The module that the files may require.
+const STATISTICS: (&str, &str) = ("@r1/statistics", include_str!("../../lua/statistics.lua"));
+
 /// The fields of an algorithm.
-pub(crate) const FIELDS: [&str; 10] = [
+pub(crate) const FIELDS: [&str; 12] = [
     "advantage",
+    "needs",
+    "level",
     "paper",
     "about",
     "remarks",
@@ -47,18 +56,25 @@ pub struct Algorithm {
     pub source: &'static str,
     /// Its paper, or the system that defines it.
     pub paper: String,
-    /// A short description of its loss, if a loss has its name too.
+    /// A short description of its estimator or its loss, if one of them has its name too.
     pub about: String,
     /// A note on the algorithm.
     pub remarks: String,
     /// Whether a critic is trained.
     pub critic: bool,
-    /// The advantage estimator; `None` for a file that is a loss only.
+    /// The advantage estimator; `None` for a function of the file, and for a file that is a loss
+    /// only.
     pub estimator: Option<NamedChoice>,
+    /// Whether its function `advantage` is the estimator.
+    pub advantage: bool,
+    /// The inputs of that function.
+    pub needs: Vec<Need>,
+    /// The unit of its advantages, and other units with an option that is true.
+    level: (Level, Vec<(String, Level)>),
     /// Settings of the trainer with other defaults.
     pub trainer: Map<String, Json>,
     pub loss: Option<Loss>,
-    /// The options of its own loss; for options of every loss, other defaults.
+    /// The options of its functions; for options of every loss, other defaults.
     pub options: Vec<Declared>,
     /// Whether all tokens of a sequence must have the same advantage.
     pub one_advantage_per_sequence: bool,
@@ -102,8 +118,14 @@ pub fn find(name: &str) -> Option<&'static Algorithm> {
     all().iter().find(|algorithm| algorithm.name == name)
 }
 
+/// The error of the host in an error of Lua, if there is one; others are mistakes of the files.
 fn internal(error: &mlua::Error) -> Error {
-    Error::new(Kind::Internal, format!("an algorithm of r1 fails: {error}"))
+    let of_host = match error {
+        mlua::Error::CallbackError { cause, .. } => return internal(cause),
+        mlua::Error::ExternalError(external) => external.downcast_ref::<Error>().cloned(),
+        _ => None,
+    };
+    of_host.unwrap_or_else(|| Error::new(Kind::Internal, format!("an algorithm of r1 fails: {error}")))
 }
 
 impl AlgorithmsVm {
@@ -113,6 +135,9 @@ impl AlgorithmsVm {
             let r1 = lua.create_table()?;
             r1.raw_set("algorithm", lua.create_function(|_, table: Table| Ok(table))?)?;
             lua.globals().raw_set("r1", r1)?;
+            let (module, text) = STATISTICS;
+            let statistics: Table = lua.load(text).set_name(format!("@{module}.lua")).eval()?;
+            lua.globals().raw_set("require", lua.create_function(move |_, _: String| Ok(statistics.clone()))?)?;
             lua.sandbox(true)?;
             let mut tables = BTreeMap::new();
             for (name, source) in FILES {
@@ -180,6 +205,7 @@ impl Algorithm {
                 .ok_or_else(|| fail(lua, WHAT, "`trainer` must be a table of settings with plain values"))?,
             other => return Err(fail(lua, WHAT, format!("`trainer` must not be {}", kind(&other)))),
         };
+        let (needs, level) = (needs(lua, WHAT, table)?, level(lua, WHAT, table)?);
         let options = match table.raw_get("options")? {
             Value::Nil => None,
             Value::Table(options) => Some(options),
@@ -193,6 +219,9 @@ impl Algorithm {
             remarks: text("remarks")?,
             critic: truth("critic")?,
             estimator,
+            advantage: table.raw_get::<Value>("advantage")?.is_function(),
+            needs,
+            level,
             trainer,
             loss,
             options: options::read(options.as_ref(), source).map_err(|error| {
@@ -210,7 +239,19 @@ impl Algorithm {
         self.loss.is_some() && !self.about.is_empty()
     }
 
-    /// Takes the options of its loss out of `given`, which may have others; those that are not
+    /// Whether it names an estimator, so that a trainer can have it as its algorithm.
+    pub fn is_algorithm(&self) -> bool {
+        self.advantage || self.estimator.is_some()
+    }
+
+    /// The unit of one of its advantages.
+    pub fn level(&self, options: &Map<String, Json>) -> Level {
+        let (level, with) = &self.level;
+        let is_on = |(option, _): &&(String, Level)| options.get(option) == Some(&Json::Bool(true));
+        with.iter().find(is_on).map_or(*level, |(_, other)| *other)
+    }
+
+    /// Takes the options of its functions out of `given`, which may have others; those that are not
     /// given have their defaults.
     ///
     /// # Errors
@@ -224,15 +265,72 @@ impl Algorithm {
     /// # Errors
     /// [`Kind::Internal`] if it has none or fails.
     pub fn loss_graph(&self, options: &Map<String, Json>) -> Result<LossGraph> {
+        self.with_function("loss", |lua, function| {
+            let trace = Trace::of_declared(lua, options).map_err(|error| internal(&error))?;
+            let returned = function.call::<Value>(trace.arguments.clone()).map_err(|error| internal(&error))?;
+            trace.finish(function, &returned)
+        })
+    }
+
+    /// The advantages of the groups of a batch by its function, with these options.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for trajectories that it refuses; [`Kind::Internal`] if it fails.
+    pub fn advantages(&self, batch: &[GroupInput], options: &Map<String, Json>) -> Result<Vec<Estimated>> {
+        self.with_function("advantage", |lua, function| {
+            let call = |arguments: (&Table, &Value)| function.call(arguments).map_err(|error| internal(&error));
+            let caller = Caller { call: &call, task: from_json, show: kind };
+            estimated::advantages(lua, function, (batch, batch.len()), options, &caller)
+        })
+    }
+
+    /// Runs `run` with a function of the file.
+    fn with_function<T>(&self, field: &str, run: impl FnOnce(&Lua, &Function) -> Result<T>) -> Result<T> {
         MACHINE.with(|machine| {
             let AlgorithmsVm { lua, tables } = machine.as_ref().map_err(Clone::clone)?;
             let table = tables.get(self.name).ok_or_else(|| Error::new(Kind::Internal, "the algorithm has no file"))?;
-            let function: Function = table.raw_get("loss").map_err(|error| internal(&error))?;
-            let trace = Trace::of_declared(lua, options).map_err(|error| internal(&error))?;
-            let returned = function.call::<Value>(trace.arguments.clone()).map_err(|error| internal(&error))?;
-            trace.finish(&function, &returned)
+            let function: Function = table.raw_get(field).map_err(|error| internal(&error))?;
+            run(lua, &function)
         })
     }
+}
+
+/// The names of a list `needs`.
+fn needs(lua: &Lua, what: &str, table: &Table) -> mlua::Result<Vec<Need>> {
+    let list = match table.raw_get("needs")? {
+        Value::Nil => return Ok(Vec::new()),
+        Value::Table(list) => list,
+        other => return Err(fail(lua, what, format!("`needs` must be a list of names, got {}", kind(&other)))),
+    };
+    list.sequence_values::<Value>().map(|name| named(lua, what, "needs", &name?, &Need::NAMED)).collect()
+}
+
+/// The field `level`: a name, or a list of one with options that select others,
+/// `{ "trajectory", reward_to_go = "token" }`.
+fn level(lua: &Lua, what: &str, table: &Table) -> mlua::Result<(Level, Vec<(String, Level)>)> {
+    let name = |value: &Value| named(lua, what, "level", value, &Level::NAMED);
+    match table.raw_get("level")? {
+        Value::Nil => Ok(Default::default()),
+        Value::Table(levels) => {
+            let mut with = Vec::new();
+            for (option, value) in levels.pairs::<Value, Value>().flatten() {
+                if let Value::String(option) = option {
+                    with.push((option.to_string_lossy(), name(&value)?));
+                }
+            }
+            Ok((name(&levels.raw_get(1)?)?, with))
+        }
+        value => Ok((name(&value)?, Vec::new())),
+    }
+}
+
+/// One of several names.
+fn named<T: Copy>(lua: &Lua, what: &str, field: &str, value: &Value, names: &[(&str, T)]) -> mlua::Result<T> {
+    let text = value.as_string().map(mlua::LuaString::to_string_lossy).unwrap_or_default();
+    names.iter().find(|(name, _)| *name == text).map(|(_, one)| *one).ok_or_else(|| {
+        let hint = suggest(&text, names.iter().map(|(name, _)| *name));
+        fail(lua, what, format!("`{field}` must not have {}; {hint}", kind(value)))
+    })
 }
 
 #[cfg(test)]
@@ -247,7 +345,7 @@ mod tests {
         let machine = AlgorithmsVm::new().unwrap();
         for (name, source) in FILES {
             let algorithm = Algorithm::read(&machine.lua, name, source, &machine.tables[name]).unwrap();
-            assert!(!algorithm.paper.is_empty() && (algorithm.is_loss() || algorithm.estimator.is_some()), "{name}");
+            assert!(!algorithm.paper.is_empty() && (algorithm.is_loss() || algorithm.is_algorithm()), "{name}");
             if algorithm.loss == Some(Loss::Own) {
                 let mut options = algorithm.take_options(name, &mut Map::new()).unwrap();
                 options.entry("ratio_over").or_insert_with(|| "step".into());

@@ -46,6 +46,14 @@ pub(crate) fn definition(function: &Function) -> Option<String> {
     Some(format!("{path}:{}", info.line_defined?))
 }
 
+/// An error with the line where `function` is defined as its place, unless a closer one is known.
+pub(crate) fn at_function(function: &Function, error: Error) -> Error {
+    match definition(function) {
+        Some(place) => error.at(place),
+        None => error,
+    }
+}
+
 /// Options as a Lua value.
 pub(super) fn from_json(lua: &Lua, json: &Json) -> mlua::Result<Value> {
     let options = SerializeOptions::new().set_array_metatable(false).serialize_none_to_null(false);

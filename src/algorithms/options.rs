@@ -6,6 +6,8 @@
 //!   beta = { 0.1, above = 0 },
 //!   normalize = { "std", one_of = { "std", "none" } },
 //!   reward_to_go = false,                    -- the type of the default, any value
+//!   similarity = { false, from = 0, to = 1 },  -- a number, or false
+//!   weights = { {} },                        -- a table of numbers
 //! }
 //! ```
 
@@ -27,8 +29,8 @@ pub struct Declared {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Range {
     Any,
-    /// Numbers from `low` to `high`, without `low` if `above`.
-    Numbers {
+    /// MemberAdvantages from `low` to `high`, without `low` if `above`.
+    MemberAdvantages {
         low: f64,
         above: bool,
         high: f64,
@@ -54,8 +56,12 @@ impl Declared {
             Value::Integer(number) => Some(number as f64),
             other => other.as_number(),
         };
-        let Some(default) = table.raw_get(1).ok().as_ref().and_then(plain) else {
-            return refuse("the first entry is the default: a number, a text or a boolean".to_owned());
+        let default = match table.raw_get::<Value>(1).unwrap_or(Value::Nil) {
+            Value::Table(empty) if empty.is_empty() => Some(Json::Object(Map::new())),
+            value => plain(&value),
+        };
+        let Some(default) = default else {
+            return refuse("the first entry is the default: a number, a text, a boolean or {}".to_owned());
         };
         let fields = ["from", "to", "above", "one_of"];
         let names = table.pairs::<Value, Value>().flatten();
@@ -66,7 +72,7 @@ impl Declared {
         let range = match (number("from"), number("above"), number("to"), field("one_of")) {
             (None, None, None, Value::Nil) => Range::Any,
             (None, None, None, Value::Table(names)) => Range::OneOf(names.sequence_values().flatten().collect()),
-            (low, above, high, Value::Nil) => Range::Numbers {
+            (low, above, high, Value::Nil) => Range::MemberAdvantages {
                 low: low.or(above).unwrap_or(f64::NEG_INFINITY),
                 above: above.is_some(),
                 high: high.unwrap_or(f64::INFINITY),
@@ -78,11 +84,14 @@ impl Declared {
 
     /// Refuses a value of another type than the default, or out of its range.
     pub(super) fn check(&self, what: &str, value: &Json) -> Result<()> {
+        if value == &self.default {
+            return Ok(());
+        }
         let (fits, wanted) = match (&self.range, &self.default) {
             (Range::OneOf(names), _) => {
                 (value.as_str().is_some_and(|name| names.iter().any(|allowed| allowed == name)), names.join(" or "))
             }
-            (Range::Numbers { low, above, high }, _) => {
+            (Range::MemberAdvantages { low, above, high }, _) => {
                 let inside = |x: f64| x <= *high && if *above { x > *low } else { x >= *low };
                 let to = if high.is_finite() { format!(" to {high}") } else { String::new() };
                 let from = match (above, high.is_finite()) {
@@ -90,7 +99,12 @@ impl Declared {
                     (false, true) => "from",
                     (false, false) => "at least",
                 };
-                (value.as_f64().is_some_and(inside), format!("{from} {low}{to}"))
+                let off = if self.default.is_boolean() { ", or false" } else { "" };
+                (value.as_f64().is_some_and(inside), format!("{from} {low}{to}{off}"))
+            }
+            (Range::Any, Json::Object(_)) => {
+                let numbers = value.as_object().is_some_and(|table| table.values().all(Json::is_number));
+                (numbers || value.as_array().is_some_and(Vec::is_empty), "a table of numbers".to_owned())
             }
             (Range::Any, Json::Number(_)) => (value.is_number(), "a number".to_owned()),
             (Range::Any, Json::Bool(_)) => (value.is_boolean(), "true or false".to_owned()),
@@ -130,11 +144,11 @@ pub(super) fn take(what: &str, declared: &[Declared], values: &mut Map<String, J
     let mut all = Map::new();
     for option in declared {
         let value = match values.shift_remove(&option.name) {
-            Some(value) => {
+            Some(value) if !value.is_null() => {
                 option.check(what, &value)?;
                 value
             }
-            None => option.default.clone(),
+            _ => option.default.clone(),
         };
         all.insert(option.name.clone(), value);
     }

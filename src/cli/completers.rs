@@ -121,7 +121,7 @@ fn values(key: &str) -> BTreeSet<String> {
     }
     let mut values = BTreeSet::new();
     match key {
-        "trainer.estimator" => values.extend(Estimator::NAMES.map(str::to_owned)),
+        "trainer.estimator" => values.extend(Estimator::names().into_iter().map(str::to_owned)),
         "trainer.loss" => values.extend(Objective::names().into_iter().map(str::to_owned)),
         _ => {}
     }

@@ -23,7 +23,7 @@ pub struct Algorithm {
 
 /// The files that are algorithms.
 fn files() -> impl Iterator<Item = &'static File> {
-    algorithms::all().iter().filter(|file| file.estimator.is_some())
+    algorithms::all().iter().filter(|file| file.is_algorithm())
 }
 
 /// The names of all algorithms.
@@ -40,9 +40,10 @@ impl Algorithm {
     fn of(file: &File) -> Self {
         let written = Value::Object(file.trainer.clone());
         let mut settings = Learner::read("trainer", &written, Some(&Learner::default())).unwrap_or_default();
-        let choice =
-            |(name, options): &algorithms::NamedChoice| Choice { name: name.clone(), options: options.clone() };
-        if let Some(estimator) = &file.estimator {
+        let choice = |(name, options): &algorithms::NamedChoice| Choice { name: name.clone(), options: options.clone() };
+        if file.advantage {
+            settings.estimator = Choice::new(file.name);
+        } else if let Some(estimator) = &file.estimator {
             settings.estimator = choice(estimator);
         }
         match &file.loss {
@@ -120,6 +121,8 @@ mod tests {
             ("seeupo", false, json!({ "estimator": no_std, "loss": seq_gspo, "mini_batch_by": "step" })),
             ("gdpo", false, json!({ "estimator": named("gdpo") })),
             ("optimal_token_baseline", false, json!({ "estimator": named("optimal_token_baseline") })),
+            ("tir_optimal_token_baseline", false, json!({ "estimator": named("tir_optimal_token_baseline") })),
+            ("tree", false, json!({ "estimator": named("tree") })),
             ("luspo", false, json!({ "loss": named("luspo") })),
             ("vespo", false, json!({ "loss": named("vespo") })),
             ("dro", false, json!({ "loss": named("dro") })),

@@ -30,7 +30,6 @@ pub use api::store::trajectory_table;
 pub use debug::{AfterHalt, Breakpoint, Candidate, Console, Halt, OnHalt, is_open};
 pub use program::suite::{Suite, Verdict};
 pub use program::{End, Program};
-pub use recipe::advantage::{Estimated, GroupInput, GroupMember};
 pub use recipe::curriculum::RowKey;
 pub use recipe::load::{Script, unreadable_script};
 pub use recipe::reload::{Reload, Take, Watcher, WatcherOptions};

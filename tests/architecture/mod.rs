@@ -21,7 +21,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("mdp", &["json", "schema", "units"]),
     ("net", &[]),
     ("hub", &["net", "glob", "telemetry"]),
-    ("algorithms", &["schema"]),
+    ("algorithms", &["mdp", "schema"]),
     ("config", &["algorithms", "mdp", "schema", "units"]),
     ("text", &["json", "mdp", "clock"]),
     ("eval", &["answers", "mdp"]),
@@ -57,7 +57,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "units",
         ],
     ),
-    ("rollout", &["script", "text", "mdp", "config"]),
+    ("rollout", &["algorithms", "script", "text", "mdp", "config"]),
     ("telemetry", &[]),
     // Scripts and models by name.
     ("load", &["config", "encoders", "hub", "model", "native", "script", "store", "telemetry", "text"]),
@@ -423,7 +423,7 @@ fn files_below(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
 
 /// Lines of code in src: comments, blank lines and tests are not counted. Lower it when the code
 /// gets smaller; it is raised only for a feature that was agreed to cost lines.
-const CODE_LINES: usize = 91_856;
+const CODE_LINES: usize = 91_471;
 
 #[test]
 fn the_code_does_not_grow() {

@@ -6,10 +6,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::estimator::{AdvantageEstimator, Level, Need};
+use super::estimator::AdvantageEstimator;
 use super::result::Advantages;
 use super::trajectories::ComparedTrajectories;
 use super::whiten::{Whiten, whiten_all};
+use crate::algorithms::{Level, Need};
 use crate::error::Result;
 use crate::rl::options::from_zero_to_one;
 use crate::rl::rows::{Path, StepRow};
@@ -33,7 +34,7 @@ impl Default for Gae {
 }
 
 impl AdvantageEstimator for Gae {
-    fn needs(&self) -> &'static [Need] {
+    fn needs(&self) -> &[Need] {
         &[Need::Critic]
     }
 
@@ -103,7 +104,7 @@ impl Default for GaeToken {
 }
 
 impl AdvantageEstimator for GaeToken {
-    fn needs(&self) -> &'static [Need] {
+    fn needs(&self) -> &[Need] {
         &[Need::Critic]
     }
 
@@ -151,7 +152,7 @@ impl Default for GaeBilevel {
 }
 
 impl AdvantageEstimator for GaeBilevel {
-    fn needs(&self) -> &'static [Need] {
+    fn needs(&self) -> &[Need] {
         &[Need::Critic]
     }
 
@@ -275,8 +276,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::rl::advantages::discounted_returns;
-
     #[test]
     fn a_truncated_trajectory_bootstraps() {
         // One step: A = r + gamma V' - V.
@@ -315,7 +314,9 @@ mod tests {
         ) {
             let values = vec![value; rewards.len()];
             let advantages = gae(&rewards, &values, 0.0, gamma, 1.0);
-            for (advantage, total) in advantages.iter().zip(discounted_returns(&rewards, gamma)) {
+            let mut total = 0.0;
+            for (advantage, reward) in advantages.iter().zip(&rewards).rev() {
+                total = reward + gamma * total;
                 prop_assert!((advantage - (total - value)).abs() < 1e-12);
             }
         }

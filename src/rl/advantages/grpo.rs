@@ -7,10 +7,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::estimator::{AdvantageEstimator, Need};
+use super::estimator::AdvantageEstimator;
 use super::result::Advantages;
 use super::statistics::{Deviation, EPSILON, centre, per_group};
 use super::trajectories::ComparedTrajectories;
+use crate::algorithms::Need;
 use crate::error::Result;
 use crate::rl::options::at_least_zero;
 
@@ -29,7 +30,7 @@ impl Default for Grpo {
 }
 
 impl AdvantageEstimator for Grpo {
-    fn needs(&self) -> &'static [Need] {
+    fn needs(&self) -> &[Need] {
         &[Need::Groups]
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::statistics::mean;
 use super::trajectories::ComparedTrajectories;
+use crate::algorithms::MemberAdvantages;
 use crate::error::{Error, Kind, Result};
 use crate::rl::rows::{Batch, Path, StepRow};
 
@@ -105,6 +106,22 @@ impl Advantages {
         for (path, own) in given.paths.iter().zip(advantages) {
             for (i, k, advantage) in places(given.batch.rows, path).zip(own).map(|((i, k), a)| (i, k, *a)) {
                 self.advantages[i][k] = advantage;
+            }
+        }
+    }
+
+    /// The critic's targets of a trajectory: by token; by step, at its first sampled token; or one
+    /// for all steps.
+    pub(super) fn put_targets<'a>(&mut self, compared: &ComparedTrajectories<'a>, path: &'a Path, targets: &MemberAdvantages) {
+        if let MemberAdvantages::Tokens(targets) = targets {
+            return self.put_returns(&compared.only(vec![path]), std::slice::from_ref(targets));
+        }
+        for (step, &row) in path.rows.iter().enumerate() {
+            let first = compared.batch.rows[row].mask.iter().position(|sampled| *sampled);
+            let target = targets.as_slice().get(step).or(targets.as_slice().first());
+            if let (Some(first), Some(target)) = (first, target) {
+                self.returns[row][first] = *target;
+                self.targets[row][first] = true;
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The trajectories that an estimator reads.
 
+use crate::algorithms::Need;
 use crate::error::{Error, Kind};
 use crate::rl::rows::{Batch, Path};
 
@@ -10,6 +11,13 @@ pub(super) struct ComparedTrajectories<'a> {
 }
 
 impl<'a> ComparedTrajectories<'a> {
+    /// Those of a batch, without failures. An estimator that needs groups leaves out a trajectory
+    /// whose group has no other member that did not fail.
+    pub(super) fn of(batch: &'a Batch<'a>, needs: &[Need]) -> Self {
+        let in_groups = needs.contains(&Need::Groups);
+        Self { batch, paths: batch.counted().filter(|path| !(in_groups && path.only_finished)).collect() }
+    }
+
     /// The return of each trajectory: the sum of its rewards.
     pub(super) fn returns(&self) -> Vec<f64> {
         self.paths.iter().map(|path| path.total).collect()
@@ -20,11 +28,6 @@ impl<'a> ComparedTrajectories<'a> {
         self.paths.iter().map(|path| path.group).collect()
     }
 
-    /// The number of sampled tokens of each trajectory.
-    pub(super) fn tokens(&self) -> Vec<usize> {
-        self.paths.iter().map(|path| path.tokens).collect()
-    }
-
     /// Some of the trajectories.
     pub(super) fn only(&self, paths: Vec<&'a Path>) -> Self {
         Self { batch: self.batch, paths }
@@ -32,7 +35,7 @@ impl<'a> ComparedTrajectories<'a> {
 
     /// The error for a trajectory that lacks an input.
     pub(super) fn missing(&self, path: &Path, what: &str) -> Error {
-        let place = path.rows.first().map_or(0, |&i| self.batch.rows[i].trajectory);
-        Error::new(Kind::Usage, what).in_trajectories(vec![place], None)
+        let number = path.rows.first().map_or(0, |&i| self.batch.rows[i].trajectory);
+        Error::new(Kind::Usage, what).in_trajectories(vec![number], None)
     }
 }

@@ -99,7 +99,7 @@ fn compare_advantages(parity: &mut Parity) {
     }
     let seen: std::collections::BTreeSet<&str> = advantages.iter().map(|case| case.name.as_str()).collect();
     // No package has trees by steps; rl::advantages::tree has a closed-form test.
-    assert_eq!(seen, Estimator::NAMES.into_iter().filter(|name| *name != "tree").collect());
+    assert_eq!(seen, Estimator::names().into_iter().filter(|name| *name != "tree").collect());
 }
 
 fn compare_normalization(parity: &mut Parity) {

@@ -2,14 +2,14 @@
 //! folder), in f64.
 
 use serde::Deserialize;
+use serde_json::{Value, json};
 use tch::{Kind, Tensor};
 
+use super::estimators::estimated;
 use super::padded::{Mask, Padded, assert_close, floats};
 use crate::config::LossAgg;
 use crate::rl::adamw::{AdamW, Options};
-use crate::rl::advantages::{
-    Deviation, Whiten, gae, group_normalized, opo, reinforce_pp, reinforce_pp_baseline, rloo, whiten,
-};
+use crate::rl::advantages::{Deviation, Whiten, gae, group_normalized, whiten};
 use crate::rl::aggregate::{Denominators, aggregate};
 use crate::rl::kl::{KlKind, kl, kl_straight_through};
 use crate::rl::losses::{Clip, ppo_clip};
@@ -92,7 +92,6 @@ fn advantages_are_verls() {
     let Golden { batch, advantages: golden, .. } = golden();
     let rewards = batch.mask.sampled(&batch.rewards);
     let returns: Vec<f64> = rewards.iter().map(|own| own.iter().sum()).collect();
-    let tokens = batch.mask.tokens();
     let per_token = |advantages: &[f64]| batch.mask.per_token(advantages);
     let check = |name: &str, got: &[f64], want: &Padded, tolerance: f64| {
         assert_close(name, got, &batch.mask.sampled(want).concat(), tolerance);
@@ -101,13 +100,14 @@ fn advantages_are_verls() {
     let grpo = |deviation| group_normalized(&returns, groups, deviation, 1e-6);
     check("grpo", &per_token(&grpo(Deviation::Std)), &golden.grpo, 1e-12);
     check("grpo without std", &per_token(&grpo(Deviation::None)), &golden.grpo_mean, 1e-12);
-    check("rloo", &per_token(&rloo(&returns, groups)), &golden.rloo, 1e-12);
-    check("opo", &per_token(&opo(&returns, groups, &tokens)), &golden.opo, 1e-12);
+    let of = |name: &str, options: Value| estimated(name, &options, &rewards, groups);
+    check("rloo", &of("rloo", json!({})), &golden.rloo, 1e-12);
+    check("opo", &of("opo", json!({})), &golden.opo, 1e-12);
     // verl whitens with sqrt(variance + 1e-8) and a mean over n + 1e-8, r1 with deviation + 1e-8
     // and n.
-    let whitened = reinforce_pp_baseline(&returns, groups, &tokens, Whiten::Variance);
-    check("reinforce_pp_baseline", &per_token(&whitened), &golden.reinforce_pp_baseline, 1e-7);
-    check("reinforce_pp", &reinforce_pp(&rewards, golden.gamma, Whiten::Variance).concat(), &golden.reinforce_pp, 1e-7);
+    check("reinforce_pp_baseline", &of("reinforce_pp_baseline", json!({})), &golden.reinforce_pp_baseline, 1e-7);
+    let discounted = of("reinforce_pp", json!({ "gamma": golden.gamma }));
+    check("reinforce_pp", &discounted, &golden.reinforce_pp, 1e-7);
     let raw: Padded = rewards
         .iter()
         .zip(batch.mask.sampled(&batch.values))

@@ -106,7 +106,7 @@ proptest! {
 
     #[test]
     fn the_order_of_rows_changes_no_advantage((rows, order) in shuffled()) {
-        for (name, mut options) in every(&Estimator::NAMES) {
+        for (name, mut options) in every(&Estimator::names()) {
             // Greedy baselines have no reference policy.
             if let Some(table) = options.as_object_mut() {
                 table.remove("kl_penalty");
@@ -123,7 +123,7 @@ proptest! {
 
     #[test]
     fn masked_tokens_failures_and_greedy_baselines_have_no_advantage(rows in batch()) {
-        for name in Estimator::NAMES {
+        for name in Estimator::names() {
             let found = plain::advantages(name, &rows, &Value::Null).unwrap();
             for (i, row) in rows.iter().enumerate() {
                 let counts = !row.greedy && !row.failed();
@@ -139,7 +139,7 @@ proptest! {
 
     #[test]
     fn a_failure_changes_nothing_for_the_others(rows in batch()) {
-        for name in Estimator::NAMES {
+        for name in Estimator::names() {
             // A trajectory whose group has only failures otherwise is excluded like them.
             let lone = if compares(name) { lone_survivors(&rows) } else { BTreeSet::new() };
             let left_out = |row: &StepRow| row.failed() || lone.contains(&row.trajectory);
@@ -172,7 +172,7 @@ proptest! {
             let status = Some(Status::EnvError);
             rows.push(StepRow { status, logp_old: vec![-1.0; tokens], ..StepRow::new(7, 701 + n, 0, tokens, 0.25) });
         }
-        for name in Estimator::NAMES.into_iter().filter(|name| compares(name)) {
+        for name in Estimator::names().into_iter().filter(|name| compares(name)) {
             let found = plain::advantages(name, &rows, &Value::Null).unwrap();
             prop_assert!(found.counted[own] && found.advantages[own].iter().all(|a| *a == 0.0), "{name}");
         }
@@ -191,7 +191,7 @@ proptest! {
     fn rewards_of_steps_without_sampled_tokens_are_not_lost(rows in batch(), reward in 0.5..2.0_f64) {
         // The reward of a trajectory's last token is moved to a separate step without sampled
         // tokens.
-        for (name, options) in every(&Estimator::NAMES) {
+        for (name, options) in every(&Estimator::names()) {
             if name == "gigpo" || !options.is_null() {
                 continue;
             }
@@ -253,7 +253,7 @@ proptest! {
             });
         }
         let apart: Vec<StepRow> = forked.iter().map(|row| StepRow { shared: None, ..row.clone() }).collect();
-        for name in Estimator::NAMES {
+        for name in Estimator::names() {
             let joined = plain::advantages(name, &forked, &Value::Null).unwrap();
             for (i, row) in forked.iter().enumerate().filter(|(_, row)| row.shared.is_some()) {
                 let taken = forked.iter().position(|own| own.trajectory == parent && own.step == row.step).unwrap();
@@ -368,7 +368,7 @@ fn an_empty_batch_has_no_loss_and_no_advantage() {
     for name in Objective::names() {
         assert_eq!(plain::loss(name, &[], &Value::Null).unwrap().loss.abs().to_bits(), 0, "{name}");
     }
-    for name in Estimator::NAMES {
+    for name in Estimator::names() {
         assert!(plain::advantages(name, &[], &Value::Null).unwrap().advantages.is_empty());
     }
 }

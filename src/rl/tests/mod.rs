@@ -3,6 +3,7 @@
 
 mod cases;
 mod custom;
+mod estimators;
 mod golden;
 mod invariants;
 mod losses;

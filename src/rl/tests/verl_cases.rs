@@ -8,11 +8,10 @@ use serde::Deserialize;
 use serde_json::{Value, from_value, json};
 use tch::{Kind, Tensor};
 
+use super::estimators::estimated;
 use super::padded::{Mask, Padded, assert_close, floats};
 use crate::config::LossAgg;
-use crate::rl::advantages::{
-    Deviation, Whiten, gae, group_normalized, opo, reinforce_pp, reinforce_pp_baseline, rloo, whiten,
-};
+use crate::rl::advantages::{Deviation, Whiten, gae, group_normalized, whiten};
 use crate::rl::aggregate::aggregate;
 use crate::rl::kl::{KlKind, kl};
 use crate::rl::losses::{Clip, ppo_clip, value_loss};
@@ -85,12 +84,11 @@ fn advantages(case: &Case) -> bool {
             let deviation = if case.read("norm_by_std") { Deviation::Std } else { Deviation::None };
             mask.per_token(&group_normalized(&returns, &groups(), deviation, 1e-6))
         }
-        "rloo" => mask.per_token(&rloo(&returns, &groups())),
-        "opo" => mask.per_token(&opo(&returns, &groups(), &mask.tokens())),
-        "reinforce_pp_baseline" => {
-            mask.per_token(&reinforce_pp_baseline(&returns, &groups(), &mask.tokens(), Whiten::Variance))
+        name @ ("rloo" | "opo" | "reinforce_pp_baseline") => estimated(name, &json!({}), &rewards, &groups()),
+        "reinforce_pp" => {
+            let alone: Vec<u64> = (0..rewards.len() as u64).collect();
+            estimated("reinforce_pp", &json!({ "gamma": case.read::<f64>("gamma") }), &rewards, &alone)
         }
-        "reinforce_pp" => reinforce_pp(&rewards, case.read("gamma"), Whiten::Variance).concat(),
         "gae" => {
             let values = mask.sampled(&case.read("values"));
             let own = |(rewards, values): (&Vec<f64>, &Vec<f64>)| {

@@ -2,10 +2,11 @@
 
 use super::contract::TestedTrajectory;
 use super::{CheckReport, Finding};
+use crate::algorithms::{Estimated, GroupInput, GroupMember, MemberAdvantages};
 use crate::config::Trainer;
 use crate::error::{Error, Result};
 use crate::mdp::Trajectory;
-use crate::script::{Estimated, GroupInput, GroupMember, Script, Split, Worker};
+use crate::script::{Script, Split, Worker};
 
 /// Calls it on typical groups: different rewards, equal rewards, and a single trajectory left after
 /// failures. Parts, tasks and lengths come from tested trajectories; rewards and values are made
@@ -26,9 +27,9 @@ pub(super) fn check(tried: &[TestedTrajectory], worker: &Worker, script: &Script
         ("equal rewards", size, 0, |_| 1.0),
         ("a single trajectory", 1, size - 1, |_| 1.0),
     ] {
-        let group: Vec<GroupMember<'_>> =
+        let members =
             (0..size).map(|index| member(trajectories[index % trajectories.len()], reward(index), critic)).collect();
-        let input = GroupInput::new(&group, failed);
+        let input = GroupInput { members, failed, greedy: None };
         if let Err(mut error) = advantages(worker, &input, critic) {
             error.message = format!("for a group with {what}: {}", error.message);
             // The other groups would most likely fail in the same way.
@@ -38,7 +39,7 @@ pub(super) fn check(tried: &[TestedTrajectory], worker: &Worker, script: &Script
 }
 
 /// A trajectory with `reward` at its last step.
-fn member(trajectory: &Trajectory, reward: f64, critic: bool) -> GroupMember<'_> {
+fn member(trajectory: &Trajectory, reward: f64, critic: bool) -> GroupMember {
     let mut member = GroupMember::of(trajectory);
     let steps = member.rewards.len();
     member.rewards = vec![0.0; steps];
@@ -52,7 +53,9 @@ fn member(trajectory: &Trajectory, reward: f64, critic: bool) -> GroupMember<'_>
 }
 
 fn advantages(worker: &Worker, group: &GroupInput, critic: bool) -> Result<()> {
-    let Estimated { advantages, returns } = worker.advantage(group)?;
+    let Some(Estimated { advantages, returns }) = worker.advantages(std::slice::from_ref(group), 1)?.pop() else {
+        return Ok(());
+    };
     let broken = |why: &str| -> Result<(), Error> { Err(worker.broken_advantage(why)) };
     if critic && returns.is_none() {
         return broken(
@@ -60,7 +63,8 @@ fn advantages(worker: &Worker, group: &GroupInput, critic: bool) -> Result<()> {
         );
     }
     for (what, lists) in [("an advantage", Some(advantages)), ("a return", returns)] {
-        if let Some(bad) = lists.iter().flatten().flatten().find(|number| !number.is_finite()) {
+        let numbers = lists.iter().flatten().flat_map(MemberAdvantages::as_slice);
+        if let Some(bad) = numbers.copied().find(|number| !number.is_finite()) {
             let bad = if bad.is_nan() { "NaN".to_owned() } else { bad.to_string() };
             return broken(&format!("{what} is {bad}"));
         }

@@ -1,6 +1,5 @@
 //! A recipe: loading, settings, environments, rows, the worker that runs trajectories, and reload.
 
-pub(crate) mod advantage;
 mod close;
 pub(crate) mod cold_start;
 pub(crate) mod columns;

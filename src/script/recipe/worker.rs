@@ -5,12 +5,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mlua::{Function, Table, Value};
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
-use super::advantage::{self, Estimated, GroupInput};
 use super::envs::{Envs, shown};
 use super::load::Script;
 use super::rows::{self, Split};
+use crate::algorithms::{self, Caller, Estimated, GroupInput};
 use crate::config::ToolChoice;
 use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::{Action, ErrorRecord, Invalid, Limit, Message, Observation, Status};
@@ -325,26 +325,21 @@ impl Worker {
         Ok(table)
     }
 
-    /// The result of the recipe's own estimator for a group.
+    /// The results of the recipe's own estimator for the first `count` groups of a batch.
     ///
     /// # Errors
     /// [`Kind::Script`] with its place, where it fails or returns something else than it must.
-    pub fn advantage(&self, group: &GroupInput) -> Result<Estimated> {
+    pub fn advantages(&self, batch: &[GroupInput], count: usize) -> Result<Vec<Estimated>> {
         let Some(function) = &self.recipe.advantage else {
             return Err(Error::new(Kind::Script, "trainer.estimator is \"custom\" and the recipe has no `advantage`")
                 .at_path(&self.script.path));
         };
-        let call = Call::new(EntryPoint::Advantage, (0, 0), &self.vm.limits);
-        let input = convert::from_json(&self.vm.lua, &group.members).map_err(|error| host_failure(&error).error)?;
-        let (advantages, returns): (Value, Value) =
-            self.vm.call_now(&call, function, (input, group.failed)).map_err(|failure| failure.error)?;
-        let read = |what: &str, value: &Value| {
-            advantage::by_step(what, value, group).map_err(|error| at_function(function, error))
+        let call = |arguments: (&Table, &Value)| {
+            let call = Call::new(EntryPoint::Advantage, (0, 0), &self.vm.limits);
+            self.vm.call_now(&call, function, arguments).map_err(|failure| failure.error)
         };
-        Ok(Estimated {
-            advantages: read("advantages", &advantages)?,
-            returns: if returns.is_nil() { None } else { Some(read("returns", &returns)?) },
-        })
+        let caller = Caller { call: &call, task: convert::from_json, show: convert::show };
+        algorithms::advantages(&self.vm.lua, function, (batch, count), &Map::new(), &caller)
     }
 
     /// The error for an invalid result of `advantage`.

@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn every_estimator_works_with_every_loss_by_token() {
         let by_token = ["ppo", "dapo", "dr_grpo", "bnpo", "cispo", "sapo", "clip_cov", "kl_cov", "dppo_tv", "dppo_kl"];
-        for estimator in Estimator::NAMES {
+        for estimator in Estimator::names() {
             for loss in by_token.into_iter().chain(["gpg", "reinforce", "vespo", "dro"]) {
                 assert!(refused(&learner(estimator, loss, json!({}))).is_none(), "{estimator} {loss}");
             }

@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn every_estimator_and_loss_is_accepted_or_refused_with_a_reason() {
-        for estimator in Estimator::NAMES {
+        for estimator in Estimator::names() {
             for loss in policy::Objective::names() {
                 let choice = |name: &str| Choice { name: name.to_owned(), options: Map::new() };
                 let learner = Learner { estimator: choice(estimator), loss: choice(loss), ..Learner::default() };

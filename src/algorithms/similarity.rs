@@ -6,7 +6,7 @@ use std::collections::HashMap;
 /// the common ones are the longest common block and, recursively, those left and right of it
 /// (Ratcliff and Obershelp). For a similarity below `least`, any number below `least` may be
 /// returned.
-pub fn similarity(a: &str, b: &str, least: f64) -> f64 {
+pub(super) fn similarity(a: &str, b: &str, least: f64) -> f64 {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let total = (a.len() + b.len()) as f64;
     if total == 0.0 {
