@@ -1,7 +1,7 @@
 ---@meta
 -- Types of r1 for lua-language-server. Made by `r1 doc --format luacats`; changes here are lost.
 
----A trajectory of a group that did not fail, as passed to the recipe's `advantage`.
+---A trajectory of a group that did not fail, as passed to a function `advantage`.
 ---@class r1.GroupMember
 ---@field total number Sum of `rewards`
 ---@field rewards number[] Reward of each step, after `trainer.shaping`
@@ -14,6 +14,15 @@
 ---@field fork? { parent?: number, step: number } In a tree: index of the parent in the group, and the number of shared steps
 ---@field values? number[] The critic's value before each step
 ---@field next_value? number The critic's bootstrap value after a truncated trajectory
+---@field decisions number[] The decision of each step, numbered in the group: trajectories that share a step share it
+---@field logp? number Mean log-probability of the sampled tokens, for algorithms that need "logp"
+---@field token_rewards? number[] Reward of each sampled token, for algorithms with the level "token"
+---@field token_positions? number[] Positions of the sampled tokens in the responses, from 1; tokens of the environment count
+---@field token_logp? number[] Log-probability of each sampled token before the update, for algorithms that need "squares"
+---@field token_squares? number[] Sum of squared probabilities over the vocabulary at each sampled token
+
+---The argument of a function `advantage`: the list of the trajectories that did not fail (`#group`, `group[1].total`), with these fields.
+---@class r1.Group
 
 ---A message in the shape of the OpenAI chat API.
 ---@class r1.Message
@@ -1099,7 +1108,7 @@ r1 = {}
 r1.version = nil
 
 ---Defines a recipe: environment, reward, data and training settings. A recipe script returns it.
----@param recipe { env?: r1.Env, envs?: table<string, r1.Env>, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, privileged?: fun(state: any, task: any): string, row_order?: fun(row: r1.Task): number|string, row_weight?: fun(past: { successes: number, attempts: number }, row: r1.Task): number, advantage?: fun(group: r1.GroupMember[], failed: number): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, cold_start?: r1.Recipe|table<string, any>, name?: string, seed?: number, policy?: r1.PolicySettings, data?: r1.DataSettings, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, params?: table<string, any>, needs?: string[] }
+---@param recipe { env?: r1.Env, envs?: table<string, r1.Env>, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, privileged?: fun(state: any, task: any): string, row_order?: fun(row: r1.Task): number|string, row_weight?: fun(past: { successes: number, attempts: number }, row: r1.Task): number, advantage?: fun(group: r1.Group, options: table<string, any>): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, cold_start?: r1.Recipe|table<string, any>, name?: string, seed?: number, policy?: r1.PolicySettings, data?: r1.DataSettings, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, params?: table<string, any>, needs?: string[] }
 ---@return r1.Recipe
 function r1.recipe(recipe) end
 
@@ -1204,7 +1213,7 @@ function r1.ppo(settings) end
 function r1.trainer(settings) end
 
 ---An algorithm of a recipe, in the form of the files of r1: `r1 doc gspo` prints one, `r1 new NAME --algorithm gspo` copies it. A function `loss` has the declared options, which `trainer.loss` sets; a function `advantage` takes a group, as that of a recipe.
----@param definition { advantage?: fun(group: any[], failed: number): any[], estimator?: string|table<string, any>, loss?: (fun(b: r1.LossBatch, options: table<string, any>): any)|string|table<string, any>, options?: table<string, any>, trainer?: table<string, any>, critic?: boolean, one_advantage_per_sequence?: boolean, paper?: string, about?: string, remarks?: string }
+---@param definition { advantage?: fun(group: r1.Group, options: table<string, any>): any[], (any[])?, needs?: string[], level?: string|table<any, string>, estimator?: string|table<string, any>, loss?: (fun(b: r1.LossBatch, options: table<string, any>): any)|string|table<string, any>, options?: table<string, any>, trainer?: table<string, any>, critic?: boolean, one_advantage_per_sequence?: boolean, paper?: string, about?: string, remarks?: string }
 ---@return r1.Algorithm
 function r1.algorithm(definition) end
 

@@ -117,10 +117,8 @@ fn frozen_weights_do_not_change() {
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_recipe_defines_an_estimator() {
     let with = |body: &str| {
-        let script = RECIPE.replace(
-            "  policy = {",
-            &format!("  advantage = function(group, failed)\n    {body}\n  end,\n  policy = {{"),
-        );
+        let script = RECIPE
+            .replace("  policy = {", &format!("  advantage = function(group)\n    {body}\n  end,\n  policy = {{"));
         let script = script.replace("lr = 1e-3 }", "lr = 1e-3, estimator = 'custom' }");
         directory(&[("a.lua", &script)], true)
     };
@@ -156,7 +154,7 @@ fn a_recipe_defines_an_estimator() {
     // The reward's components, the row, the status, and the number of failures in the group.
     let seen = "for _, one in ipairs(group) do
       assert(one.parts.outcome * 1 == one.parts.outcome and one.status == 'truncated')
-      assert(one.task.prompt:sub(1, 4) == 'Say ' and failed == 0)
+      assert(one.task.prompt:sub(1, 4) == 'Say ' and group.failed == 0)
     end
     return { 1, -1 }";
     succeed(with(seen).path(), &["run", "a.lua", "-q"]);

@@ -7,7 +7,7 @@ use super::sources::{RequiredFile, file_of};
 pub(crate) const PREFIX: &str = "@r1/";
 
 /// Name after the prefix, and text.
-const MODULES: [(&str, &str); 35] = [
+const MODULES: [(&str, &str); 36] = [
     ("calculator", include_str!("../../../lua/calculator.lua")),
     ("demonstrations", include_str!("../../../lua/demonstrations.lua")),
     ("env_gym", include_str!("../../../lua/env_gym.lua")),
@@ -40,6 +40,7 @@ const MODULES: [(&str, &str); 35] = [
     ("rewards/retrieval", include_str!("../../../lua/rewards/retrieval.lua")),
     ("rewards/tables", include_str!("../../../lua/rewards/tables.lua")),
     ("search", include_str!("../../../lua/search.lua")),
+    ("statistics", include_str!("../../../lua/statistics.lua")),
     ("tables", include_str!("../../../lua/tables.lua")),
     ("tasks", include_str!("../../../lua/tasks.lua")),
     ("vote", include_str!("../../../lua/vote.lua")),
