@@ -95,9 +95,9 @@ fn read(what: &str, value: &Value, group: &GroupInput, show: fn(&Value) -> Strin
         let message = format!("advantage returned {} {what} for {count} trajectories", list.raw_len());
         return Err(refused(what.to_owned(), message));
     }
-    let entry = |(place, member): (usize, &GroupMember)| {
-        let field = format!("{what}[{}]", place + 1);
-        let entry: Value = list.raw_get(place + 1).map_err(|error| refused(field.clone(), error.to_string()))?;
+    let entry = |(index, member): (usize, &GroupMember)| {
+        let field = format!("{what}[{}]", index + 1);
+        let entry: Value = list.raw_get(index + 1).map_err(|error| refused(field.clone(), error.to_string()))?;
         let (unit, length) = match &member.by_token {
             Some(tokens) => ("token", tokens.rewards.len()),
             None => ("step", member.rewards.len()),
@@ -115,7 +115,7 @@ fn read(what: &str, value: &Value, group: &GroupInput, show: fn(&Value) -> Strin
                 "advantage returned {} as {what} of trajectory {}, which has {length} {unit}s; give a number or a list \
                  of one per {unit}",
                 show(&entry),
-                place + 1
+                index + 1
             );
             refused(field, message)
         })

@@ -107,7 +107,7 @@ impl GroupMember {
         table.raw_set("logp", self.logp)?;
         if let Some((parent, step)) = self.fork {
             let fork = lua.create_table()?;
-            fork.raw_set("parent", parent.map(|place| place + 1))?;
+            fork.raw_set("parent", parent.map(|index| index + 1))?;
             fork.raw_set("step", step)?;
             table.raw_set("fork", fork)?;
         }
@@ -158,8 +158,8 @@ pub(super) fn tables(lua: &Lua, batch: &[GroupInput], task: ReadJson) -> mlua::R
         fields.raw_set("greedy", *greedy)?;
         fields.raw_set("batch", &all)?;
         let numbers: Vec<u64> = members.iter().map(|member| member.number).collect();
-        let refuse = move |_: &Lua, (_, place, message, hint): (Value, usize, String, Option<String>)| {
-            let number = place.checked_sub(1).and_then(|place| numbers.get(place)).copied().unwrap_or_default();
+        let refuse = move |_: &Lua, (_, index, message, hint): (Value, usize, String, Option<String>)| {
+            let number = index.checked_sub(1).and_then(|index| numbers.get(index)).copied().unwrap_or_default();
             let error = Error::new(Kind::Usage, message).in_trajectories(vec![number], None);
             Err::<(), _>(raise(Error { hint, ..error }))
         };
@@ -215,8 +215,13 @@ mod tests {
     fn a_forked_state_equals_only_itself() {
         let states = [Anchor::After(1), Anchor::After(2), Anchor::After(1), Anchor::Seen(String::new())];
         for least in [None, Some(0.0)] {
-            let found = cluster(&states, least);
-            assert!(found[0] == found[2] && found[0] != found[1] && found[3] != found[0] && found[3] != found[1]);
+            let numbers = cluster(&states, least);
+            assert!(
+                numbers[0] == numbers[2]
+                    && numbers[0] != numbers[1]
+                    && numbers[3] != numbers[0]
+                    && numbers[3] != numbers[1]
+            );
         }
     }
 

@@ -49,7 +49,7 @@ pub(crate) fn definition(function: &Function) -> Option<String> {
 /// An error with the line where `function` is defined as its place, unless a closer one is known.
 pub(crate) fn at_function(function: &Function, error: Error) -> Error {
     match definition(function) {
-        Some(place) => error.at(place),
+        Some(location) => error.at(location),
         None => error,
     }
 }

@@ -29,8 +29,8 @@ pub struct Declared {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Range {
     Any,
-    /// MemberAdvantages from `low` to `high`, without `low` if `above`.
-    MemberAdvantages {
+    /// Numbers from `low` to `high`, without `low` if `above`.
+    Numbers {
         low: f64,
         above: bool,
         high: f64,
@@ -72,7 +72,7 @@ impl Declared {
         let range = match (number("from"), number("above"), number("to"), field("one_of")) {
             (None, None, None, Value::Nil) => Range::Any,
             (None, None, None, Value::Table(names)) => Range::OneOf(names.sequence_values().flatten().collect()),
-            (low, above, high, Value::Nil) => Range::MemberAdvantages {
+            (low, above, high, Value::Nil) => Range::Numbers {
                 low: low.or(above).unwrap_or(f64::NEG_INFINITY),
                 above: above.is_some(),
                 high: high.unwrap_or(f64::INFINITY),
@@ -91,7 +91,7 @@ impl Declared {
             (Range::OneOf(names), _) => {
                 (value.as_str().is_some_and(|name| names.iter().any(|allowed| allowed == name)), names.join(" or "))
             }
-            (Range::MemberAdvantages { low, above, high }, _) => {
+            (Range::Numbers { low, above, high }, _) => {
                 let inside = |x: f64| x <= *high && if *above { x > *low } else { x >= *low };
                 let to = if high.is_finite() { format!(" to {high}") } else { String::new() };
                 let from = match (above, high.is_finite()) {

@@ -10,7 +10,9 @@ use super::result::Advantages;
 use super::statistics::places_of;
 use super::trajectories::ComparedTrajectories;
 use super::whiten::{Whiten, whiten_weighted};
-use crate::algorithms::{Algorithm, Anchor, Estimated, GroupInput, GroupMember, Level, Need, MemberAdvantages, TokenLists};
+use crate::algorithms::{
+    Algorithm, Anchor, Estimated, GroupInput, GroupMember, Level, MemberAdvantages, Need, TokenLists,
+};
 use crate::error::Result;
 use crate::mdp::Status;
 use crate::rl::options::{refuse_rest, table};
@@ -58,7 +60,7 @@ impl AdvantageFunction {
     ) -> Result<()> {
         let (mut order, mut groups) = (Vec::new(), Vec::new());
         for places in places_of(&compared.groups()).values() {
-            let paths: Vec<&Path> = places.iter().map(|&place| compared.paths[place]).collect();
+            let paths: Vec<&Path> = places.iter().map(|&index| compared.paths[index]).collect();
             if let Some(group) = self.group(compared, &paths)? {
                 order.extend(places);
                 groups.push(group);
@@ -66,9 +68,9 @@ impl AdvantageFunction {
         }
         // By trajectory, whatever its group.
         let mut numbers: BTreeMap<usize, MemberAdvantages> = BTreeMap::new();
-        let mut place = order.into_iter();
+        let mut indices = order.into_iter();
         for Estimated { advantages: of_group, returns } in call(&mut groups)? {
-            let members: Vec<usize> = place.by_ref().take(of_group.len()).collect();
+            let members: Vec<usize> = indices.by_ref().take(of_group.len()).collect();
             for (&member, targets) in members.iter().zip(returns.iter().flatten()) {
                 advantages.put_targets(compared, compared.paths[member], targets);
             }
@@ -76,7 +78,7 @@ impl AdvantageFunction {
         }
         let values: Vec<f64> = numbers.values().flat_map(MemberAdvantages::as_slice).copied().collect();
         let weights: Vec<f64> =
-            numbers.iter().flat_map(|(&member, own)| weights(compared, compared.paths[member], own)).collect();
+            numbers.iter().flat_map(|(&member, list)| weights(compared, compared.paths[member], list)).collect();
         let mut whitened = whiten_weighted(&values, &weights, self.whiten).into_iter();
         for (member, numbers) in numbers {
             let path = compared.paths[member];

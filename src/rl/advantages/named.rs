@@ -82,7 +82,7 @@ impl Estimator {
             paper: entry.paper,
             about: entry.about,
             options: (entry.options)(),
-            needs: (entry.read)(entry.name, Map::new()).map(|own| needs(&*own)).unwrap_or_default(),
+            needs: (entry.read)(entry.name, Map::new()).map(|estimator| needs(&*estimator)).unwrap_or_default(),
         };
         let of_file = move |file: &'static Algorithm| {
             let estimator = LuaEstimator::new(file, &Value::Null).ok()?;

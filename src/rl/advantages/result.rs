@@ -112,7 +112,12 @@ impl Advantages {
 
     /// The critic's targets of a trajectory: by token; by step, at its first sampled token; or one
     /// for all steps.
-    pub(super) fn put_targets<'a>(&mut self, compared: &ComparedTrajectories<'a>, path: &'a Path, targets: &MemberAdvantages) {
+    pub(super) fn put_targets<'a>(
+        &mut self,
+        compared: &ComparedTrajectories<'a>,
+        path: &'a Path,
+        targets: &MemberAdvantages,
+    ) {
         if let MemberAdvantages::Tokens(targets) = targets {
             return self.put_returns(&compared.only(vec![path]), std::slice::from_ref(targets));
         }

@@ -96,7 +96,7 @@ struct Queued {
     ratio_tokens: Vec<usize>,
     has_kl: bool,
     /// The numbers of a loss in Lua in each.
-    of_graph: Vec<custom::MemberAdvantages>,
+    of_graph: Vec<custom::Numbers>,
 }
 
 /// The inputs of an optimiser step.
@@ -194,7 +194,7 @@ impl Update<'_> {
         let micro_batches = self.micro_batches(data, &active);
         let several = micro_batches.len() > 1;
         let (mut numbers, mut ratio_tokens, mut has_kl) = (Vec::new(), Vec::new(), false);
-        let mut of_graph: Vec<custom::MemberAdvantages> = Vec::new();
+        let mut of_graph: Vec<custom::Numbers> = Vec::new();
         for members in &micro_batches {
             let device = self.model.device();
             let _profiled = profile::micro_batch(device)?;

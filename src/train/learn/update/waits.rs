@@ -204,7 +204,7 @@ fn micro_batches_of_a_critic_never_wait_for_the_device() {
     }
 }
 
-/// MemberAdvantages are read as vectors, which libtorch does not record, and copies to the device wait if
+/// Numbers are read as vectors, which libtorch does not record, and copies to the device wait if
 /// their memory is not pinned: the code of a micro-batch does neither. `selected` reads for losses
 /// over the whole batch, `host` what a caller did not give.
 #[test]
