@@ -40,7 +40,8 @@ impl Algorithm {
     fn of(file: &File) -> Self {
         let written = Value::Object(file.trainer.clone());
         let mut settings = Learner::read("trainer", &written, Some(&Learner::default())).unwrap_or_default();
-        let choice = |(name, options): &algorithms::NamedChoice| Choice { name: name.clone(), options: options.clone() };
+        let choice =
+            |(name, options): &algorithms::NamedChoice| Choice { name: name.clone(), options: options.clone() };
         if file.advantage {
             settings.estimator = Choice::new(file.name);
         } else if let Some(estimator) = &file.estimator {
