@@ -136,7 +136,7 @@ impl Bench {
         let options = EngineOptions::sized(&model.config, model.cache_options(), 64, 0);
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
         let engine = Engine::new(Rc::clone(&model), vocabulary, options)?;
-        let optimizer = AdamW::new(model.parameters(), adamw::Options::default())?;
+        let optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default())?;
         Ok(Self { dir, model, renderer, engine, optimizer, round: 0 })
     }
 

@@ -68,7 +68,7 @@ fn main() -> Result<()> {
     let batch = UpdateBatch { rows, ..UpdateBatch::default() };
     let learner = Learner { tokens_per_batch: question.tokens_per_batch, ..Learner::default() };
     let objective = Objective::new(&learner, &Sampling::default(), false)?;
-    let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default())?;
+    let mut optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default())?;
     let (mut seconds, mut tokens, mut held) = (Vec::new(), 0, 0);
     for _ in 0..=question.repetitions {
         let begin = Instant::now();

@@ -36,16 +36,16 @@ pub(super) fn similarity(a: &str, b: &str, least: f64) -> f64 {
 /// Characters in common, see [`similarity`].
 fn common(a: &[char], b: &[char]) -> usize {
     let mut todo = vec![(a, b)];
-    let mut found = 0;
+    let mut count = 0;
     while let Some((a, b)) = todo.pop() {
         let (at, bt, length) = longest_block(a, b);
         if length > 0 {
-            found += length;
+            count += length;
             todo.push((&a[..at], &b[..bt]));
             todo.push((&a[at + length..], &b[bt + length..]));
         }
     }
-    found
+    count
 }
 
 /// The longest common block, the earliest one in `a` and then in `b`: its positions and its length.

@@ -16,7 +16,7 @@ const COPIED: usize = 256 << 20;
 
 /// Constants of a run; the learning rate comes with every step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Options {
+pub struct AdamWOptions {
     /// Decay rates of the first and second moment.
     pub betas: (f64, f64),
     pub eps: f64,
@@ -26,7 +26,7 @@ pub struct Options {
     pub decay_matrices_only: bool,
 }
 
-impl Default for Options {
+impl Default for AdamWOptions {
     fn default() -> Self {
         Self { betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0, decay_matrices_only: true }
     }
@@ -35,7 +35,7 @@ impl Default for Options {
 /// Settings of some tensors.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Group {
-    /// In place of [`Options::weight_decay`], also for gains and biases.
+    /// In place of [`AdamWOptions::weight_decay`], also for gains and biases.
     pub weight_decay: Option<f64>,
     /// The learning rate is multiplied by this; 0 freezes.
     pub rate: f64,
@@ -47,14 +47,14 @@ const STEP: &str = "step";
 /// The optimiser. Tensors are shared with the model, which reads the updated values.
 #[derive(Debug)]
 pub struct AdamW {
-    options: Options,
-    slots: Vec<Slot>,
+    options: AdamWOptions,
+    slots: Vec<ParameterSlot>,
     /// Updates so far.
     step: i64,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct ParameterSlot {
     name: String,
     /// The tensor that the model uses; `backward` adds its gradient.
     weight: Tensor,
@@ -70,14 +70,14 @@ struct Slot {
 
 impl AdamW {
     /// Tracks every tensor that requires a gradient; frozen ones are left out.
-    pub fn new(parameters: Vec<(String, Tensor)>, options: Options) -> Result<Self> {
+    pub fn new(parameters: Vec<(String, Tensor)>, options: AdamWOptions) -> Result<Self> {
         Self::with_groups(parameters, options, |_| None)
     }
 
     /// [`AdamW::new`] with the settings that `group_of` returns for the names of some tensors.
     pub fn with_groups(
         parameters: Vec<(String, Tensor)>,
-        options: Options,
+        options: AdamWOptions,
         group_of: impl Fn(&str) -> Option<Group>,
     ) -> Result<Self> {
         let _guard = no_grad_guard();
@@ -88,10 +88,11 @@ impl AdamW {
             let zeros = || Tensor::f_zeros(weight.size(), (dtype, weight.device()));
             let (exp_avg, exp_avg_sq) = (zeros()?, zeros()?);
             let group = group_of(&name);
-            let usual = if options.decay_matrices_only && weight.dim() < 2 { 0.0 } else { options.weight_decay };
-            let weight_decay = group.and_then(|group| group.weight_decay).unwrap_or(usual);
+            let default_decay =
+                if options.decay_matrices_only && weight.dim() < 2 { 0.0 } else { options.weight_decay };
+            let weight_decay = group.and_then(|group| group.weight_decay).unwrap_or(default_decay);
             let rate = group.map_or(1.0, |group| group.rate);
-            slots.push(Slot { name, weight, weight_decay, rate, master, sum: None, exp_avg, exp_avg_sq });
+            slots.push(ParameterSlot { name, weight, weight_decay, rate, master, sum: None, exp_avg, exp_avg_sq });
         }
         Ok(Self { options, slots, step: 0 })
     }
@@ -147,9 +148,9 @@ impl AdamW {
         // their gradients.
         let mut rest = self.slots.as_slice();
         while let Some(first) = rest.first() {
-            let alike = |slot: &Slot| slot.settings() == first.settings();
+            let alike = |slot: &ParameterSlot| slot.settings() == first.settings();
             let mut bytes = 0;
-            let fits = |slot: &&Slot| {
+            let fits = |slot: &&ParameterSlot| {
                 bytes += slot.copied();
                 alike(slot) && bytes <= COPIED
             };
@@ -160,11 +161,11 @@ impl AdamW {
         Ok(norm)
     }
 
-    fn update(&self, slots: &[Slot], lr: f64, scale: f64) -> Result<()> {
+    fn update(&self, slots: &[ParameterSlot], lr: f64, scale: f64) -> Result<()> {
         let Some(first) = slots.first() else { return Ok(()) };
-        let gradients = slots.iter().map(Slot::gradient).collect::<Result<Vec<_>>>()?;
+        let gradients = slots.iter().map(ParameterSlot::gradient).collect::<Result<Vec<_>>>()?;
         let of = |(slot, gradient)| -> [&Tensor; 4] {
-            let slot: &Slot = slot;
+            let slot: &ParameterSlot = slot;
             [slot.master.as_ref().unwrap_or(&slot.weight), gradient, &slot.exp_avg, &slot.exp_avg_sq]
         };
         let tensors: Vec<[&Tensor; 4]> = slots.iter().zip(&gradients).map(of).collect();
@@ -193,7 +194,7 @@ impl AdamW {
     /// [`Kind::Numeric`] names the first tensor whose gradient contains NaN or infinity.
     pub fn grad_norm(&self) -> Result<f64> {
         let _guard = no_grad_guard();
-        let mut with_grad: Vec<(&Slot, Tensor)> = Vec::with_capacity(self.slots.len());
+        let mut with_grad: Vec<(&ParameterSlot, Tensor)> = Vec::with_capacity(self.slots.len());
         for slot in &self.slots {
             with_grad.extend(slot.total()?.map(|gradient| (slot, gradient)));
         }
@@ -255,15 +256,15 @@ impl AdamW {
         for (slot, (exp_avg, exp_avg_sq, master)) in self.slots.iter_mut().zip(loaded) {
             slot.exp_avg.f_copy_(&exp_avg)?;
             slot.exp_avg_sq.f_copy_(&exp_avg_sq)?;
-            if let (Some(own), Some(master)) = (&mut slot.master, master) {
-                own.f_copy_(&master)?;
+            if let (Some(current), Some(master)) = (&mut slot.master, master) {
+                current.f_copy_(&master)?;
             }
         }
         Ok(())
     }
 }
 
-impl Slot {
+impl ParameterSlot {
     /// The properties that tensors of one fused update share.
     fn settings(&self) -> (u64, u64, Dtype, tch::Device) {
         (self.weight_decay.to_bits(), self.rate.to_bits(), self.exp_avg.kind(), self.weight.device())
@@ -304,8 +305,8 @@ impl Slot {
 fn take(state: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Result<Tensor> {
     let tensor = state.remove(name).ok_or_else(|| damaged(name, "is missing"))?;
     if tensor.size() != like.size() || tensor.kind() != like.kind() {
-        let found = format!("is {:?} {:?}, not {:?} {:?}", tensor.kind(), tensor.size(), like.kind(), like.size());
-        return Err(damaged(name, &found));
+        let problem = format!("is {:?} {:?}, not {:?} {:?}", tensor.kind(), tensor.size(), like.kind(), like.size());
+        return Err(damaged(name, &problem));
     }
     Ok(tensor)
 }

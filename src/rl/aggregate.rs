@@ -58,7 +58,7 @@ impl Denominators {
 
     /// Counts a whole mini-batch by the sequence of every token.
     pub fn from_tokens(sequence: &[i64]) -> Self {
-        let mut lengths = vec![0; sequence.iter().max().map_or(0, |most| *most as usize + 1)];
+        let mut lengths = vec![0; sequence.iter().max().map_or(0, |limit| *limit as usize + 1)];
         for number in sequence {
             lengths[*number as usize] += 1;
         }

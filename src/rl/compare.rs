@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn rewards_are_measured_within_their_group() {
-        let own = against_group(&[1.0, 0.0, 5.0, 5.0], &[3, 3, 7, 7]);
-        assert_eq!(own, [0.5, -0.5, 0.0, 0.0]);
+        let rewards = against_group(&[1.0, 0.0, 5.0, 5.0], &[3, 3, 7, 7]);
+        assert_eq!(rewards, [0.5, -0.5, 0.0, 0.0]);
     }
 }

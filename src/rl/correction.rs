@@ -32,7 +32,7 @@ impl Importance {
     /// verl's rollout correction.
     ///
     /// # Errors
-    /// Those of [`Importance::check`].
+    /// Errors of [`Importance::check`].
     pub fn weights(&self, log_ratio: &Tensor, sequence: &Tensor) -> Result<Tensor> {
         let _guard = no_grad_guard();
         self.check()?;
@@ -91,7 +91,7 @@ impl Rejection {
     /// ones.
     ///
     /// # Errors
-    /// Those of [`Rejection::check`].
+    /// Errors of [`Rejection::check`].
     pub fn mask(&self, log_ratio: &Tensor, sequence: &Tensor) -> Result<Tensor> {
         let _guard = no_grad_guard();
         self.check()?;

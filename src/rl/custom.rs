@@ -235,12 +235,12 @@ fn evaluate(graph: &LossGraph, tokens: &Tokens<'_>, selecting: bool) -> Result<V
     let selection = graph.selection();
     let skipped = if selection.is_some() { graph.only_for_selection() } else { Vec::new() };
     let mut values: Vec<Tensor> = Vec::with_capacity(graph.nodes.len());
-    for (place, node) in graph.nodes.iter().enumerate() {
-        let skip = |selection| if selecting { place >= selection } else { skipped[place] };
+    for (index, node) in graph.nodes.iter().enumerate() {
+        let skip = |selection| if selecting { index >= selection } else { skipped[index] };
         let skip = selection.is_some_and(skip);
         let value = if skip {
             Tensor::f_zeros([0_i64; 0], (inputs.logp.kind(), inputs.logp.device()))?
-        } else if selection == Some(place) {
+        } else if selection == Some(index) {
             inputs.selected.ok_or_else(|| lacks("a selection"))?.shallow_clone()
         } else {
             value_of(&node.op, &values, tokens)?

@@ -100,9 +100,10 @@ impl Ema {
             })
         };
         let updates = find(UPDATES, &[1])?.f_int64_value(&[0])?;
-        let found = self.slots.iter().map(|(name, average)| find(name, &average.size())).collect::<Result<Vec<_>>>()?;
+        let averages =
+            self.slots.iter().map(|(name, average)| find(name, &average.size())).collect::<Result<Vec<_>>>()?;
         self.updates = updates.max(0) as u64;
-        for ((_, average), saved) in self.slots.iter_mut().zip(found) {
+        for ((_, average), saved) in self.slots.iter_mut().zip(averages) {
             average.f_copy_(saved)?;
         }
         Ok(())
@@ -110,7 +111,11 @@ impl Ema {
 
     fn same(&self, parameters: &[(String, Tensor)]) -> Result<()> {
         let fits = self.slots.len() == parameters.len()
-            && self.slots.iter().zip(parameters).all(|(own, other)| own.0 == other.0 && own.1.size() == other.1.size());
+            && self
+                .slots
+                .iter()
+                .zip(parameters)
+                .all(|(slot, other)| slot.0 == other.0 && slot.1.size() == other.1.size());
         if fits { Ok(()) } else { Err(Error::new(Kind::Internal, "an average of other parameters")) }
     }
 }
@@ -126,7 +131,7 @@ mod tests {
     }
 
     fn value(parameters: &[(String, Tensor)], name: &str) -> f64 {
-        parameters.iter().find(|(own, _)| own == name).unwrap().1.double_value(&[0])
+        parameters.iter().find(|(key, _)| key == name).unwrap().1.double_value(&[0])
     }
 
     #[test]

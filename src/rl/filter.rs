@@ -11,8 +11,14 @@ use crate::error::{Error, Kind, Result};
 /// Dynamic sampling of DAPO (arXiv:2503.14476, section 3.2): groups whose returns differ. A group
 /// of one is kept.
 pub fn dynamic_sampling(returns: &[f64], groups: &[u64]) -> Vec<u64> {
-    let differ = |own: &Vec<f64>| own.len() == 1 || own.iter().any(|s| (s - own[0]).abs() > 0.0);
-    by_group(returns, groups).into_iter().filter(|(_, own)| differ(own)).map(|(group, _)| group).collect()
+    let differ = |group_returns: &Vec<f64>| {
+        group_returns.len() == 1 || group_returns.iter().any(|s| (s - group_returns[0]).abs() > 0.0)
+    };
+    by_group(returns, groups)
+        .into_iter()
+        .filter(|(_, group_returns)| differ(group_returns))
+        .map(|(group, _)| group)
+        .collect()
 }
 
 /// The end of the ranking that StarPO-S keeps.
@@ -35,16 +41,16 @@ pub fn starpo_s(returns: &[f64], groups: &[u64], fraction: f64, keep: Keep) -> R
         let message = format!("the fraction of groups that is kept is above 0 and at most 1, not {fraction}");
         return Err(Error::new(Kind::Usage, message));
     }
-    let spread = |own: &[f64]| if own.len() > 1 { mean_std(own).1 } else { 0.0 };
+    let spread = |group_returns: &[f64]| if group_returns.len() > 1 { mean_std(group_returns).1 } else { 0.0 };
     let mut ranked: Vec<(u64, f64)> =
-        by_group(returns, groups).into_iter().map(|(group, own)| (group, spread(&own))).collect();
+        by_group(returns, groups).into_iter().map(|(group, group_returns)| (group, spread(&group_returns))).collect();
     ranked.sort_by(|a, b| match keep {
         Keep::Largest => b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)),
         Keep::Smallest => a.1.total_cmp(&b.1).then(a.0.cmp(&b.0)),
     });
     // A fraction such as 0.29 of 100 must be 29, not 28.
-    let most = (fraction * ranked.len() as f64 + 1e-9) as usize;
-    ranked.truncate(most.max(1));
+    let count = (fraction * ranked.len() as f64 + 1e-9) as usize;
+    ranked.truncate(count.max(1));
     let mut kept: Vec<u64> = ranked.into_iter().map(|(group, _)| group).collect();
     kept.sort_unstable();
     Ok(kept)

@@ -82,9 +82,9 @@ impl Objective {
     /// Every loss, as docs/guide/training.md lists it: its own options, and the terms in which it
     /// differs from most losses.
     pub fn reference() -> impl Iterator<Item = Reference> {
-        let usual = fields(&TERMS);
+        let defaults = fields(&TERMS);
         losses::all().map(move |loss| {
-            let terms = fields(&loss.terms).into_iter().filter(|(name, value)| usual[name] != *value);
+            let terms = fields(&loss.terms).into_iter().filter(|(name, value)| defaults[name] != *value);
             let options = loss.formula.options().into_iter().chain(terms).collect();
             let reference = Need::Reference.words().filter(|_| loss.terms.kl_coef > 0.0);
             Reference {
@@ -148,7 +148,7 @@ impl Objective {
 
     /// Whether it has this option.
     pub fn has_option(&self, name: &str) -> bool {
-        self.options().iter().any(|own| own == name)
+        self.options().iter().any(|option| option == name)
     }
 
     /// Whether the tokens that it clips are known.
@@ -158,8 +158,8 @@ impl Objective {
 
     /// The names of all its options.
     pub(super) fn options(&self) -> Vec<String> {
-        let own = self.formula.options();
-        own.into_iter().map(|(name, _)| name).chain(names(&self.terms)).collect()
+        let formula_options = self.formula.options();
+        formula_options.into_iter().map(|(name, _)| name).chain(names(&self.terms)).collect()
     }
 
     fn check(&self) -> Result<()> {
@@ -215,8 +215,8 @@ impl Objective {
                 Ok((self.of_tokens(loss, ratios, inputs, denominators)?, None))
             }
             Formula::Lua(lua) => {
-                let own = if inputs.selected.is_none() { self.select(inputs)? } else { None };
-                let inputs = Inputs { selected: inputs.selected.or(own.as_ref()), ..*inputs };
+                let chosen = if inputs.selected.is_none() { self.select(inputs)? } else { None };
+                let inputs = Inputs { selected: inputs.selected.or(chosen.as_ref()), ..*inputs };
                 custom::share(lua, self, &custom::Tokens { inputs, ..*tokens }, denominators)
             }
         }
@@ -226,7 +226,7 @@ impl Objective {
     /// for losses that select none.
     ///
     /// # Errors
-    /// Those of the tensor operations.
+    /// Errors of the tensor operations.
     pub fn select(&self, inputs: &Inputs<'_>) -> Result<Option<Tensor>> {
         match self.formula.graph() {
             Some(graph) if graph.selection().is_some() => custom::select(graph, inputs),

@@ -59,11 +59,11 @@ pub(super) fn take<T: Default + Serialize + DeserializeOwned>(what: &str, table:
 ///
 /// # Errors
 /// [`Kind::Usage`] names the first unknown option, and similar names.
-pub(super) fn refuse_rest(what: &str, table: &Map<String, Value>, known: &[String]) -> Result<()> {
+pub(super) fn refuse_rest(what: &str, table: &Map<String, Value>, names: &[String]) -> Result<()> {
     let Some(name) = table.keys().next() else { return Ok(()) };
-    let near = nearest(name, known.iter().map(String::as_str));
+    let near = nearest(name, names.iter().map(String::as_str));
     let hint = if near.is_empty() {
-        format!("it has {}", known.join(", "))
+        format!("it has {}", names.join(", "))
     } else {
         format!("did you mean {}?", near.join(" or "))
     };
@@ -76,12 +76,12 @@ pub(super) fn names<T: Serialize>(options: &T) -> Vec<String> {
 }
 
 /// "There is no `kind` called `name`", with similar names.
-pub(super) fn unknown(kind: &str, name: &str, known: &[&str]) -> Error {
-    let near = nearest(name, known.iter().copied());
+pub(super) fn unknown(kind: &str, name: &str, names: &[&str]) -> Error {
+    let near = nearest(name, names.iter().copied());
     let hint = if let Some(hint) = counterparts::value_hint(&format!("trainer.{kind}"), name) {
         hint
     } else if near.is_empty() {
-        format!("there are {}", known.join(", "))
+        format!("there are {}", names.join(", "))
     } else {
         format!("did you mean {}?", near.join(" or "))
     };

@@ -138,21 +138,21 @@ pub fn merge(trajectory: &Trajectory, index: usize) -> Result<Vec<Row>> {
 /// The number of tokens if each of a trajectory's own steps were a row with its whole prompt, for
 /// comparison with [`merge`].
 pub fn separate_tokens(trajectory: &Trajectory) -> usize {
-    let own = trajectory.own_steps().iter().filter(|step| !step.response_ids.is_empty());
-    own.map(|step| step.prompt_ids.len() + step.response_ids.len()).sum()
+    let steps = trajectory.own_steps().iter().filter(|step| !step.response_ids.is_empty());
+    steps.map(|step| step.prompt_ids.len() + step.response_ids.len()).sum()
 }
 
 /// A sampled token that is not in its support.
 fn outside(step: &Step) -> Option<u32> {
-    let of = |place: usize| step.support.of(place);
-    let odd = |(place, id): &(usize, &u32)| !of(*place).is_empty() && !of(*place).contains(id);
+    let of = |index: usize| step.support.of(index);
+    let odd = |(index, id): &(usize, &u32)| !of(*index).is_empty() && !of(*index).contains(id);
     step.response_ids.iter().enumerate().find(odd).map(|(_, id)| *id)
 }
 
 /// Writes the advantages of steps into the rows that hold their tokens; for rows with a critic's
 /// values also its targets. `found` are the advantages of `steps`; a step that is not among them
 /// has 0. The tokens of a step are matched in the order of sampling.
-pub fn put_advantages(rows: &mut [Row], steps: &[StepRow], found: &Advantages) {
+pub fn put_advantages(rows: &mut [Row], steps: &[StepRow], advantages: &Advantages) {
     let key = |row: &StepRow| (row.trajectory as usize, row.step as u32);
     let places: HashMap<(usize, u32), usize> = steps.iter().enumerate().map(|(i, row)| (key(row), i)).collect();
     for row in rows {
@@ -164,13 +164,13 @@ pub fn put_advantages(rows: &mut [Row], steps: &[StepRow], found: &Advantages) {
         let mut seen = (u32::MAX, 0);
         for i in (0..row.len()).filter(|&i| row.loss_mask[i]) {
             seen = if seen.0 == row.steps[i] { (seen.0, seen.1 + 1) } else { (row.steps[i], 0) };
-            let Some(&place) = places.get(&(row.trajectory, row.steps[i])) else { continue };
-            let mut sampled = (0..steps[place].mask.len()).filter(|&k| steps[place].mask[k]);
+            let Some(&step) = places.get(&(row.trajectory, row.steps[i])) else { continue };
+            let mut sampled = (0..steps[step].mask.len()).filter(|&k| steps[step].mask[k]);
             let Some(token) = sampled.nth(seen.1) else { continue };
-            row.advantages[i] = found.advantages[place][token];
+            row.advantages[i] = advantages.advantages[step][token];
             if critic {
-                row.returns[i] = found.returns[place][token];
-                row.targets[i] = found.targets[place][token];
+                row.returns[i] = advantages.returns[step][token];
+                row.targets[i] = advantages.targets[step][token];
             }
         }
     }
@@ -275,14 +275,14 @@ pub struct MicroBatch {
 
 /// Refuses ids outside a vocabulary, and sampled tokens outside their support.
 fn check_ids(row: &Row, vocab: usize) -> Result<()> {
-    let supports = (0..row.len()).flat_map(|place| row.support.of(place));
+    let supports = (0..row.len()).flat_map(|index| row.support.of(index));
     // The softmax over a support does not read targets that are on a GPU.
-    let outside = |place: &usize| {
-        let support = row.support.of(*place);
-        row.loss_mask[*place] && !support.is_empty() && !support.contains(&row.ids[*place])
+    let outside = |index: &usize| {
+        let support = row.support.of(*index);
+        row.loss_mask[*index] && !support.is_empty() && !support.contains(&row.ids[*index])
     };
-    if let Some(place) = (0..row.len()).find(outside) {
-        let message = format!("token {place} of a row is not in the set that it was drawn from");
+    if let Some(index) = (0..row.len()).find(outside) {
+        let message = format!("token {index} of a row is not in the set that it was drawn from");
         return Err(Error::new(Kind::Internal, message).at(format!("trajectory {}", row.trajectory)));
     }
     let Some(id) = row.ids.iter().chain(supports).find(|&&id| id as usize >= vocab) else { return Ok(()) };
@@ -348,7 +348,7 @@ impl MicroBatch {
             routing: routing.map(|experts| upload(&experts, device)).transpose()?,
             logp_old: floats(&logp_old)?,
             advantages: floats(&advantages)?,
-            sequences: sequence.iter().chain(&step).max().map_or(0, |most| most + 1),
+            sequences: sequence.iter().chain(&step).max().map_or(0, |limit| limit + 1),
             sequence: integers(&sequence)?,
             step: integers(&step)?,
             tokens,
@@ -362,7 +362,7 @@ impl MicroBatch {
         if rows.iter().all(|row| column(row).is_empty()) {
             return Ok(None);
         }
-        let values: Vec<f32> = self.tokens.iter().map(|&(row, place)| column(&rows[row])[place]).collect();
+        let values: Vec<f32> = self.tokens.iter().map(|&(row, index)| column(&rows[row])[index]).collect();
         Ok(Some(upload(&Tensor::f_from_slice(&values)?, self.targets.device())?))
     }
 
@@ -380,11 +380,11 @@ fn routing(rows: &[Row], members: &[usize]) -> Result<Option<Tensor>> {
     }
     let mut experts: Vec<i64> = Vec::new();
     for row in members.iter().map(|&member| &rows[member]) {
-        for place in 0..row.len() {
-            let known = |expert: &u16| if *expert == Routing::MISSING { -1 } else { i64::from(*expert) };
-            let own = row.routing.of(place);
-            experts.extend(own.iter().map(known));
-            experts.extend(std::iter::repeat_n(-1, width - own.len()));
+        for index in 0..row.len() {
+            let expert_id = |expert: &u16| if *expert == Routing::MISSING { -1 } else { i64::from(*expert) };
+            let row_experts = row.routing.of(index);
+            experts.extend(row_experts.iter().map(expert_id));
+            experts.extend(std::iter::repeat_n(-1, width - row_experts.len()));
         }
     }
     Ok(Some(Tensor::f_from_slice(&experts)?.f_view([-1, width as i64])?))

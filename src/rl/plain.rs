@@ -69,7 +69,7 @@ fn integral(value: &Value) -> Value {
 /// `reward_scale`, `kl_penalty = { coef, kind }`, `overlong = { longest, buffer, factor }`.
 ///
 /// # Errors
-/// Those of [`Estimator::new`], [`Estimator::estimate`] and [`Advantages::finite`].
+/// Errors of [`Estimator::new`], [`Estimator::estimate`] and [`Advantages::finite`].
 pub fn advantages(name: &str, rows: &[StepRow], options: &Value) -> Result<Advantages> {
     let mut rest = table(name, &integral(options))?;
     let shared: SharedOptions = take(name, &mut rest)?;
@@ -86,14 +86,14 @@ pub fn advantages(name: &str, rows: &[StepRow], options: &Value) -> Result<Advan
     let settings = Shaping { overlong, prime, normalize, scale, running: None };
     settings.check()?;
     let shaped = shape(rows, &RewardShaping { settings, kl }, shared.include_failures)?;
-    let found = estimator.estimate(&shaped, shared.include_failures)?;
-    found.finite(&shaped)?;
-    Ok(found)
+    let advantages = estimator.estimate(&shaped, shared.include_failures)?;
+    advantages.finite(&shaped)?;
+    Ok(advantages)
 }
 
 /// A loss of rows, as numbers.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct PlainLoss {
     pub loss: f64,
     /// Its gradient with respect to `logp`, shaped like the rows; exactly 0 where nothing was
     /// sampled.
@@ -107,7 +107,7 @@ pub struct Report {
 ///
 /// # Errors
 /// As [`loss`], and those of the evaluation of the graph.
-pub fn custom_loss(graph: &LossGraph, rows: &[StepRow], options: &Value) -> Result<Report> {
+pub fn custom_loss(graph: &LossGraph, rows: &[StepRow], options: &Value) -> Result<PlainLoss> {
     let mut rest = table(CUSTOM, &integral(options))?;
     let corrections: Corrections = take(CUSTOM, &mut rest)?;
     let loss_agg = rest.shift_remove("loss_agg").map(|value| ("loss_agg".to_owned(), value));
@@ -121,9 +121,9 @@ pub fn custom_loss(graph: &LossGraph, rows: &[StepRow], options: &Value) -> Resu
 /// `importance`, `rejection` (over rows with `logp_rollout`) with `correction_over`.
 ///
 /// # Errors
-/// Those of [`Objective::new`] and [`Objective::compute`]; [`Kind::Usage`] if a row lacks an input
+/// Errors of [`Objective::new`] and [`Objective::compute`]; [`Kind::Usage`] if a row lacks an input
 /// of the loss; [`Kind::Numeric`] for a loss or a gradient that is NaN or infinite.
-pub fn loss(name: &str, rows: &[StepRow], options: &Value) -> Result<Report> {
+pub fn loss(name: &str, rows: &[StepRow], options: &Value) -> Result<PlainLoss> {
     let mut rest = table(name, &integral(options))?;
     let corrections: Corrections = take(name, &mut rest)?;
     let objective = Objective::read(name, &mut rest)?;
@@ -135,7 +135,7 @@ fn report(
     objective: &Objective,
     rows: &[StepRow],
     Corrections { importance, rejection, correction_over }: Corrections,
-) -> Result<Report> {
+) -> Result<PlainLoss> {
     let graph = objective.formula.graph();
     let reads = |input: Input| graph.is_some_and(|graph| graph.reads(input));
     let batch = Batch::new(rows, false)?;
@@ -237,7 +237,7 @@ fn report(
         return Err(Error::new(Kind::Numeric, format!("the loss or its gradient is {bad}"))
             .hint("check the size of the advantages and of logp - logp_old"));
     }
-    Ok(Report { loss: value, gradient: flat.scatter(rows, &gradient), metrics })
+    Ok(PlainLoss { loss: value, gradient: flat.scatter(rows, &gradient), metrics })
 }
 
 /// The critic's loss of plain lists, see [`super::losses::value_loss`]: the mean over all entries.
@@ -270,13 +270,17 @@ pub fn value_loss(values: &[f64], values_old: &[f64], returns: &[f64], options: 
     if values.is_empty() {
         return Ok(ValueReport { loss: 0.0, gradient: Vec::new(), clip_frac: 0.0 });
     }
-    let own = Tensor::f_from_slice(values)?.set_requires_grad(true);
-    let (loss, clipped) =
-        super::losses::value_loss(&own, &Tensor::f_from_slice(values_old)?, &Tensor::f_from_slice(returns)?, clip)?;
+    let prediction = Tensor::f_from_slice(values)?.set_requires_grad(true);
+    let (loss, clipped) = super::losses::value_loss(
+        &prediction,
+        &Tensor::f_from_slice(values_old)?,
+        &Tensor::f_from_slice(returns)?,
+        clip,
+    )?;
     let (loss, clip_frac) = (loss.f_mean(Dtype::Double)?, f64::try_from(clipped)? / values.len() as f64);
     load_cuda_torch();
     loss.f_backward()?;
-    let report = ValueReport { loss: f64::try_from(&loss)?, gradient: Vec::try_from(own.grad())?, clip_frac };
+    let report = ValueReport { loss: f64::try_from(&loss)?, gradient: Vec::try_from(prediction.grad())?, clip_frac };
     if !report.loss.is_finite() {
         return Err(Error::new(Kind::Numeric, format!("the critic's loss is {}", report.loss)));
     }
@@ -292,8 +296,8 @@ pub fn entropy(logits: &[Vec<f64>], temperature: f64) -> Result<Vec<f64>> {
     if !(temperature > 0.0 && temperature.is_finite()) {
         return Err(Error::new(Kind::Usage, format!("`temperature` is a number above 0, not {temperature}")));
     }
-    let one = |(place, logits): (usize, &Vec<f64>)| {
-        let at = |error: Error| error.at(format!("list {}", place + 1));
+    let one = |(index, logits): (usize, &Vec<f64>)| {
+        let at = |error: Error| error.at(format!("list {}", index + 1));
         if logits.is_empty() {
             return Err(at(Error::new(Kind::Usage, "there are no logits")));
         }
@@ -340,13 +344,13 @@ impl Flat {
         let mut steps = 0;
         for (number, path) in batch.counted().enumerate() {
             let next = groups.len() as i64;
-            let own = *groups.entry(path.group).or_insert(next);
+            let next_group = *groups.entry(path.group).or_insert(next);
             for &i in &path.rows {
                 for k in (0..batch.rows[i].mask.len()).filter(|&k| batch.rows[i].mask[k]) {
                     places.push((i, k));
                     trajectory.push(number as i64);
                     step.push(steps);
-                    group.push(own);
+                    group.push(next_group);
                     rewards.push(path.total);
                 }
                 steps += 1;
@@ -358,7 +362,7 @@ impl Flat {
     /// The numbers of trajectories, steps and groups are below it.
     fn sequences(&self) -> i64 {
         let all = [&self.trajectory, &self.step, &self.group];
-        all.into_iter().flatten().max().map_or(0, |most| most + 1)
+        all.into_iter().flatten().max().map_or(0, |limit| limit + 1)
     }
 
     /// The entries of a list at those tokens; one number applies to all tokens of a row.
@@ -366,8 +370,8 @@ impl Flat {
         let mut values = Vec::with_capacity(self.places.len());
         for &(i, k) in &self.places {
             let row = &batch.rows[i];
-            let own = list(row);
-            let value = if own.len() == 1 { own.first() } else { own.get(k) };
+            let numbers = list(row);
+            let value = if numbers.len() == 1 { numbers.first() } else { numbers.get(k) };
             values.push(*value.ok_or_else(|| {
                 Error::new(Kind::Usage, format!("the loss needs `{what}` for every token"))
                     .in_step(row.trajectory, row.step)

@@ -13,9 +13,9 @@ use crate::error::{Error, Kind, Result};
 /// `rewards` has a list of tokens per trajectory.
 pub fn prime_factor(rewards: &[Vec<f64>]) -> f64 {
     let mut largest = 0.0_f64;
-    for own in rewards {
+    for row in rewards {
         let mut to_go = 0.0;
-        for reward in own.iter().rev() {
+        for reward in row.iter().rev() {
             to_go += reward;
             largest = largest.max(f64::abs(to_go));
         }
@@ -153,7 +153,7 @@ impl Shaping {
 /// `rows` with shaped rewards: one number per token, process rewards included.
 ///
 /// # Errors
-/// Those of [`Batch::new`]; [`Kind::Usage`] if the KL penalty lacks `logp_old` or `logp_ref`.
+/// Errors of [`Batch::new`]; [`Kind::Usage`] if the KL penalty lacks `logp_old` or `logp_ref`.
 pub fn shape(rows: &[StepRow], shaping: &RewardShaping, include_failures: bool) -> Result<Vec<StepRow>> {
     let RewardShaping { settings: shaping, kl } = shaping;
     let batch = Batch::new(rows, include_failures)?;

@@ -18,12 +18,12 @@ impl StepRow {
 
     /// The steps of a stored trajectory, which is given the number `index`.
     pub fn of(trajectory: &Trajectory, index: usize) -> Vec<Self> {
-        let row = |(place, step): (usize, &crate::mdp::Step)| Self {
+        let row = |(position, step): (usize, &crate::mdp::Step)| Self {
             logp_old: step.logprobs.iter().map(|&logp| f64::from(logp)).collect(),
             terminated: step.terminated,
             truncated: step.truncated,
             status: Some(trajectory.status),
-            ..Self::new(trajectory.group, index as u64, place as u64, step.response_ids.len(), step.reward)
+            ..Self::new(trajectory.group, index as u64, position as u64, step.response_ids.len(), step.reward)
         };
         trajectory.steps.iter().enumerate().map(row).collect()
     }
@@ -272,8 +272,9 @@ fn forks(rows: &[StepRow], paths: &[Path]) -> Result<()> {
     if rows.iter().all(|row| row.shared.is_none()) {
         return Ok(());
     }
-    let own = |row: &&StepRow| row.shared.is_none();
-    let taken: BTreeMap<(u64, u64), &StepRow> = rows.iter().filter(own).map(|row| (row.decision(), row)).collect();
+    let is_unshared = |row: &&StepRow| row.shared.is_none();
+    let taken: BTreeMap<(u64, u64), &StepRow> =
+        rows.iter().filter(is_unshared).map(|row| (row.decision(), row)).collect();
     for path in paths {
         let mut parted = false;
         for row in path.rows.iter().map(|&i| &rows[i]) {

@@ -24,7 +24,7 @@ fn advantages(Advantages { name, rows, options }: &Advantages) -> Result<Advanta
 }
 
 fn loss(Loss { loss, rows, options }: &Loss) -> Result<LossReport> {
-    let plain::Report { loss, gradient, metrics } = match loss {
+    let plain::PlainLoss { loss, gradient, metrics } = match loss {
         LossFunction::Named(name) => plain::loss(name, rows, options)?,
         LossFunction::Custom(graph) => plain::custom_loss(graph, rows, options)?,
     };

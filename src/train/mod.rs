@@ -42,7 +42,7 @@ pub use self::rules::unused::unused_settings;
 pub use self::rules::validate::{ValidatedTrainer, validate};
 pub use self::run::cold_start::check as check_cold_start;
 pub use self::run::masks::{ShownToken, ShownTrajectory, masks};
-pub use self::run::plan::{Plan, plan};
+pub use self::run::plan::{MemoryPlan, plan};
 pub use self::run::sft::run as run_supervised;
 pub(crate) use self::run::training::Training;
 pub use self::start::agent::{Agent, LoadedAgent};

@@ -23,7 +23,7 @@ fn critic_starts_at_zero_and_fits_its_targets() {
         assert_eq!(Vec::<f64>::try_from(values(false)).unwrap(), [0.0; 3]);
         let wanted = Tensor::from_slice(&[1.0_f32, -0.5, 0.25]);
         let mut optimizer =
-            crate::rl::adamw::AdamW::new(critic.parameters(), crate::rl::adamw::Options::default()).unwrap();
+            crate::rl::adamw::AdamW::new(critic.parameters(), crate::rl::adamw::AdamWOptions::default()).unwrap();
         for _ in 0..200 {
             optimizer.zero_grad();
             (values(true) - &wanted).square().mean(Kind::Float).backward();

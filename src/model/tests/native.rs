@@ -7,7 +7,7 @@ use super::{distance, gradients, ids, pack, predicting, rows, tiny};
 use crate::model::cache::Layout;
 use crate::model::{KvCache, Model, Span};
 use crate::native;
-use crate::rl::adamw::{AdamW, Options};
+use crate::rl::adamw::{AdamW, AdamWOptions};
 
 /// A scalar of log-probabilities and entropies, computed in chunks of `chunk`.
 fn loss(model: &Model, hidden: &Tensor, rows: &[Vec<u32>], chunk: usize) -> Tensor {
@@ -230,7 +230,7 @@ fn changed_weights_have_a_new_version() {
     seen("before");
     let _ = tch::no_grad(|| model.parameters()[2].1.view(-1).get(7).g_add_scalar_(0.5));
     seen("one number");
-    let mut optimizer = AdamW::new(model.parameters(), Options::default()).unwrap();
+    let mut optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
     loss(&model, &model.forward(&pack(&rows)).unwrap(), &rows, 8).backward();
     let versions = || model.parameters().iter().map(|(_, weight)| weight.internal_version()).collect::<Vec<_>>();
     let before = versions();

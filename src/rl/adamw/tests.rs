@@ -36,7 +36,7 @@ fn run(optimizer: &mut AdamW, parameters: &[(String, Tensor)], steps: std::ops::
 
 fn optimizer(parameters: &[(String, Tensor)]) -> AdamW {
     let shared = parameters.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect();
-    AdamW::new(shared, Options { weight_decay: 0.1, ..Options::default() }).unwrap()
+    AdamW::new(shared, AdamWOptions { weight_decay: 0.1, ..AdamWOptions::default() }).unwrap()
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_resumed_run_of_adamw_is_bitwise_equal() {
 #[test]
 fn updates_below_the_last_bit_of_bf16_accumulate() {
     let weight = Tensor::from_slice(&[256.0_f32]).to_kind(Dtype::BFloat16).set_requires_grad(true);
-    let mut optimizer = AdamW::new(vec![("w".to_owned(), weight.shallow_clone())], Options::default()).unwrap();
+    let mut optimizer = AdamW::new(vec![("w".to_owned(), weight.shallow_clone())], AdamWOptions::default()).unwrap();
     for _ in 0..10 {
         optimizer.zero_grad();
         weight.sum(Dtype::Float).backward();
@@ -99,7 +99,7 @@ fn only_matrices_have_weight_decay_by_default() {
         let tensor = |size: &[i64]| Tensor::ones(size, (Dtype::Double, Device::Cpu)).set_requires_grad(true);
         let parameters = vec![("matrix".to_owned(), tensor(&[2, 2])), ("gain".to_owned(), tensor(&[2]))];
         let shared = parameters.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect();
-        let options = Options { weight_decay: 0.5, decay_matrices_only, ..Options::default() };
+        let options = AdamWOptions { weight_decay: 0.5, decay_matrices_only, ..AdamWOptions::default() };
         let mut optimizer = AdamW::new(shared, options).unwrap();
         for (_, tensor) in &parameters {
             (tensor * 0.0).sum(Dtype::Double).backward();
@@ -113,7 +113,7 @@ fn only_matrices_have_weight_decay_by_default() {
 #[test]
 fn the_defaults_are_those_of_the_paper_without_decay() {
     let weight = Tensor::from_slice(&[2.0_f64]).view([1, 1]).set_requires_grad(true);
-    let mut optimizer = AdamW::new(vec![("w".to_owned(), weight.shallow_clone())], Options::default()).unwrap();
+    let mut optimizer = AdamW::new(vec![("w".to_owned(), weight.shallow_clone())], AdamWOptions::default()).unwrap();
     let (mut want, mut first, mut second) = (2.0_f64, 0.0_f64, 0.0_f64);
     for (step, gradient) in [1.0_f64, -3.0, 0.5].into_iter().enumerate() {
         optimizer.zero_grad();
@@ -130,13 +130,13 @@ fn the_defaults_are_those_of_the_paper_without_decay() {
 #[test]
 fn gradients_of_many_micro_batches_are_added_up_in_f32() {
     let weight = Tensor::ones([1 << 14], (Dtype::BFloat16, Device::Cpu)).set_requires_grad(true);
-    let mut optimizer = AdamW::new(vec![("w".to_owned(), weight.shallow_clone())], Options::default()).unwrap();
+    let mut optimizer = AdamW::new(vec![("w".to_owned(), weight.shallow_clone())], AdamWOptions::default()).unwrap();
     tch::manual_seed(3);
     let common = Tensor::randn([1 << 14], (Dtype::Float, Device::Cpu));
     let parts: Vec<Tensor> = (0..32)
         .map(|_| {
-            let own: Tensor = Tensor::randn([1 << 14], (Dtype::Float, Device::Cpu)) * 5.0 + &common;
-            own.to_kind(Dtype::BFloat16)
+            let gradient: Tensor = Tensor::randn([1 << 14], (Dtype::Float, Device::Cpu)) * 5.0 + &common;
+            gradient.to_kind(Dtype::BFloat16)
         })
         .collect();
     let exact = parts.iter().fold(Tensor::zeros([1 << 14], (Dtype::Double, Device::Cpu)), |sum, part| sum + part);
@@ -151,8 +151,8 @@ fn gradients_of_many_micro_batches_are_added_up_in_f32() {
         }
         let norm = optimizer.grad_norm().unwrap();
         assert!((norm / exact.norm().double_value(&[]) - 1.0).abs() < 2e-2);
-        let found = optimizer.slots[0].gradient().unwrap();
-        ((found - &exact).norm() / exact.norm()).double_value(&[])
+        let summed = optimizer.slots[0].gradient().unwrap();
+        ((summed - &exact).norm() / exact.norm()).double_value(&[])
     };
     let (bf16, f32) = (error(false), error(true));
     assert!(bf16 > 3e-3 && f32 < 1e-6, "bf16 {bf16:e}, f32 {f32:e}");
@@ -169,7 +169,7 @@ fn gradients_of_many_micro_batches_are_added_up_in_f32() {
 fn copies_are_counted_where_gradients_are_copied() {
     let bytes = |dtype: Dtype, with_gradient: bool| {
         let weight = Tensor::ones([3, 5], (dtype, Device::Cpu)).set_requires_grad(true);
-        let optimizer = AdamW::new(vec![("w".to_owned(), weight.shallow_clone())], Options::default()).unwrap();
+        let optimizer = AdamW::new(vec![("w".to_owned(), weight.shallow_clone())], AdamWOptions::default()).unwrap();
         if with_gradient {
             weight.sum(Dtype::Float).backward();
         }
@@ -192,7 +192,7 @@ fn groups_have_their_own_decay_and_rate() {
         };
         Some(Group { weight_decay, rate })
     };
-    let options = Options { weight_decay: 0.5, ..Options::default() };
+    let options = AdamWOptions { weight_decay: 0.5, ..AdamWOptions::default() };
     let mut optimizer = AdamW::with_groups(shared, options, groups).unwrap();
     for (_, tensor) in &parameters {
         (tensor * 0.0).sum(Dtype::Double).backward();
@@ -244,13 +244,13 @@ fn an_optimiser_state_of_another_model_is_refused_by_name() {
     let mut misshapen = saved();
     misshapen.insert("matrix.exp_avg".to_owned(), Tensor::from_slice(&[0.0_f32]));
     let before = bits(&optimizer.state());
-    for (state, words) in [
+    for (state, expected) in [
         (missing, "`gain.exp_avg_sq` is missing"),
         (extra, "`head.exp_avg` is not one of this model's"),
         (misshapen, "`matrix.exp_avg` is Float [1], not Float [4, 6]"),
     ] {
         let error = optimizer.load_state(state).unwrap_err();
-        assert!(error.message.contains(words), "{error}");
+        assert!(error.message.contains(expected), "{error}");
         assert_eq!(bits(&optimizer.state()), before);
     }
 }

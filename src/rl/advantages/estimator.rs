@@ -30,5 +30,5 @@ pub(super) trait AdvantageEstimator: Debug + Send + Sync {
     /// # Errors
     /// [`Kind::Usage`](crate::error::Kind::Usage) names the trajectory that lacks a number that the
     /// estimator needs.
-    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()>;
+    fn estimate(&self, compared: &ComparedTrajectories<'_>, result: &mut Advantages) -> Result<()>;
 }

@@ -47,32 +47,32 @@ impl AdvantageEstimator for Gae {
         from_zero_to_one(name, "lambda", self.lambda)
     }
 
-    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, compared: &ComparedTrajectories<'_>, result: &mut Advantages) -> Result<()> {
         let (mut all, mut places) = (Vec::new(), Vec::new());
-        for path in &given.paths {
+        for path in &compared.paths {
             // A step without sampled tokens and values is not a decision; its reward is added to
             // the step before it, or else to the first.
             let (mut decisions, mut rewards, mut values) = (Vec::new(), Vec::<f64>::new(), Vec::new());
             let mut pending = 0.0;
-            for (&i, row) in path.rows.iter().zip(given.batch.steps(path)) {
+            for (&i, row) in path.rows.iter().zip(compared.batch.steps(path)) {
                 match (row.state_value(), rewards.last_mut()) {
                     (Some(value), _) => {
                         decisions.push(i);
                         rewards.push(row.reward() + std::mem::take(&mut pending));
                         values.push(value);
                     }
-                    (None, _) if row.sampled() > 0 => return Err(given.missing(path, "a step has no `values`")),
+                    (None, _) if row.sampled() > 0 => return Err(compared.missing(path, "a step has no `values`")),
                     (None, Some(last)) => *last += row.reward(),
                     (None, None) => pending += row.reward(),
                 }
             }
-            let after = value_after(given, path, self.bootstrap)?;
+            let after = value_after(compared, path, self.bootstrap)?;
             let advantages = gae(&rewards, &values, after, self.gamma, self.lambda);
             for ((&i, advantage), value) in decisions.iter().zip(&advantages).zip(&values) {
                 // One target per step, for the state before it: at its first sampled token.
-                if let Some(first) = given.batch.rows[i].mask.iter().position(|sampled| *sampled) {
-                    found.returns[i][first] = advantage + value;
-                    found.targets[i][first] = true;
+                if let Some(first) = compared.batch.rows[i].mask.iter().position(|sampled| *sampled) {
+                    result.returns[i][first] = advantage + value;
+                    result.targets[i][first] = true;
                 }
             }
             all.push(advantages);
@@ -80,7 +80,7 @@ impl AdvantageEstimator for Gae {
         }
         for (decisions, advantages) in places.iter().zip(whiten_all(&all, self.whiten)) {
             for (&i, advantage) in decisions.iter().zip(advantages) {
-                found.put_row(given.batch.rows, i, advantage);
+                result.put_row(compared.batch.rows, i, advantage);
             }
         }
         Ok(())
@@ -117,17 +117,17 @@ impl AdvantageEstimator for GaeToken {
         from_zero_to_one(name, "lambda", self.lambda)
     }
 
-    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, compared: &ComparedTrajectories<'_>, result: &mut Advantages) -> Result<()> {
         let (mut all, mut returns) = (Vec::new(), Vec::new());
-        for path in &given.paths {
-            let values = token_values(given, path)?.concat();
-            let after = value_after(given, path, self.bootstrap)?;
-            let advantages = gae(&given.batch.token_rewards(path), &values, after, self.gamma, self.lambda);
+        for path in &compared.paths {
+            let values = token_values(compared, path)?.concat();
+            let after = value_after(compared, path, self.bootstrap)?;
+            let advantages = gae(&compared.batch.token_rewards(path), &values, after, self.gamma, self.lambda);
             returns.push(advantages.iter().zip(&values).map(|(advantage, value)| advantage + value).collect());
             all.push(advantages);
         }
-        found.put_returns(given, &returns);
-        found.put_tokens(given, &whiten_all(&all, self.whiten));
+        result.put_returns(compared, &returns);
+        result.put_tokens(compared, &whiten_all(&all, self.whiten));
         Ok(())
     }
 }
@@ -166,31 +166,31 @@ impl AdvantageEstimator for GaeBilevel {
         from_zero_to_one(name, "lambda", self.lambda)
     }
 
-    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, compared: &ComparedTrajectories<'_>, result: &mut Advantages) -> Result<()> {
         let (mut all, mut returns) = (Vec::new(), Vec::new());
-        for path in &given.paths {
+        for path in &compared.paths {
             // A step without sampled tokens is not a turn; its reward is added to the turn before
             // it, or else to the first.
             let (mut rewards, mut values): (Vec<f64>, Vec<Vec<f64>>) = (Vec::new(), Vec::new());
             let mut pending = 0.0;
-            for (row, own) in given.batch.steps(path).zip(token_values(given, path)?) {
+            for (row, row_values) in compared.batch.steps(path).zip(token_values(compared, path)?) {
                 match rewards.last_mut() {
-                    Some(last) if own.is_empty() => *last += row.reward(),
-                    None if own.is_empty() => pending += row.reward(),
+                    Some(last) if row_values.is_empty() => *last += row.reward(),
+                    None if row_values.is_empty() => pending += row.reward(),
                     _ => {
                         rewards.push(row.reward() + std::mem::take(&mut pending));
-                        values.push(own);
+                        values.push(row_values);
                     }
                 }
             }
             let GaeBilevel { gamma_turn, gamma, lambda, bootstrap, .. } = *self;
-            let after = value_after(given, path, bootstrap)?;
+            let after = value_after(compared, path, bootstrap)?;
             let advantages = gae_bilevel(&rewards, &values, after, gamma_turn, gamma, lambda).concat();
             returns.push(advantages.iter().zip(values.concat()).map(|(advantage, value)| advantage + value).collect());
             all.push(advantages);
         }
-        found.put_returns(given, &returns);
-        found.put_tokens(given, &whiten_all(&all, self.whiten));
+        result.put_returns(compared, &returns);
+        result.put_tokens(compared, &whiten_all(&all, self.whiten));
         Ok(())
     }
 }
@@ -243,11 +243,11 @@ pub fn gae_bilevel(
 
 /// V after the last step: 0 when the task ended, the critic's value of the next observation if a
 /// limit truncated it.
-fn value_after(given: &ComparedTrajectories<'_>, path: &Path, bootstrap: bool) -> Result<f64> {
-    match given.batch.steps(path).next_back() {
+fn value_after(compared: &ComparedTrajectories<'_>, path: &Path, bootstrap: bool) -> Result<f64> {
+    match compared.batch.steps(path).next_back() {
         Some(last) if last.truncated && bootstrap => {
             last.next_value.filter(|value| value.is_finite()).ok_or_else(|| {
-                given
+                compared
                     .missing(path, "a truncated trajectory has no `next_value`")
                     .hint("give the critic's value of the next observation, or set `bootstrap = false`")
             })
@@ -257,16 +257,16 @@ fn value_after(given: &ComparedTrajectories<'_>, path: &Path, bootstrap: bool) -
 }
 
 /// The values of a trajectory's sampled tokens, by step.
-fn token_values(given: &ComparedTrajectories<'_>, path: &Path) -> Result<Vec<Vec<f64>>> {
-    let own = |row: &StepRow| {
+fn token_values(compared: &ComparedTrajectories<'_>, path: &Path) -> Result<Vec<Vec<f64>>> {
+    let values_of = |row: &StepRow| {
         let values = row.token_values();
         if values.len() == row.sampled() {
             Ok(values)
         } else {
-            Err(given.missing(path, "a step has no `values`, one for every token"))
+            Err(compared.missing(path, "a step has no `values`, one for every token"))
         }
     };
-    given.batch.steps(path).map(own).collect()
+    compared.batch.steps(path).map(values_of).collect()
 }
 
 #[cfg(test)]

@@ -38,9 +38,9 @@ impl AdvantageEstimator for Grpo {
         at_least_zero(name, "epsilon", self.epsilon)
     }
 
-    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
-        let advantages = group_normalized(&given.returns(), &given.groups(), self.normalize, self.epsilon);
-        found.put_trajectories(given, &advantages);
+    fn estimate(&self, compared: &ComparedTrajectories<'_>, result: &mut Advantages) -> Result<()> {
+        let advantages = group_normalized(&compared.returns(), &compared.groups(), self.normalize, self.epsilon);
+        result.put_trajectories(compared, &advantages);
         Ok(())
     }
 }

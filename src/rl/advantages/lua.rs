@@ -39,7 +39,7 @@ impl AdvantageFunction {
     /// batch. Failed trajectories are left out.
     ///
     /// # Errors
-    /// Those of `call`, and of [`Estimator::estimate`](super::Estimator::estimate).
+    /// Errors of `call`, and of [`Estimator::estimate`](super::Estimator::estimate).
     pub fn estimate(
         &self,
         rows: &[StepRow],

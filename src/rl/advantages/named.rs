@@ -21,7 +21,7 @@ use crate::rl::rows::{Batch, StepRow};
 
 /// The estimators of the host: name, paper (or the system that defines it), and what it computes,
 /// for docs/guide/training.md.
-const HOST: [Entry; 4] = [
+const HOST: [EstimatorEntry; 4] = [
     entry::<Gae>("gae", "arXiv:1506.02438", "GAE over steps (Agent-R1, arXiv:2511.14460)"),
     entry::<GaeToken>("gae_token", "arXiv:1506.02438", "GAE over sampled tokens, as in verl"),
     entry::<GaeBilevel>("gae_bilevel", "arXiv:2504.20073", "GAE over steps, then over the tokens of each (RAGEN)"),
@@ -29,7 +29,7 @@ const HOST: [Entry; 4] = [
 ];
 
 /// The row of an estimator of the host, and the reader of its options.
-struct Entry {
+struct EstimatorEntry {
     name: &'static str,
     paper: &'static str,
     about: &'static str,
@@ -38,11 +38,11 @@ struct Entry {
     options: fn() -> Map<String, Value>,
 }
 
-const fn entry<T>(name: &'static str, paper: &'static str, about: &'static str) -> Entry
+const fn entry<T>(name: &'static str, paper: &'static str, about: &'static str) -> EstimatorEntry
 where
     T: AdvantageEstimator + Default + Serialize + DeserializeOwned + 'static,
 {
-    Entry { name, paper, about, read: read::<T>, options: || fields(&T::default()) }
+    EstimatorEntry { name, paper, about, read: read::<T>, options: || fields(&T::default()) }
 }
 
 fn read<T>(name: &str, mut options: Map<String, Value>) -> Result<Arc<dyn AdvantageEstimator>>
@@ -77,7 +77,7 @@ impl Estimator {
     pub fn reference() -> impl Iterator<Item = Reference> {
         let needs =
             |estimator: &dyn AdvantageEstimator| estimator.needs().iter().filter_map(|need| need.words()).collect();
-        let of_host = move |entry: &Entry| Reference {
+        let of_host = move |entry: &EstimatorEntry| Reference {
             name: entry.name,
             paper: entry.paper,
             about: entry.about,
@@ -130,7 +130,7 @@ impl Estimator {
     /// estimator applies.
     ///
     /// # Errors
-    /// Those of [`Batch::new`]; [`Kind::Usage`](crate::error::Kind::Usage) names the row that lacks
+    /// Errors of [`Batch::new`]; [`Kind::Usage`](crate::error::Kind::Usage) names the row that lacks
     /// an input of the estimator.
     pub fn estimate(&self, rows: &[StepRow], include_failures: bool) -> Result<Advantages> {
         let batch = Batch::new(rows, include_failures)?;

@@ -48,13 +48,13 @@ impl Advantages {
     }
 
     pub(super) fn empty(batch: &Batch<'_>) -> Self {
-        let mut found = Self::none(batch.rows);
+        let mut result = Self::none(batch.rows);
         for path in batch.counted() {
             for &i in &path.rows {
-                found.counted[i] = true;
+                result.counted[i] = true;
             }
         }
-        found
+        result
     }
 
     /// A step that several trajectories share is one decision: its advantage, and the critic's
@@ -69,8 +69,8 @@ impl Advantages {
             return;
         }
         for (i, row) in rows.iter().enumerate().filter(|(i, _)| self.counted[*i]) {
-            if let Some(own) = copies.get_mut(&row.decision()) {
-                own.push(i);
+            if let Some(copy_rows) = copies.get_mut(&row.decision()) {
+                copy_rows.push(i);
             }
         }
         for places in copies.values().filter(|places| places.len() > 1) {
@@ -87,24 +87,26 @@ impl Advantages {
 
     /// One advantage for each row.
     pub(super) fn put_row(&mut self, rows: &[StepRow], row: usize, advantage: f64) {
-        for (place, sampled) in self.advantages[row].iter_mut().zip(&rows[row].mask) {
-            *place = if *sampled { advantage } else { 0.0 };
+        for (value, sampled) in self.advantages[row].iter_mut().zip(&rows[row].mask) {
+            *value = if *sampled { advantage } else { 0.0 };
         }
     }
 
     /// One advantage for each trajectory.
-    pub(super) fn put_trajectories(&mut self, given: &ComparedTrajectories<'_>, advantages: &[f64]) {
-        for (path, advantage) in given.paths.iter().zip(advantages) {
+    pub(super) fn put_trajectories(&mut self, compared: &ComparedTrajectories<'_>, advantages: &[f64]) {
+        for (path, advantage) in compared.paths.iter().zip(advantages) {
             for &i in &path.rows {
-                self.put_row(given.batch.rows, i, *advantage);
+                self.put_row(compared.batch.rows, i, *advantage);
             }
         }
     }
 
     /// A list per trajectory with an entry per sampled token.
-    pub(super) fn put_tokens(&mut self, given: &ComparedTrajectories<'_>, advantages: &[Vec<f64>]) {
-        for (path, own) in given.paths.iter().zip(advantages) {
-            for (i, k, advantage) in places(given.batch.rows, path).zip(own).map(|((i, k), a)| (i, k, *a)) {
+    pub(super) fn put_tokens(&mut self, compared: &ComparedTrajectories<'_>, advantages: &[Vec<f64>]) {
+        for (path, path_advantages) in compared.paths.iter().zip(advantages) {
+            for (i, k, advantage) in
+                places(compared.batch.rows, path).zip(path_advantages).map(|((i, k), a)| (i, k, *a))
+            {
                 self.advantages[i][k] = advantage;
             }
         }
@@ -132,9 +134,9 @@ impl Advantages {
     }
 
     /// The critic's targets at sampled tokens.
-    pub(super) fn put_returns(&mut self, given: &ComparedTrajectories<'_>, returns: &[Vec<f64>]) {
-        for (path, own) in given.paths.iter().zip(returns) {
-            for ((i, k), target) in places(given.batch.rows, path).zip(own) {
+    pub(super) fn put_returns(&mut self, compared: &ComparedTrajectories<'_>, returns: &[Vec<f64>]) {
+        for (path, path_returns) in compared.paths.iter().zip(returns) {
+            for ((i, k), target) in places(compared.batch.rows, path).zip(path_returns) {
                 self.returns[i][k] = *target;
                 self.targets[i][k] = true;
             }

@@ -37,8 +37,8 @@ pub(super) fn centre(members: &[f64], deviation: Deviation, epsilon: f64) -> (f6
 pub(in crate::rl) fn per_group(returns: &[f64], groups: &[u64], estimate: impl Fn(&[f64]) -> Vec<f64>) -> Vec<f64> {
     let mut advantages = vec![0.0; returns.len()];
     for places in places_of(groups).values() {
-        let own: Vec<f64> = places.iter().map(|&i| returns[i]).collect();
-        for (&i, advantage) in places.iter().zip(estimate(&own)) {
+        let group_returns: Vec<f64> = places.iter().map(|&i| returns[i]).collect();
+        for (&i, advantage) in places.iter().zip(estimate(&group_returns)) {
             advantages[i] = advantage;
         }
     }

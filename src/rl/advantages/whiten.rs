@@ -28,7 +28,7 @@ pub fn whiten(values: &[f64], how: Whiten) -> Vec<f64> {
 /// [`whiten`] over lists, as one batch.
 pub fn whiten_all(values: &[Vec<f64>], how: Whiten) -> Vec<Vec<f64>> {
     let mut whitened = whiten(&values.concat(), how).into_iter();
-    values.iter().map(|own| whitened.by_ref().take(own.len()).collect()).collect()
+    values.iter().map(|list| whitened.by_ref().take(list.len()).collect()).collect()
 }
 
 /// [`whiten`] where entry i counts as `weights[i]` equal decisions.

@@ -42,7 +42,7 @@ pub fn all() -> impl Iterator<Item = Loss> {
 /// The loss with this name.
 ///
 /// # Errors
-/// Those of its file.
+/// Errors of its file.
 pub fn find(name: &str) -> Result<Option<Loss>> {
     if name == PPO.name {
         return Ok(Some(PPO));

@@ -35,7 +35,7 @@ fn the_sampling_support_of_a_token_moves_with_it() {
     steps[1].support = among(&[&[2, 5, 9], &[6]]);
     let mut all = trajectory(steps);
     let rows = merge(&all, 0).unwrap();
-    let sets: Vec<&[u32]> = (0..rows[0].len()).map(|place| rows[0].support.of(place)).collect();
+    let sets: Vec<&[u32]> = (0..rows[0].len()).map(|index| rows[0].support.of(index)).collect();
     assert_eq!(rows[0].ids, [1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(sets, [&[][..], &[], &[], &[], &[2, 5, 9], &[6], &[]]);
     let batch = MicroBatch::new(&rows, &[0], 1 << 20, Device::Cpu).unwrap();
@@ -98,20 +98,20 @@ fn advantages_of_steps_reach_their_tokens() {
     let trajectory = trajectory(vec![step(&[1], &[2, 3]), step(&[1, 2, 3, 5], &[6]), step(&[8], &[9])]);
     let mut rows = merge(&trajectory, 4).unwrap();
     let steps = StepRow::of(&trajectory, 4);
-    let found = Advantages {
+    let advantages = Advantages {
         advantages: vec![vec![1.0, 2.0], vec![3.0]],
         returns: vec![vec![4.0, 0.0], vec![5.0]],
         targets: vec![vec![true, false], vec![true]],
         counted: vec![true; 2],
     };
-    put_advantages(&mut rows, &steps[..2], &found);
+    put_advantages(&mut rows, &steps[..2], &advantages);
     assert_eq!(rows[0].advantages, [0.0, 1.0, 2.0, 0.0, 3.0]);
     assert_eq!((rows[1].advantages.clone(), rows[1].returns.len()), (vec![0.0, 0.0], 0));
     assert!(rows[0].has_gradient() && !rows[1].has_gradient());
     let batch = MicroBatch::new(&rows, &[0, 1], 1 << 20, Device::Cpu).unwrap();
     assert_eq!(Vec::<f32>::try_from(&batch.advantages).unwrap(), [1.0, 2.0, 3.0, 0.0]);
     rows[0].values = vec![0.5; 5];
-    put_advantages(&mut rows, &steps[..2], &found);
+    put_advantages(&mut rows, &steps[..2], &advantages);
     assert_eq!(rows[0].returns, [0.0, 4.0, 0.0, 0.0, 5.0]);
     assert_eq!(rows[0].targets, [false, true, false, false, true]);
 }
@@ -127,9 +127,9 @@ fn row_of(id: u32, length: usize) -> Row {
 fn rows_with_a_common_prefix_share_a_micro_batch() {
     // Three groups of four, in turn; the second is so long that it needs two micro-batches.
     let row = |i: u32| {
-        let (group, own) = (i % 3, i / 3);
+        let (group, id) = (i % 3, i / 3);
         let mut row = row_of(100 + group, if group == 1 { 8 } else { 4 });
-        row.push(&vec![own; if group == 1 { 2 } else { 1 }], None, &Support::default(), 0);
+        row.push(&vec![id; if group == 1 { 2 } else { 1 }], None, &Support::default(), 0);
         row
     };
     let rows: Vec<Row> = (0..12).map(row).collect();
@@ -140,8 +140,8 @@ fn rows_with_a_common_prefix_share_a_micro_batch() {
     assert_eq!(micro_batches(&rows, 13), [vec![0, 2], vec![1]]);
     // Rows with a short common prefix are put into the emptiest micro-batch.
     let mut rows: Vec<Row> = (0..4).map(|_| row_of(7, 1)).collect();
-    for (own, row) in (1..).zip(&mut rows) {
-        row.push(&vec![own; [9, 9, 5, 5][own as usize - 1]], None, &Support::default(), 0);
+    for (id, row) in (1..).zip(&mut rows) {
+        row.push(&vec![id; [9, 9, 5, 5][id as usize - 1]], None, &Support::default(), 0);
     }
     assert_eq!(micro_batches(&rows, 16), [vec![0, 2], vec![1, 3]]);
 }

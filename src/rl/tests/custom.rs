@@ -103,15 +103,15 @@ fn a_value_that_is_not_finite_is_named_by_its_line() {
     let logp = tape.push(Op::Input(Input::Logp));
     let Operand::Node(log) = tape.push(Op::Unary(Unary::Log, logp)) else { panic!() };
     let (old, advantages) = (Tensor::from_slice(&[-1.0]), Tensor::from_slice(&[1.0]));
-    let place = Tensor::from_slice(&[0_i64]);
+    let index = Tensor::from_slice(&[0_i64]);
     let inputs = Inputs {
         logp: &old,
         logp_old: &old,
         advantages: &advantages,
         logp_ref: None,
         entropy: None,
-        trajectory: &place,
-        step: &place,
+        trajectory: &index,
+        step: &index,
         sequences: 1,
         weights: None,
         selected: None,
@@ -136,7 +136,7 @@ fn a_loss_that_reads_the_off_policy_weights_is_not_weighted_again() {
             result = tape.push(Op::Binary(Binary::Mul, result, weights));
         }
         let objective = Objective::of_graph(Arc::new(tape.finish(result)), &Map::new()).unwrap();
-        let (logp, place) = (Tensor::from_slice(&[-1.0]), Tensor::from_slice(&[0_i64]));
+        let (logp, index) = (Tensor::from_slice(&[-1.0]), Tensor::from_slice(&[0_i64]));
         let weights = Tensor::from_slice(&[3.0]);
         let inputs = Inputs {
             logp: &logp,
@@ -144,8 +144,8 @@ fn a_loss_that_reads_the_off_policy_weights_is_not_weighted_again() {
             advantages: &logp,
             logp_ref: None,
             entropy: None,
-            trajectory: &place,
-            step: &place,
+            trajectory: &index,
+            step: &index,
             sequences: 1,
             weights: Some(&weights),
             selected: None,

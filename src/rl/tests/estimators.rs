@@ -26,8 +26,8 @@ fn of_returns(name: &str, options: &Value, returns: &[f64], groups: &[u64]) -> V
     estimated(name, options, &rewards, groups)
 }
 
-fn close(found: &[f64], wanted: &[f64]) -> bool {
-    found.len() == wanted.len() && found.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-14)
+fn close(actual: &[f64], wanted: &[f64]) -> bool {
+    actual.len() == wanted.len() && actual.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-14)
 }
 
 #[test]
@@ -44,22 +44,22 @@ fn rloo_subtracts_the_mean_of_the_others() {
 fn the_baseline_of_opo_is_weighted_by_length() {
     let reward = |tokens: usize, total: f64| [vec![0.0; tokens - 1], vec![total]].concat();
     let rewards = [reward(30, 1.0), reward(10, 0.0), reward(5, 7.0)];
-    let found = estimated("opo", &json!({}), &rewards, &[0, 0, 1]);
-    assert_eq!((found[0], found[30], found[40]), (0.25, -0.75, 7.0));
+    let actual = estimated("opo", &json!({}), &rewards, &[0, 0, 1]);
+    assert_eq!((actual[0], actual[30], actual[40]), (0.25, -0.75, 7.0));
 }
 
 #[test]
 fn gpg_scales_by_the_share_of_nonzero_returns() {
-    let found = of_returns("gpg", &json!({ "f_norm": 2 }), &[1.0, 0.0, 0.0, 0.0], &[0, 0, 1, 1]);
-    assert_eq!(found, [1.0, -1.0, 0.0, 0.0]);
+    let actual = of_returns("gpg", &json!({ "f_norm": 2 }), &[1.0, 0.0, 0.0, 0.0], &[0, 0, 1, 1]);
+    assert_eq!(actual, [1.0, -1.0, 0.0, 0.0]);
     assert_eq!(of_returns("gpg", &json!({}), &[0.0, 0.0], &[0, 0]), [0.0, 0.0]);
 }
 
 #[test]
 fn max_rl_weighs_by_the_success_rate() {
     let exact = json!({ "epsilon": 0 });
-    let found = of_returns("max_rl", &exact, &[1.0, 0.0, 0.0, 0.0, 7.0], &[0, 0, 0, 0, 1]);
-    assert_eq!(found, [3.0, -1.0, -1.0, -1.0, 7.0]);
+    let actual = of_returns("max_rl", &exact, &[1.0, 0.0, 0.0, 0.0, 7.0], &[0, 0, 0, 0, 1]);
+    assert_eq!(actual, [3.0, -1.0, -1.0, -1.0, 7.0]);
     assert_eq!(of_returns("max_rl", &json!({}), &[0.0, 0.0], &[0, 0]), [0.0, 0.0]);
 }
 
@@ -92,8 +92,8 @@ fn rapo_strengthens_pairs_that_are_ranked_wrongly() {
 #[test]
 fn reinforce_pp_whitens_discounted_returns_over_the_whole_batch() {
     let rewards = [vec![0.0, 1.0], vec![], vec![4.0]];
-    let found = estimated("reinforce_pp", &json!({ "gamma": 0.5, "whiten": "std" }), &rewards, &[0, 1, 2]);
-    assert_eq!(found, whiten(&[0.5, 1.0, 4.0], Whiten::Std));
+    let actual = estimated("reinforce_pp", &json!({ "gamma": 0.5, "whiten": "std" }), &rewards, &[0, 1, 2]);
+    assert_eq!(actual, whiten(&[0.5, 1.0, 4.0], Whiten::Std));
     let plain = json!({ "gamma": 0.5, "whiten": "none" });
     assert_eq!(estimated("reinforce_pp", &plain, &[vec![1.0, 0.0, 4.0]], &[0]), [2.0, 2.0, 4.0]);
 }
@@ -103,10 +103,11 @@ fn reinforce_pp_baseline_is_whitened_over_tokens() {
     let reward = |tokens: usize, total: f64| [vec![0.0; tokens - 1], vec![total]].concat();
     let rewards = [reward(1, 3.0), reward(2, 1.0), reward(4, 0.5), reward(3, 2.0)];
     let centred = [1.0, -1.0, -0.75, 0.75];
-    let each_token: Vec<f64> = centred.iter().zip(&rewards).flat_map(|(&a, own)| vec![a; own.len()]).collect();
+    let each_token: Vec<f64> =
+        centred.iter().zip(&rewards).flat_map(|(&a, row_rewards)| vec![a; row_rewards.len()]).collect();
     for (how, name) in [(Whiten::Std, "std"), (Whiten::Variance, "variance"), (Whiten::None, "none")] {
-        let found = estimated("reinforce_pp_baseline", &json!({ "whiten": name }), &rewards, &[0, 0, 1, 1]);
-        assert!(close(&found, &whiten(&each_token, how)), "{name}");
+        let actual = estimated("reinforce_pp_baseline", &json!({ "whiten": name }), &rewards, &[0, 0, 1, 1]);
+        assert!(close(&actual, &whiten(&each_token, how)), "{name}");
     }
 }
 
@@ -150,15 +151,15 @@ fn gdpo_normalises_each_part_of_the_reward() {
     let rows = [with_parts(0, 1.0, 70.0), with_parts(1, 0.0, 90.0)];
     let of = |options: Value, rows: &[StepRow]| plain::advantages("gdpo", rows, &options).unwrap().advantages.concat();
     let half = 0.5_f64.sqrt();
-    let near = |found: &[f64], want: [f64; 2]| found.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-15);
+    let near = |actual: &[f64], want: [f64; 2]| actual.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-15);
     assert!(near(&of(json!({ "whiten": "none", "epsilon": 0.0 }), &rows), [0.0, 0.0]));
     let weighed = json!({ "whiten": "none", "epsilon": 0.0, "weights": { "correct": 3.0, "style": 1.0 } });
     assert!(near(&of(weighed, &rows), [2.0 * half, -2.0 * half]));
     let one = json!({ "whiten": "none", "epsilon": 0.0, "weights": { "style": 1.0 } });
     assert!(near(&of(one, &rows), [-half, half]));
     let same = [with_parts(0, 1.0, 5.0), with_parts(1, 0.0, 5.0)];
-    let found = of(json!({ "whiten": "none" }), &same);
-    assert!((found[0] - half).abs() < 1e-5 && (found[1] + half).abs() < 1e-5, "a part that is equal: {found:?}");
+    let actual = of(json!({ "whiten": "none" }), &same);
+    assert!((actual[0] - half).abs() < 1e-5 && (actual[1] + half).abs() < 1e-5, "a part that is equal: {actual:?}");
 }
 
 #[test]
@@ -259,8 +260,8 @@ fn tree(leaves: &[(f64, &[u64])], local: f64, normalize: &str, epsilon: f64) -> 
         }
     }
     let options = json!({ "local": local, "normalize": normalize, "epsilon": epsilon });
-    let mut found = plain::advantages("tree", &rows, &options).unwrap().advantages.concat().into_iter();
-    leaves.iter().map(|(_, nodes)| found.by_ref().take(nodes.len()).collect()).collect()
+    let mut advantages = plain::advantages("tree", &rows, &options).unwrap().advantages.concat().into_iter();
+    leaves.iter().map(|(_, nodes)| advantages.by_ref().take(nodes.len()).collect()).collect()
 }
 
 /// Two roots of three and two steps; one branch after the first step of the first, one after its
@@ -310,8 +311,8 @@ fn forks_of_forks() {
 fn steps_of_all_leaves_and_equal_totals_have_no_advantage() {
     let stem: [(f64, &[u64]); 3] = [(3.0, &[1, 2, 3]), (-1.0, &[1, 2, 4]), (0.1, &[1, 5])];
     for local in [0.0, 0.3, 0.5, 1.0] {
-        let found = tree(&stem, local, "std", 1e-6);
-        assert!(found.iter().all(|steps| steps[0] == 0.0), "{found:?}");
+        let actual = tree(&stem, local, "std", 1e-6);
+        assert!(actual.iter().all(|steps| steps[0] == 0.0), "{actual:?}");
         let equal = FOREST.map(|(_, nodes)| (0.1, nodes));
         assert!(tree(&equal, local, "std", 1e-6).concat().iter().all(|advantage| *advantage == 0.0));
     }

@@ -8,7 +8,7 @@ use tch::{Kind, Tensor};
 use super::estimators::estimated;
 use super::padded::{Mask, Padded, assert_close, floats};
 use crate::config::LossAgg;
-use crate::rl::adamw::{AdamW, Options};
+use crate::rl::adamw::{AdamW, AdamWOptions};
 use crate::rl::advantages::{Deviation, Whiten, gae, group_normalized, whiten};
 use crate::rl::aggregate::{Denominators, aggregate};
 use crate::rl::kl::{KlKind, kl, kl_straight_through};
@@ -91,7 +91,7 @@ fn golden() -> Golden {
 fn advantages_are_verls() {
     let Golden { batch, advantages: golden, .. } = golden();
     let rewards = batch.mask.sampled(&batch.rewards);
-    let returns: Vec<f64> = rewards.iter().map(|own| own.iter().sum()).collect();
+    let returns: Vec<f64> = rewards.iter().map(|row| row.iter().sum()).collect();
     let per_token = |advantages: &[f64]| batch.mask.per_token(advantages);
     let check = |name: &str, got: &[f64], want: &Padded, tolerance: f64| {
         assert_close(name, got, &batch.mask.sampled(want).concat(), tolerance);
@@ -177,7 +177,7 @@ fn adamw_is_pytorchs() {
         let tensor = |values: &[f64], size: &[i64]| Tensor::from_slice(values).view(size).to_kind(kind);
         let matrix = tensor(&start.0.concat(), &[3, 4]).set_requires_grad(true);
         let vector = tensor(&start.1, &[5]).set_requires_grad(true);
-        let options = Options { betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.1, decay_matrices_only: false };
+        let options = AdamWOptions { betas: (0.9, 0.95), eps: 1e-8, weight_decay: 0.1, decay_matrices_only: false };
         let parameters =
             vec![("matrix".to_owned(), matrix.shallow_clone()), ("vector".to_owned(), vector.shallow_clone())];
         let mut optimizer = AdamW::new(parameters, options).unwrap();

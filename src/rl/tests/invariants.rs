@@ -27,7 +27,7 @@ fn batch() -> impl Strategy<Value = Vec<StepRow>> {
         let mut rows = Vec::new();
         for (number, (steps, group, ending)) in all.into_iter().enumerate() {
             let last = steps.len() - 1;
-            for (place, (mut tokens, mut sampled, anchor)) in steps.into_iter().enumerate() {
+            for (index, (mut tokens, mut sampled, anchor)) in steps.into_iter().enumerate() {
                 sampled.0 = true; // at least one
                 tokens.push(sampled);
                 let list = |value: fn(&Token) -> f64| tokens.iter().map(value).collect::<Vec<f64>>();
@@ -43,18 +43,18 @@ fn batch() -> impl Strategy<Value = Vec<StepRow>> {
                     entropy: list(|token| -token.3),
                     // A token's own probability is part of the sum.
                     sum_pi_squared: list(|token| 0.5 + 0.5 * (2.0 * token.3).exp()),
-                    parts: if place == last {
+                    parts: if index == last {
                         [("right".to_owned(), f64::from(ending)), ("short".to_owned(), tokens[0].2)].into()
                     } else {
                         BTreeMap::new()
                     },
                     advantages: list(|token| token.5),
                     anchor: Some(format!("room {anchor}")),
-                    truncated: place == last && ending == 1,
-                    terminated: place == last && ending != 1,
-                    next_value: (place == last && ending == 1).then_some(0.25),
+                    truncated: index == last && ending == 1,
+                    terminated: index == last && ending != 1,
+                    next_value: (index == last && ending == 1).then_some(0.25),
                     status: (ending == 2).then_some(Status::ToolTimeout),
-                    ..StepRow::new(group, number as u64, place as u64, 0, 0.0)
+                    ..StepRow::new(group, number as u64, index as u64, 0, 0.0)
                 });
             }
         }
@@ -84,13 +84,14 @@ fn compares(name: &str) -> bool {
 
 /// The trajectories that are alone in their group because all others failed.
 fn lone_survivors(rows: &[StepRow]) -> BTreeSet<u64> {
-    let own = |group: u64, failed: bool| -> BTreeSet<u64> {
+    let of_group = |group: u64, failed: bool| -> BTreeSet<u64> {
         let members = rows.iter().filter(|row| row.group == group && !row.greedy && row.failed() == failed);
         members.map(|row| row.trajectory).collect()
     };
     let groups: BTreeSet<u64> = rows.iter().map(|row| row.group).collect();
-    let reduced = groups.into_iter().filter(|group| !own(*group, true).is_empty() && own(*group, false).len() == 1);
-    reduced.flat_map(|group| own(group, false)).collect()
+    let reduced =
+        groups.into_iter().filter(|group| !of_group(*group, true).is_empty() && of_group(*group, false).len() == 1);
+    reduced.flat_map(|group| of_group(group, false)).collect()
 }
 
 fn every(estimators: &[&'static str]) -> Vec<(&'static str, Value)> {
@@ -114,9 +115,9 @@ proptest! {
             let straight = plain::advantages(name, &rows, &options).unwrap();
             let mixed: Vec<StepRow> = order.iter().map(|&i| rows[i].clone()).collect();
             let other = plain::advantages(name, &mixed, &options).unwrap();
-            for (place, &i) in order.iter().enumerate() {
-                prop_assert!(close(&straight.advantages[i], &other.advantages[place]), "{name}");
-                prop_assert!(close(&straight.returns[i], &other.returns[place]), "{name}");
+            for (index, &i) in order.iter().enumerate() {
+                prop_assert!(close(&straight.advantages[i], &other.advantages[index]), "{name}");
+                prop_assert!(close(&straight.returns[i], &other.returns[index]), "{name}");
             }
         }
     }
@@ -124,14 +125,14 @@ proptest! {
     #[test]
     fn masked_tokens_failures_and_greedy_baselines_have_no_advantage(rows in batch()) {
         for name in Estimator::names() {
-            let found = plain::advantages(name, &rows, &Value::Null).unwrap();
+            let actual = plain::advantages(name, &rows, &Value::Null).unwrap();
             for (i, row) in rows.iter().enumerate() {
                 let counts = !row.greedy && !row.failed();
-                prop_assert_eq!(found.counted[i], counts);
+                prop_assert_eq!(actual.counted[i], counts);
                 for (k, sampled) in row.mask.iter().enumerate() {
-                    prop_assert!((counts && *sampled) || found.advantages[i][k] == 0.0, "{name}");
-                    prop_assert!((counts && *sampled) || !found.targets[i][k], "{name}");
-                    prop_assert!(found.advantages[i][k].is_finite(), "{name}");
+                    prop_assert!((counts && *sampled) || actual.advantages[i][k] == 0.0, "{name}");
+                    prop_assert!((counts && *sampled) || !actual.targets[i][k], "{name}");
+                    prop_assert!(actual.advantages[i][k].is_finite(), "{name}");
                 }
             }
         }
@@ -146,7 +147,7 @@ proptest! {
             let without: Vec<StepRow> = rows.iter().filter(|row| !left_out(row)).cloned().collect();
             let all = plain::advantages(name, &rows, &Value::Null).unwrap();
             let others = plain::advantages(name, &without, &Value::Null).unwrap();
-            let kept = rows.iter().zip(all.advantages).filter(|(row, _)| !left_out(row)).map(|(_, own)| own);
+            let kept = rows.iter().zip(all.advantages).filter(|(row, _)| !left_out(row)).map(|(_, advantages)| advantages);
             prop_assert_eq!(kept.collect::<Vec<_>>(), others.advantages, "{}", name);
         }
     }
@@ -165,7 +166,7 @@ proptest! {
             terminated: true,
             ..StepRow::new(7, 700, 0, 2, reward)
         };
-        let own = rows.len();
+        let last = rows.len();
         rows.push(survivor.clone());
         for n in 0..lost {
             let tokens = n as usize % 2;
@@ -173,13 +174,13 @@ proptest! {
             rows.push(StepRow { status, logp_old: vec![-1.0; tokens], ..StepRow::new(7, 701 + n, 0, tokens, 0.25) });
         }
         for name in Estimator::names().into_iter().filter(|name| compares(name)) {
-            let found = plain::advantages(name, &rows, &Value::Null).unwrap();
-            prop_assert!(found.counted[own] && found.advantages[own].iter().all(|a| *a == 0.0), "{name}");
+            let actual = plain::advantages(name, &rows, &Value::Null).unwrap();
+            prop_assert!(actual.counted[last] && actual.advantages[last].iter().all(|a| *a == 0.0), "{name}");
         }
         // A greedy baseline that failed is not compared with.
         rows.push(StepRow { greedy: true, status: Some(Status::EnvError), ..StepRow::new(7, 1007, 0, 0, 0.0) });
-        let found = plain::advantages("remax", &rows, &Value::Null).unwrap();
-        prop_assert!(found.advantages[own].iter().all(|a| *a == 0.0));
+        let actual = plain::advantages("remax", &rows, &Value::Null).unwrap();
+        prop_assert!(actual.advantages[last].iter().all(|a| *a == 0.0));
         // A group of one without failures keeps its advantage.
         let alone = [survivor];
         for (name, want) in [("rloo", reward), ("opo", reward), ("grpo", reward / (1.0 + 1e-6))] {
@@ -198,14 +199,14 @@ proptest! {
             let mut on_token = rows.clone();
             let mut apart = Vec::new();
             for (i, row) in rows.iter().enumerate() {
-                let last = rows.iter().filter(|own| own.trajectory == row.trajectory).map(|own| own.step).max() == Some(row.step);
+                let last = rows.iter().filter(|other| other.trajectory == row.trajectory).map(|other| other.step).max() == Some(row.step);
                 if !last {
                     apart.push(row.clone());
                     continue;
                 }
-                let place = row.mask.iter().rposition(|sampled| *sampled).unwrap();
-                if row.rewards.len() == 1 { on_token[i].rewards = vec![0.0; row.mask.len()]; on_token[i].rewards[place] = row.rewards[0]; }
-                on_token[i].rewards[place] += reward;
+                let index = row.mask.iter().rposition(|sampled| *sampled).unwrap();
+                if row.rewards.len() == 1 { on_token[i].rewards = vec![0.0; row.mask.len()]; on_token[i].rewards[index] = row.rewards[0]; }
+                on_token[i].rewards[index] += reward;
                 apart.push(StepRow { terminated: false, truncated: false, next_value: None, ..row.clone() });
                 apart.push(StepRow {
                     mask: vec![],
@@ -256,7 +257,7 @@ proptest! {
         for name in Estimator::names() {
             let joined = plain::advantages(name, &forked, &Value::Null).unwrap();
             for (i, row) in forked.iter().enumerate().filter(|(_, row)| row.shared.is_some()) {
-                let taken = forked.iter().position(|own| own.trajectory == parent && own.step == row.step).unwrap();
+                let taken = forked.iter().position(|other| other.trajectory == parent && other.step == row.step).unwrap();
                 prop_assert_eq!(&joined.advantages[i], &joined.advantages[taken], "{}", name);
                 prop_assert_eq!(&joined.returns[i], &joined.returns[taken], "{}", name);
             }
@@ -300,8 +301,8 @@ proptest! {
             }
         }
         for name in ["grpo", "rloo", "opo", "gpg", "max_rl", "grpo_passk", "reinforce_pp_baseline", "rapo", "tree"] {
-            let found = plain::advantages(name, &rows, &Value::Null).unwrap();
-            prop_assert!(found.advantages.concat().iter().all(|a| *a == 0.0), "{name}");
+            let actual = plain::advantages(name, &rows, &Value::Null).unwrap();
+            prop_assert!(actual.advantages.concat().iter().all(|a| *a == 0.0), "{name}");
         }
     }
 
@@ -319,8 +320,8 @@ proptest! {
                 continue;
             }
             prop_assert!(close(&[straight.loss], &[other.loss]), "{name}");
-            for (place, &i) in order.iter().enumerate() {
-                prop_assert!(close(&straight.gradient[i], &other.gradient[place]), "{name}");
+            for (index, &i) in order.iter().enumerate() {
+                prop_assert!(close(&straight.gradient[i], &other.gradient[index]), "{name}");
             }
         }
     }
@@ -356,8 +357,8 @@ proptest! {
             // The penalties of KL-Cov and DRO do not depend on the advantage, and PSPO has a KL
             // term.
             if !matches!(name, "kl_cov" | "dro" | "pspo") {
-                let found = plain::loss(name, &rows, &Value::Null).unwrap();
-                prop_assert!(found.gradient.concat().iter().all(|g| *g == 0.0), "{name}");
+                let actual = plain::loss(name, &rows, &Value::Null).unwrap();
+                prop_assert!(actual.gradient.concat().iter().all(|g| *g == 0.0), "{name}");
             }
         }
     }
@@ -404,6 +405,6 @@ fn rows_are_read_from_tables() {
     assert!(error.contains("did you mean `rewards`"), "{error}");
     let options = json!({"overlong": {"longest": 4.0, "buffer": 2.0, "factor": 1.0}, "normalize": "none"});
     let rows = [StepRow::new(0, 0, 0, 3, 1.0), StepRow::new(0, 1, 0, 1, 1.0)];
-    let found = plain::advantages("grpo", &rows, &options).unwrap();
-    assert_eq!(found.advantages, [vec![-0.25; 3], vec![0.25]]);
+    let actual = plain::advantages("grpo", &rows, &options).unwrap();
+    assert_eq!(actual.advantages, [vec![-0.25; 3], vec![0.25]]);
 }

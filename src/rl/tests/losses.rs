@@ -109,7 +109,7 @@ pub(super) fn compare_corrections(parity: &mut Parity) {
     let sampled = |made: &Padded| -> Vec<f64> {
         rows.iter()
             .zip(made)
-            .flat_map(|(row, own)| own.iter().zip(&row.mask).filter(|(_, m)| **m).map(|(x, _)| *x))
+            .flat_map(|(row, row_weights)| row_weights.iter().zip(&row.mask).filter(|(_, m)| **m).map(|(x, _)| *x))
             .collect()
     };
     for case in &corrections.weights {
@@ -173,7 +173,7 @@ fn gradients_are_slopes() {
             "kl_coef": 0.1, "kl_times_ratio": true, "entropy_coef": 0.2, "seq": "step",
             "importance": {"cap": 1.3, "scope": scope}, "correction_over": "step",
         });
-        let found = plain::loss(name, &rows, &options).unwrap();
+        let actual = plain::loss(name, &rows, &options).unwrap();
         for i in 0..rows.len() {
             for k in 0..rows[i].mask.len() {
                 let mut at = |by: f64| {
@@ -184,7 +184,7 @@ fn gradients_are_slopes() {
                     loss
                 };
                 let slope = (at(1e-6) - at(-1e-6)) / 2e-6;
-                let gradient = found.gradient[i][k];
+                let gradient = actual.gradient[i][k];
                 assert!((slope - gradient).abs() < 1e-8, "{name} row {i} token {k}: {slope} {gradient}");
             }
         }
@@ -216,19 +216,19 @@ fn gradients(name: &str, log_ratios: [f64; 3], advantages: [f64; 3], weights: [f
         advantages: advantages[tokens.clone()].to_vec(),
         ..StepRow::new(0, trajectory, 0, tokens.len(), 0.0)
     };
-    let found = plain::loss(name, &[row(0, 0..2), row(1, 2..3)], options).unwrap();
-    found.gradient.concat().iter().map(|gradient| 3.0 * gradient).collect()
+    let loss = plain::loss(name, &[row(0, 0..2), row(1, 2..3)], options).unwrap();
+    loss.gradient.concat().iter().map(|gradient| 3.0 * gradient).collect()
 }
 
-fn close(found: &[f64], want: [f64; 3]) {
-    assert!(found.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-14), "{found:?} {want:?}");
+fn close(actual: &[f64], want: [f64; 3]) {
+    assert!(actual.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-14), "{actual:?} {want:?}");
 }
 
 #[test]
 fn dro_is_a_policy_gradient_with_a_square() {
     let options = serde_json::json!({"beta": 0.8});
-    let found = gradients("dro", [0.5, 0.0, -0.25], [2.0, -1.0, 0.0], [1.0; 3], &options);
-    close(&found, [-2.0 + 0.8 * 0.5, 1.0, 0.8 * -0.25]);
+    let actual = gradients("dro", [0.5, 0.0, -0.25], [2.0, -1.0, 0.0], [1.0; 3], &options);
+    close(&actual, [-2.0 + 0.8 * 0.5, 1.0, 0.8 * -0.25]);
 }
 
 #[test]
@@ -236,15 +236,15 @@ fn vespo_weighs_whole_sequences_by_a_gamma_form() {
     let options = serde_json::json!({"k_pos": 2.0, "lambda_pos": 3.0, "k_neg": 1.0, "lambda_neg": 0.5});
     let phi = |w: f64, k: f64, lambda: f64| lambda.exp() * w.powf(k) * (-lambda * w).exp();
     let advantages = [2.0, 2.0, -1.0];
-    let found = gradients("vespo", [0.5, 0.25, -0.25], advantages, [1.0; 3], &options);
+    let actual = gradients("vespo", [0.5, 0.25, -0.25], advantages, [1.0; 3], &options);
     let positive = phi(0.75_f64.exp(), 2.0, 3.0);
-    close(&found, [-2.0 * positive, -2.0 * positive, phi((-0.25_f64).exp(), 1.0, 0.5)]);
+    close(&actual, [-2.0 * positive, -2.0 * positive, phi((-0.25_f64).exp(), 1.0, 0.5)]);
     // On policy it is REINFORCE.
     close(&gradients("vespo", [0.0; 3], advantages, [1.0; 3], &options), [-2.0, -2.0, 1.0]);
     // Off-policy weights are factors of the ratio.
     let mut options = options;
     options["importance"] = serde_json::json!({"cap": 10.0, "scope": "token"});
-    let found = gradients("vespo", [0.0; 3], advantages, [1.5, 1.0, 0.5], &options);
+    let actual = gradients("vespo", [0.0; 3], advantages, [1.5, 1.0, 0.5], &options);
     let positive = phi(1.5, 2.0, 3.0);
-    close(&found, [-2.0 * positive, -2.0 * positive, phi(0.5, 1.0, 0.5)]);
+    close(&actual, [-2.0 * positive, -2.0 * positive, phi(0.5, 1.0, 0.5)]);
 }

@@ -78,8 +78,8 @@ fn importance_weights_are_per_token_or_per_sequence() {
     };
     // Weights 2 and 8: their mean is 5, their geometric mean 4. k1 is the logarithm of 1/8 at the
     // second token.
-    let close = |found: (f64, f64, f64), want: [f64; 3]| {
-        assert_close("weights", &[found.0, found.1, found.2], &want, 1e-8);
+    let close = |actual: (f64, f64, f64), want: [f64; 3]| {
+        assert_close("weights", &[actual.0, actual.1, actual.2], &want, 1e-8);
     };
     close(loss("ppo", 10.0), [-5.0, 5.0, 0.0]);
     close(loss("geo_mean", 10.0), [-4.0, 5.0, 0.0]);
@@ -137,8 +137,8 @@ fn rewards_of_steps_without_a_sample_are_added_to_the_turn_before() {
     let advantages = |rewards: [f64; 3]| {
         let rows = [row(0, 2, rewards[0]), row(1, 0, rewards[1]), row(2, 1, rewards[2])];
         let options = json!({"gamma_turn": 0.9, "gamma": 0.8, "lambda": 0.7, "whiten": "none"});
-        let found = Estimator::new("gae_bilevel", &options).unwrap().estimate(&rows, false).unwrap();
-        found.advantages.concat()
+        let result = Estimator::new("gae_bilevel", &options).unwrap().estimate(&rows, false).unwrap();
+        result.advantages.concat()
     };
     let joined = advantages([3.0, 0.0, 0.5]);
     assert_close("joined", &advantages([1.0, 2.0, 0.5]), &joined, 1e-12);
@@ -156,12 +156,12 @@ fn edge_cases_of_estimators_and_losses() {
         ..StepRow::new(0, trajectory, 0, 1, reward)
     };
     let rapo = Estimator::new("rapo", &json!({"normalize": "none"})).unwrap();
-    let found = rapo.estimate(&[row(0, 2.0, -2.0, -1.0), row(1, 0.0, -2.0, -3.0)], false).unwrap();
-    assert_close("rapo", &found.advantages.concat(), &[1.1, -1.1], 1e-12);
+    let actual = rapo.estimate(&[row(0, 2.0, -2.0, -1.0), row(1, 0.0, -2.0, -3.0)], false).unwrap();
+    assert_close("rapo", &actual.advantages.concat(), &[1.1, -1.1], 1e-12);
     // A ratio of a sequence is bounded by e^10, and has no gradient there.
     let far = StepRow { advantages: vec![-1.0], ..row(0, 0.0, -1.0, -13.0) };
-    let found = plain::loss("gspo", std::slice::from_ref(&far), &Value::Null).unwrap();
-    assert_close("gspo", &[found.loss, found.gradient[0][0]], &[10.0_f64.exp(), 0.0], 1e-12);
+    let actual = plain::loss("gspo", std::slice::from_ref(&far), &Value::Null).unwrap();
+    assert_close("gspo", &[actual.loss, actual.gradient[0][0]], &[10.0_f64.exp(), 0.0], 1e-12);
     // The entropy bonus is subtracted from the loss, the KL term is added.
     let both = StepRow { entropy: vec![2.0], logp_ref: vec![-3.0], advantages: vec![0.0], ..row(0, 0.0, -2.0, -2.0) };
     let loss = |options: Value| plain::loss("ppo", std::slice::from_ref(&both), &options).unwrap().loss;

@@ -9,7 +9,7 @@ use tch::{Device, Kind, Tensor};
 use super::padded::assert_close;
 use crate::model::{Model, Packed};
 use crate::reference_data::reference_data;
-use crate::rl::adamw::{AdamW, Options};
+use crate::rl::adamw::{AdamW, AdamWOptions};
 use crate::rl::aggregate::{Denominators, aggregate};
 use crate::rl::pack::{MicroBatch, Row};
 
@@ -78,7 +78,7 @@ fn gradients_and_ten_updates_equal_pytorch() {
         (loss.unwrap(), logp)
     };
     let Steps { lr, betas, eps, weight_decay, clip, losses, after } = golden.adamw;
-    let options = Options { betas, eps, weight_decay, decay_matrices_only: false };
+    let options = AdamWOptions { betas, eps, weight_decay, decay_matrices_only: false };
     let parameters = model.parameters();
     let mut optimizer = AdamW::new(model.parameters(), options).unwrap();
     for (step, want) in losses.iter().enumerate() {

@@ -19,9 +19,9 @@ fn rows() -> Vec<StepRow> {
 }
 
 fn advantages(name: &str, options: &Value) -> Vec<f64> {
-    let found = plain::advantages(name, &rows(), options).unwrap();
-    assert!(found.advantages.iter().all(|own| own[0].to_bits() == own[1].to_bits()));
-    found.advantages.into_iter().map(|own| own[0]).collect()
+    let result = plain::advantages(name, &rows(), options).unwrap();
+    assert!(result.advantages.iter().all(|step| step[0].to_bits() == step[1].to_bits()));
+    result.advantages.into_iter().map(|step| step[0]).collect()
 }
 
 fn close(a: &[f64], b: &[f64]) -> bool {
@@ -30,18 +30,18 @@ fn close(a: &[f64], b: &[f64]) -> bool {
 
 #[test]
 fn gigpo_compares_continuations_of_one_state() {
-    let found = advantages("gigpo", &json!({ "gamma": 0.5, "mode": "mean" }));
+    let actual = advantages("gigpo", &json!({ "gamma": 0.5, "mode": "mean" }));
     // Totals less their mean are 2/3, -1/3, -1/3. The value of the shared step is 1/4, the mean of
     // 1/2 and 0, and the other root has 0; the continuations of the forked state have 1 and 0; the
     // other root is alone in its room.
     let (third, start, forked) = (1.0 / 3.0, 0.125, 0.5);
     let shared = third / 2.0 + start;
     let wanted = [shared, 2.0 * third + forked, shared, -third - forked, -third - start, -third];
-    assert!(close(&found, &wanted), "{found:?}");
+    assert!(close(&actual, &wanted), "{actual:?}");
     // Without the fork, steps with similar observations are one anchor state.
     let apart: Vec<StepRow> = rows().into_iter().map(|row| StepRow { shared: None, ..row }).collect();
-    let found = plain::advantages("gigpo", &apart, &json!({ "gamma": 0.5, "mode": "mean" })).unwrap();
-    assert!(close(&[found.advantages[5][0]], &[-2.0 * third]));
+    let actual = plain::advantages("gigpo", &apart, &json!({ "gamma": 0.5, "mode": "mean" })).unwrap();
+    assert!(close(&[actual.advantages[5][0]], &[-2.0 * third]));
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn a_fork_continues_from_its_last_shared_step() {
         row(1, 1, "hall", 0.0),
         row(1, 2, "right", 0.0),
     ];
-    let found = plain::advantages("gigpo", &rows, &json!({ "gamma": 1.0, "mode": "mean" })).unwrap();
-    let own: Vec<f64> = found.advantages.into_iter().map(|own| own[0]).collect();
-    assert!(close(&own, &[0.0, 0.0, 1.0, 0.0, 0.0, -1.0]), "{own:?}");
+    let result = plain::advantages("gigpo", &rows, &json!({ "gamma": 1.0, "mode": "mean" })).unwrap();
+    let step: Vec<f64> = result.advantages.into_iter().map(|step| step[0]).collect();
+    assert!(close(&step, &[0.0, 0.0, 1.0, 0.0, 0.0, -1.0]), "{step:?}");
 }

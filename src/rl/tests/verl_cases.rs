@@ -77,7 +77,7 @@ fn advantages(case: &Case) -> bool {
     }
     let mask: Mask = case.read("response_mask");
     let rewards = mask.sampled(&case.read("token_level_rewards"));
-    let returns: Vec<f64> = rewards.iter().map(|own| own.iter().sum()).collect();
+    let returns: Vec<f64> = rewards.iter().map(|row| row.iter().sum()).collect();
     let groups = || -> Vec<u64> { case.read("index") };
     let got = match case.function.as_str() {
         "grpo" => {
@@ -91,10 +91,10 @@ fn advantages(case: &Case) -> bool {
         }
         "gae" => {
             let values = mask.sampled(&case.read("values"));
-            let own = |(rewards, values): (&Vec<f64>, &Vec<f64>)| {
+            let row = |(rewards, values): (&Vec<f64>, &Vec<f64>)| {
                 gae(rewards, values, 0.0, case.read("gamma"), case.read("lam"))
             };
-            whiten(&rewards.iter().zip(&values).map(own).collect::<Padded>().concat(), Whiten::Variance)
+            whiten(&rewards.iter().zip(&values).map(row).collect::<Padded>().concat(), Whiten::Variance)
         }
         _ => return false,
     };

@@ -22,8 +22,8 @@ fn contexts(ids: &[u32], vocabulary: &mut Vec<Vec<u32>>) -> Vec<i64> {
     (0..ids.len())
         .map(|i| {
             let context = &ids[..=i];
-            let known = vocabulary.iter().position(|known| known == context);
-            known.unwrap_or_else(|| {
+            let index = vocabulary.iter().position(|index| index == context);
+            index.unwrap_or_else(|| {
                 vocabulary.push(context.to_vec());
                 vocabulary.len() - 1
             }) as i64
@@ -80,7 +80,7 @@ fn loss_and_gradient(
         let batch = batch_of(members);
         let (logp, logp_old) = (logp_of(&batch, members), double(&batch.logp_old));
         let logp_ref = &logp_old - 0.2;
-        let own = selected.as_ref().map(|all| {
+        let chosen = selected.as_ref().map(|all| {
             Tensor::cat(&members.iter().map(|&i| all.narrow(0, places[i].0, places[i].1)).collect::<Vec<_>>(), 0)
         });
         let inputs = Inputs {
@@ -93,7 +93,7 @@ fn loss_and_gradient(
             step: &batch.step,
             sequences: batch.sequences,
             weights: None,
-            selected: own.as_ref(),
+            selected: chosen.as_ref(),
         };
         let share = objective.compute(&inputs, &denominators).unwrap().loss;
         share.backward();
@@ -125,7 +125,7 @@ fn objectives() -> Vec<Objective> {
 
 /// Trajectories with random rewards whose steps extend, rewrite or cut the context.
 fn trajectories() -> impl Strategy<Value = Vec<Trajectory>> {
-    let ids = |most: usize| prop::collection::vec(0..4_u32, 1..=most);
+    let ids = |limit: usize| prop::collection::vec(0..4_u32, 1..=limit);
     let steps = prop::collection::vec((ids(3), ids(3), 0..4_u32, -1.0..1.0_f64), 1..4);
     prop::collection::vec((steps, 0..3_u64), 1..6).prop_map(|all| {
         all.into_iter()
@@ -193,11 +193,11 @@ proptest! {
     fn merged_rows_give_the_same_loss_as_separate_steps(all in trajectories()) {
         let (merged, advantages) = (rows_of(&all), advantages_of(&all));
         let separate: Vec<Row> = all.iter().enumerate().flat_map(|(i, whole)| {
-            whole.steps.iter().enumerate().flat_map(move |(place, step)| {
+            whole.steps.iter().enumerate().flat_map(move |(index, step)| {
                 let alone = Trajectory { steps: vec![step.clone()], ..whole.clone() };
                 let mut rows = merge(&alone, i).unwrap();
                 for row in &mut rows {
-                    row.steps.fill(place as u32);
+                    row.steps.fill(index as u32);
                 }
                 rows
             })
@@ -260,9 +260,9 @@ fn failures_have_no_advantage_and_nan_rewards_name_the_trajectory() {
         let rows: Vec<StepRow> = all.iter().enumerate().flat_map(|(i, one)| StepRow::of(one, i)).collect();
         Estimator::new("grpo", &serde_json::json!({ "normalize": "none" })).unwrap().estimate(&rows, false)
     };
-    let found = estimate(&all).unwrap();
-    assert_eq!(found.advantages, [vec![0.5], vec![0.0], vec![-0.5]]);
-    assert_eq!(found.counted, [true, false, true]);
+    let actual = estimate(&all).unwrap();
+    assert_eq!(actual.advantages, [vec![0.5], vec![0.0], vec![-0.5]]);
+    assert_eq!(actual.counted, [true, false, true]);
     all[2].steps[0].reward = f64::NAN;
     let error = estimate(&all).unwrap_err();
     assert!(error.to_string().contains("trajectory 2 step 0"), "{error}");

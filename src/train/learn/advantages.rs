@@ -45,7 +45,7 @@ pub enum AdvantageSource<'a> {
 #[derive(Debug)]
 pub struct AdvantageBatch {
     steps: Steps,
-    found: Advantages,
+    advantages: Advantages,
     /// The reason to skip the batch: a number is NaN or infinite, and `on_nan` is "skip".
     pub(crate) skipped: Option<Error>,
 }
@@ -59,15 +59,15 @@ impl AdvantageBatch {
     /// infinite.
     pub(crate) fn new(
         steps: Steps,
-        found: Result<Advantages>,
+        advantages: Result<Advantages>,
         on_nan: OnNan,
         trajectories: &[Trajectory],
     ) -> Result<Self> {
-        let finite = |found: Advantages| found.finite(&steps.rows).map(|()| found);
-        match found.and_then(finite).map_err(|error| with_trajectory_ids(error, trajectories)) {
-            Ok(found) => Ok(Self { found, steps, skipped: None }),
+        let finite = |advantages: Advantages| advantages.finite(&steps.rows).map(|()| advantages);
+        match advantages.and_then(finite).map_err(|error| with_trajectory_ids(error, trajectories)) {
+            Ok(advantages) => Ok(Self { advantages, steps, skipped: None }),
             Err(error) if error.kind == Kind::Numeric && on_nan == OnNan::Skip => {
-                Ok(Self { found: Advantages::none(&steps.rows), steps, skipped: Some(error) })
+                Ok(Self { advantages: Advantages::none(&steps.rows), steps, skipped: Some(error) })
             }
             Err(error) => Err(error),
         }
@@ -76,7 +76,7 @@ impl AdvantageBatch {
     /// Writes the advantage of every sampled token into the rows; for rows with a critic's values
     /// also its targets.
     pub fn write_into(&self, rows: &mut [Row]) {
-        put_advantages(rows, &self.steps.rows, &self.found);
+        put_advantages(rows, &self.steps.rows, &self.advantages);
     }
 
     /// The mean KL(policy || reference) of a sampled token before the update, by the formula of a
@@ -84,11 +84,11 @@ impl AdvantageBatch {
     /// log-probabilities.
     pub(crate) fn kl(&self, kind: KlKind) -> Option<f64> {
         let (mut sum, mut count) = (0.0, 0_usize);
-        let rows = self.steps.rows.iter().zip(&self.found.counted);
+        let rows = self.steps.rows.iter().zip(&self.advantages.counted);
         for (row, _) in rows.filter(|(row, counted)| **counted && row.shared.is_none()) {
             let both = row.logp_old.iter().zip(&row.logp_ref).zip(&row.mask);
-            for ((own, reference), _) in both.filter(|(_, sampled)| **sampled) {
-                sum += kl_value(own - reference, kind);
+            for ((policy, reference), _) in both.filter(|(_, sampled)| **sampled) {
+                sum += kl_value(policy - reference, kind);
                 count += 1;
             }
         }
@@ -98,12 +98,12 @@ impl AdvantageBatch {
     /// For each trained trajectory, the mean advantage of each step, for the records.
     pub(crate) fn by_step(&self, trajectories: &[Trajectory]) -> Vec<Option<Vec<f64>>> {
         let mean = |row: usize| {
-            let tokens = &self.found.advantages[row];
+            let tokens = &self.advantages.advantages[row];
             tokens.iter().sum::<f64>() / tokens.len().max(1) as f64
         };
         let of = |index: usize| {
             let steps = self.steps.of_trajectory(index);
-            let counts = steps.clone().next().is_some_and(|first| self.found.counted[first]);
+            let counts = steps.clone().next().is_some_and(|first| self.advantages.counted[first]);
             counts.then(|| steps.map(mean).collect())
         };
         (0..trajectories.len()).map(of).collect()
@@ -113,8 +113,8 @@ impl AdvantageBatch {
     pub(crate) fn by_token(&self, trajectories: &[Trajectory]) -> Vec<Option<Vec<Vec<f64>>>> {
         let of = |index: usize| {
             let steps = self.steps.of_trajectory(index);
-            let counts = steps.clone().next().is_some_and(|first| self.found.counted[first]);
-            counts.then(|| steps.map(|row| self.found.advantages[row].clone()).collect())
+            let counts = steps.clone().next().is_some_and(|first| self.advantages.counted[first]);
+            counts.then(|| steps.map(|row| self.advantages.advantages[row].clone()).collect())
         };
         (0..trajectories.len()).map(of).collect()
     }
@@ -122,7 +122,7 @@ impl AdvantageBatch {
     /// The advantage of every sampled token of trained trajectories; shared steps are included
     /// once.
     pub(crate) fn all(&self) -> impl Iterator<Item = f64> + '_ {
-        let rows = self.found.advantages.iter().zip(&self.found.counted).zip(&self.steps.rows);
+        let rows = self.advantages.advantages.iter().zip(&self.advantages.counted).zip(&self.steps.rows);
         rows.filter(|((_, counted), row)| **counted && row.shared.is_none())
             .flat_map(|((list, _), row)| list.iter().zip(&row.mask).filter(|(_, mask)| **mask).map(|(a, _)| *a))
     }
@@ -132,16 +132,16 @@ impl AdvantageBatch {
 pub(crate) fn with_trajectory_ids(error: Error, trajectories: &[Trajectory]) -> Error {
     let Some(Subject::Trajectories { numbers, step }) = error.subject.as_deref() else { return error };
     let name = |number: &u64| {
-        let place = usize::try_from(*number).ok();
-        let trajectory = place.and_then(|place| trajectories.get(place));
+        let index = usize::try_from(*number).ok();
+        let trajectory = index.and_then(|index| trajectories.get(index));
         trajectory.map_or_else(|| number.to_string(), |trajectory| trajectory.id.clone())
     };
     let plain: Vec<String> = numbers.iter().map(ToString::to_string).collect();
-    if error.place.as_ref().is_some_and(|place| *place != trajectories_place(&plain, *step)) {
+    if error.place.as_ref().is_some_and(|location| *location != trajectories_place(&plain, *step)) {
         return error;
     }
-    let place = trajectories_place(&numbers.iter().map(name).collect::<Vec<String>>(), *step);
-    Error { place: Some(place), ..error }
+    let location = trajectories_place(&numbers.iter().map(name).collect::<Vec<String>>(), *step);
+    Error { place: Some(location), ..error }
 }
 
 #[cfg(test)]
@@ -314,11 +314,11 @@ mod tests {
     #[test]
     fn tags_come_from_the_dataset_rows_and_a_missing_tag_is_an_error() {
         // Two kinds of task with unrelated rewards, each in a separate group.
-        let of = |place: usize, tag: serde_json::Value, reward: f64| Trajectory {
+        let of = |index: usize, tag: serde_json::Value, reward: f64| Trajectory {
             task: serde_json::json!({ "tag": tag }),
-            task_index: place as u64,
-            group: place as u64,
-            ..trajectory(&format!("1-{place}-0"), vec![step(&[1], &[2], reward)])
+            task_index: index as u64,
+            group: index as u64,
+            ..trajectory(&format!("1-{index}-0"), vec![step(&[1], &[2], reward)])
         };
         let tags = ["easy".into(), 7.into(), 7.into(), "easy".into()];
         let mut all: Vec<Trajectory> =
@@ -378,9 +378,9 @@ mod tests {
             let mut returns = None;
             let config = AdvantageConfig::new(&plain, shaping.into(), &mut returns);
             let batch = compute_advantages(Steps::of(&all, |_| false), config, &all).unwrap();
-            batch.by_step(&all).into_iter().map(|own| own.unwrap()[0]).collect::<Vec<_>>()
+            batch.by_step(&all).into_iter().map(|advantages| advantages.unwrap()[0]).collect::<Vec<_>>()
         };
-        let close = |found: &[f64], half: f64| (found[0] + half).abs() < 1e-12 && (found[1] - half).abs() < 1e-12;
+        let close = |actual: &[f64], half: f64| (actual[0] + half).abs() < 1e-12 && (actual[1] - half).abs() < 1e-12;
         // Together 1.5 and 2; process rewards divided by 2; outcomes normalised to 1/2 and -1/2 and
         // process rewards not.
         assert!(close(&estimate(serde_json::json!({})), 0.25));
@@ -408,13 +408,13 @@ mod tests {
             let batch = compute_advantages(Steps::of(&all, |_| false), config, &all).unwrap();
             by_hand.update(&[vec![rewards[0], 1.0], vec![rewards[1], 1.0]]);
             let want = (rewards[0] - rewards[1]) / 2.0 * by_hand.factor();
-            let found = batch.by_step(&all)[0].as_ref().unwrap()[0];
-            assert!((found - want).abs() < 1e-12, "{found} {want}");
+            let actual = batch.by_step(&all)[0].as_ref().unwrap()[0];
+            assert!((actual - want).abs() < 1e-12, "{actual} {want}");
         }
         assert_eq!(returns, Some(by_hand));
         // Another discount starts new statistics.
         let other = Shaping { running: Some(0.9), ..Shaping::default() };
         Steps::of(&sampled([1.0, 2.0]), |_| false).scaled(&other, &mut returns).unwrap();
-        assert_eq!(returns.map(|own| (own.gamma, own.count.round())), Some((0.9, 4.0)));
+        assert_eq!(returns.map(|scale| (scale.gamma, scale.count.round())), Some((0.9, 4.0)));
     }
 }

@@ -63,7 +63,7 @@ impl TrainedCritic {
         if let Some(dir) = &saved {
             critic.load_head(dir)?;
         }
-        let weights = adamw::Options { weight_decay: learner.weight_decay, ..adamw::Options::default() };
+        let weights = adamw::AdamWOptions { weight_decay: learner.weight_decay, ..adamw::AdamWOptions::default() };
         let mut optimizer = AdamW::new(critic.parameters(), weights)?;
         if let Some(dir) = &saved {
             optimizer.load_state(read_tensors(&dir.join(OPTIMIZER))?)?;
@@ -111,14 +111,14 @@ impl TrainedCritic {
             Ok((loss.f_mul_scalar(settings.weight)?, [loss.f_detach()?, clipped]))
         };
         self.optimizer.zero_grad();
-        let own = update.step_shared(optimizer, data, Some(&value_loss))?;
-        let [loss, clipped] = own.critic;
+        let policy_stats = update.step_shared(optimizer, data, Some(&value_loss))?;
+        let [loss, clipped] = policy_stats.critic;
         let mut stats = CriticStats { loss, clip_frac: clipped / count.max(1) as f64, ..CriticStats::default() };
-        if own.stepped {
+        if policy_stats.stepped {
             stats.grad_norm = self.optimizer.step(settings.lr, learner.max_grad_norm)?;
             stats.stepped = true;
         }
-        Ok((Some(own), stats))
+        Ok((Some(policy_stats), stats))
     }
 
     /// Writes the critic into the folder `trainer_state` of a checkpoint.

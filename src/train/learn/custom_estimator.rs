@@ -67,8 +67,8 @@ impl ScriptEstimator {
             Ok(results)
         })?;
         advantages.finite(steps).map_err(|error| {
-            let place = self.worker.broken_advantage("").place.unwrap_or_else(|| "the recipe".to_owned());
-            let hint = format!("the function `advantage` of {place} returned it: look for divisions by zero");
+            let location = self.worker.broken_advantage("").place.unwrap_or_else(|| "the recipe".to_owned());
+            let hint = format!("the function `advantage` of {location} returned it: look for divisions by zero");
             Error { hint: Some(hint), ..error }
         })?;
         self.check_repeatable()?;

@@ -56,17 +56,17 @@ fn with_generated(trajectory: &Trajectory) -> (Trajectory, Vec<bool>) {
     // Text generated after the last step is placed before it: the outcome belongs to the end.
     let last = trajectory.steps.len().saturating_sub(1);
     let mut fork = trajectory.fork.clone();
-    for (place, step) in trajectory.steps.iter().enumerate() {
-        let here = |exchange: &&ExternalCall| (exchange.step as usize).min(last) == place;
-        let own = trajectory.record.iter().filter(here);
+    for (index, step) in trajectory.steps.iter().enumerate() {
+        let here = |exchange: &&ExternalCall| (exchange.step as usize).min(last) == index;
+        let exchanges = trajectory.record.iter().filter(here);
         if let (Some(fork), Some(at)) = (&mut fork, trajectory.fork.as_ref().map(|fork| fork.step as usize)) {
             // A fork shares the text generated for its parent up to the reply at which they differ,
             // including the observation of that step.
             let shared =
-                own.clone().filter(|exchange| place < at || (place == at && exchange.at.starts_with("context")));
-            fork.step += if place <= at { shared.filter_map(read).count() as u32 } else { 0 };
+                exchanges.clone().filter(|exchange| index < at || (index == at && exchange.at.starts_with("context")));
+            fork.step += if index <= at { shared.filter_map(read).count() as u32 } else { 0 };
         }
-        steps.extend(own.filter_map(read));
+        steps.extend(exchanges.filter_map(read));
         generated.resize(steps.len(), true);
         steps.push(step.clone());
         generated.push(false);
@@ -135,14 +135,14 @@ mod tests {
     fn trained_texts_are_inserted_before_the_step_that_they_were_generated_for() {
         let record =
             vec![exchange(0, &[7], &[8], false), exchange(2, &[7, 7], &[6, 6], true), exchange(3, &[7], &[8], true)];
-        let own = [trajectory(record), trajectory(Vec::new())];
-        let trainable = with_generated_steps(&own);
+        let trajectories = [trajectory(record), trajectory(Vec::new())];
+        let trainable = with_generated_steps(&trajectories);
         let trained = trainable.trajectories();
         let prompts: Vec<&[u32]> = trained[0].steps.iter().map(|step| step.prompt_ids.as_slice()).collect();
         assert_eq!(prompts, [&[1][..], &[1, 2, 3], &[7, 7], &[7], &[9]]);
         assert_eq!(trained[0].steps[2].logprobs, [-0.6_f32, -0.6]);
-        assert_eq!(trained[0].total_reward().to_bits(), own[0].total_reward().to_bits());
-        assert_eq!(trained[1], own[1]);
+        assert_eq!(trained[0].total_reward().to_bits(), trajectories[0].total_reward().to_bits());
+        assert_eq!(trained[1], trajectories[1]);
         let rows = merge(&trained[0], 0).unwrap();
         assert_eq!(
             rows.iter().map(|row| row.ids.clone()).collect::<Vec<_>>(),
@@ -174,8 +174,8 @@ mod tests {
 
     #[test]
     fn nothing_is_copied_without_generated_texts() {
-        let own = [trajectory(vec![exchange(0, &[7], &[8], false)])];
-        let trainable = with_generated_steps(&own);
+        let trajectories = [trajectory(vec![exchange(0, &[7], &[8], false)])];
+        let trainable = with_generated_steps(&trajectories);
         assert!(matches!(trainable.trajectories, Cow::Borrowed(_)));
         assert_eq!(trainable.without_generated(vec![Some(vec![1.0])]), [Some(vec![1.0])]);
     }

@@ -18,12 +18,12 @@ enum Numbers<'a> {
 fn given_for<'a>(
     row: &StepRow,
     trainable: &Trainable<'_>,
-    given: &'a [GivenAdvantages],
+    overrides: &'a [GivenAdvantages],
     what: &str,
 ) -> Result<Option<Numbers<'a>>> {
     let trajectory = row.trajectory as usize;
     let wrong = |why: String| Err(Error::new(Kind::Usage, why).in_step(row.trajectory, row.step));
-    let steps = match given.get(trajectory) {
+    let steps = match overrides.get(trajectory) {
         None => return Ok(None),
         Some(GivenAdvantages::All(number)) => return Ok(Some(Numbers::All(*number))),
         Some(GivenAdvantages::Steps(steps)) => steps,
@@ -43,21 +43,25 @@ fn counts(row: &StepRow) -> bool {
 }
 
 /// Converts given advantages to the tokens of steps.
-pub(crate) fn advantages(rows: &[StepRow], trainable: &Trainable<'_>, given: &[GivenAdvantages]) -> Result<Advantages> {
-    let mut found = Advantages::none(rows);
-    for (place, row) in rows.iter().enumerate() {
-        let own = match given_for(row, trainable, given, "advantages")? {
+pub(crate) fn advantages(
+    rows: &[StepRow],
+    trainable: &Trainable<'_>,
+    overrides: &[GivenAdvantages],
+) -> Result<Advantages> {
+    let mut result = Advantages::none(rows);
+    for (index, row) in rows.iter().enumerate() {
+        let row_advantages = match given_for(row, trainable, overrides, "advantages")? {
             None => continue,
             Some(Numbers::All(advantage)) => vec![advantage; row.mask.len()],
             Some(Numbers::Tokens(tokens)) => tokens.to_vec(),
         };
-        found.counted[place] = counts(row);
-        if found.counted[place] {
-            found.advantages[place] = own;
+        result.counted[index] = counts(row);
+        if result.counted[index] {
+            result.advantages[index] = row_advantages;
         }
     }
-    found.share(rows);
-    Ok(found)
+    result.share(rows);
+    Ok(result)
 }
 
 /// Sets the critic's targets to the given returns: at each token, or at the first token of a step
@@ -66,27 +70,27 @@ pub(crate) fn put_returns(
     advantages: &mut Advantages,
     rows: &[StepRow],
     trainable: &Trainable<'_>,
-    given: &[GivenAdvantages],
+    overrides: &[GivenAdvantages],
 ) -> Result<()> {
-    let mut found = Advantages::none(rows);
-    for (place, row) in rows.iter().enumerate() {
-        let own = given_for(row, trainable, given, "returns")?.filter(|_| counts(row));
-        found.counted[place] = own.is_some();
-        match own {
+    let mut result = Advantages::none(rows);
+    for (index, row) in rows.iter().enumerate() {
+        let row_returns = given_for(row, trainable, overrides, "returns")?.filter(|_| counts(row));
+        result.counted[index] = row_returns.is_some();
+        match row_returns {
             None => {}
             Some(Numbers::Tokens(tokens)) => {
-                found.returns[place] = tokens.to_vec();
-                found.targets[place].clone_from(&row.mask);
+                result.returns[index] = tokens.to_vec();
+                result.targets[index].clone_from(&row.mask);
             }
             Some(Numbers::All(number)) => {
                 if let Some(first) = row.mask.iter().position(|sampled| *sampled) {
-                    found.returns[place][first] = number;
-                    found.targets[place][first] = true;
+                    result.returns[index][first] = number;
+                    result.targets[index][first] = true;
                 }
             }
         }
     }
-    found.share(rows);
-    (advantages.returns, advantages.targets) = (found.returns, found.targets);
+    result.share(rows);
+    (advantages.returns, advantages.targets) = (result.returns, result.targets);
     Ok(())
 }

@@ -24,12 +24,12 @@ pub(crate) fn compute_logprobs(
     let UpdateSettings { learner, objective, temperature, .. } = settings;
     let mut mismatch = SamplerMismatch::default();
     if learner.recompute_above > 0.0 {
-        let own = score(model, rows, temperature, learner.tokens_at_once())?;
-        let difference = largest_difference(rows, &own);
+        let logprobs = score(model, rows, temperature, learner.tokens_at_once())?;
+        let difference = largest_difference(rows, &logprobs);
         mismatch.measured = Some(difference);
         if difference > learner.recompute_above {
             mismatch.recomputed = true;
-            set_column(rows, own, |row| &mut row.logp_old);
+            set_column(rows, logprobs, |row| &mut row.logp_old);
             set_off_policy_weights(rows, objective)?;
         }
     }
@@ -54,9 +54,9 @@ fn set_off_policy_weights(rows: &mut [Row], objective: &Objective) -> Result<()>
     let mut places = Vec::new();
     let (mut ratios, mut sequence) = (Vec::new(), Vec::new());
     for (number, row) in rows.iter().enumerate() {
-        for place in (0..row.len()).filter(|&place| row.loss_mask[place]) {
-            places.push((number, place));
-            ratios.push(row.logp_old[place] - row.logprobs[place]);
+        for index in (0..row.len()).filter(|&index| row.loss_mask[index]) {
+            places.push((number, index));
+            ratios.push(row.logp_old[index] - row.logprobs[index]);
             sequence.push(row.trajectory as i64);
         }
     }
@@ -71,8 +71,8 @@ fn set_off_policy_weights(rows: &mut [Row], objective: &Objective) -> Result<()>
     for row in rows.iter_mut() {
         row.weights = vec![0.0; row.len()];
     }
-    for ((row, place), weight) in places.into_iter().zip(Vec::<f32>::try_from(weights)?) {
-        rows[row].weights[place] = weight;
+    for ((row, index), weight) in places.into_iter().zip(Vec::<f32>::try_from(weights)?) {
+        rows[row].weights[index] = weight;
     }
     Ok(())
 }
@@ -156,9 +156,9 @@ mod tests {
             set_off_policy_weights(&mut rows, &objective).unwrap();
             rows.map(|row| row.weights)
         };
-        let close = |found: &[Vec<f32>], want: [[f32; 2]; 2]| {
-            found.iter().zip(want).all(|(found, want)| {
-                found[0] == 0.0 && (found[1] - want[0]).abs() < 1e-5 && (found[2] - want[1]).abs() < 1e-5
+        let close = |actual: &[Vec<f32>], want: [[f32; 2]; 2]| {
+            actual.iter().zip(want).all(|(actual, want)| {
+                actual[0] == 0.0 && (actual[1] - want[0]).abs() < 1e-5 && (actual[2] - want[1]).abs() < 1e-5
             })
         };
         let (e, two) = (f32::exp, 2.0);

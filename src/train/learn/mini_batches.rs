@@ -54,18 +54,18 @@ impl<'a> MiniBatches<'a> {
     /// The rows with sampled tokens in a step, up to its end; other tokens of them are not trained.
     fn of_step(&self, step: u32) -> UpdateBatch {
         let rows = &self.batch.rows;
-        let here = |row: usize, place: usize| rows[row].loss_mask[place] && rows[row].steps[place] == step;
+        let here = |row: usize, index: usize| rows[row].loss_mask[index] && rows[row].steps[index] == step;
         let places: Vec<usize> = (0..rows.len()).filter(|&row| (0..rows[row].len()).any(|i| here(row, i))).collect();
         let mut part = self.batch.take(&places);
         for (row, &from) in part.rows.iter_mut().zip(&places) {
-            let end = (0..row.len()).rfind(|&place| here(from, place)).map_or(0, |last| last + 1);
+            let end = (0..row.len()).rfind(|&index| here(from, index)).map_or(0, |last| last + 1);
             row.ids.truncate(end);
             row.steps.truncate(end);
             row.logprobs.truncate(end);
-            row.loss_mask = (0..end).map(|place| here(from, place)).collect();
+            row.loss_mask = (0..end).map(|index| here(from, index)).collect();
             let factor = self.factors.get(&row.trajectory).copied().unwrap_or(1.0);
-            for (place, advantage) in row.advantages.iter_mut().enumerate() {
-                *advantage *= if place < end && row.loss_mask[place] { factor } else { 0.0 };
+            for (index, advantage) in row.advantages.iter_mut().enumerate() {
+                *advantage *= if index < end && row.loss_mask[index] { factor } else { 0.0 };
             }
         }
         part
@@ -84,8 +84,8 @@ impl<'a> MiniBatches<'a> {
         for (number, row) in part.rows.iter().enumerate() {
             let before = if row.logp_old.is_empty() { &row.logprobs } else { &row.logp_old };
             let (sum, count) = sums.entry(row.trajectory).or_default();
-            for place in (0..row.len()).filter(|&place| row.loss_mask[place]) {
-                *sum += f64::from(now[number][place] - before[place]);
+            for index in (0..row.len()).filter(|&index| row.loss_mask[index]) {
+                *sum += f64::from(now[number][index] - before[index]);
                 *count += 1.0;
             }
         }

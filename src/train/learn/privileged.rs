@@ -68,8 +68,9 @@ pub(crate) fn prefixes(
 /// of the acting step that it belongs to.
 fn texts(trajectory: &Trajectory) -> Vec<&str> {
     let steps = &trajectory.steps;
-    let own = |place: usize| steps[place..].iter().find_map(|step| step.privileged.as_deref()).unwrap_or_default();
-    let mut all: Vec<&str> = (0..steps.len()).map(own).collect();
+    let text_from =
+        |index: usize| steps[index..].iter().find_map(|step| step.privileged.as_deref()).unwrap_or_default();
+    let mut all: Vec<&str> = (0..steps.len()).map(text_from).collect();
     all.extend(steps.last().and_then(|last| last.next_privileged.as_deref()));
     all
 }
@@ -106,17 +107,17 @@ fn fill(template: &str, row: &Value) -> Result<String> {
 
 /// Rows for the critic, and the parts of the given rows that they contain.
 #[derive(Debug)]
-pub(crate) struct Shown {
+pub(crate) struct CriticRows {
     pub(crate) rows: Vec<Row>,
     /// For each: the given row, and the number of tokens before it.
     origins: Vec<(usize, usize)>,
 }
 
-impl Shown {
+impl CriticRows {
     /// The given row, and the position in it, of a token of a row for the critic.
-    pub(crate) fn place(&self, row: usize, place: usize) -> (usize, usize) {
+    pub(crate) fn place(&self, row: usize, index: usize) -> (usize, usize) {
         let (of, more) = self.origins[row];
-        (of, place - more)
+        (of, index - more)
     }
 }
 
@@ -125,38 +126,38 @@ impl Shown {
 ///
 /// # Errors
 /// `Kind::Data` for a row that the prefix makes too long.
-pub(crate) fn shown(rows: &[Row], prefixes: &Prefixes, longest: usize) -> Result<Shown> {
-    let mut shown = Shown { rows: Vec::with_capacity(rows.len()), origins: Vec::with_capacity(rows.len()) };
-    for (place, row) in rows.iter().enumerate() {
+pub(crate) fn shown(rows: &[Row], prefixes: &Prefixes, longest: usize) -> Result<CriticRows> {
+    let mut shown = CriticRows { rows: Vec::with_capacity(rows.len()), origins: Vec::with_capacity(rows.len()) };
+    for (index, row) in rows.iter().enumerate() {
         let runs = runs(row, prefixes);
         for (number, run) in runs.iter().enumerate() {
             let begin = if number == 0 { 0 } else { runs[number - 1].end };
             let end = if number + 1 == runs.len() { row.len() } else { run.end };
             shown.rows.push(after_prefix(row, run.prefix, begin..end, longest)?);
-            shown.origins.push((place, run.prefix.len()));
+            shown.origins.push((index, run.prefix.len()));
         }
     }
     Ok(shown)
 }
 
 /// Consecutive sampled tokens of a row with the same prefix.
-struct Run<'a> {
+struct PrefixRun<'a> {
     prefix: &'a [u32],
     /// The index after the last of them.
     end: usize,
 }
 
-fn runs<'a>(row: &Row, prefixes: &'a Prefixes) -> Vec<Run<'a>> {
-    let of = |place: usize| prefixes.at(row.trajectory, row.steps[place]);
-    let mut runs: Vec<Run<'a>> = Vec::new();
-    for place in (0..row.len()).filter(|&place| row.loss_mask[place]) {
+fn runs<'a>(row: &Row, prefixes: &'a Prefixes) -> Vec<PrefixRun<'a>> {
+    let of = |index: usize| prefixes.at(row.trajectory, row.steps[index]);
+    let mut runs: Vec<PrefixRun<'a>> = Vec::new();
+    for index in (0..row.len()).filter(|&index| row.loss_mask[index]) {
         match runs.last_mut() {
-            Some(run) if run.prefix == of(place) => run.end = place + 1,
-            _ => runs.push(Run { prefix: of(place), end: place + 1 }),
+            Some(run) if run.prefix == of(index) => run.end = index + 1,
+            _ => runs.push(PrefixRun { prefix: of(index), end: index + 1 }),
         }
     }
     if runs.is_empty() && !row.is_empty() {
-        runs.push(Run { prefix: of(0), end: row.len() });
+        runs.push(PrefixRun { prefix: of(0), end: row.len() });
     }
     runs
 }
@@ -170,8 +171,8 @@ fn shifted<T: Clone>(column: &[T], fill: T, more: usize, end: usize) -> Vec<T> {
 }
 
 /// A row up to the end of `own` after a prefix; only the tokens of `own` are trained.
-fn after_prefix(row: &Row, prefix: &[u32], own: std::ops::Range<usize>, longest: usize) -> Result<Row> {
-    let (more, end, first) = (prefix.len(), own.end, row.steps.first().copied().unwrap_or(0));
+fn after_prefix(row: &Row, prefix: &[u32], tokens: std::ops::Range<usize>, longest: usize) -> Result<Row> {
+    let (more, end, first) = (prefix.len(), tokens.end, row.steps.first().copied().unwrap_or(0));
     if more > 0 && more + end > longest {
         let message = format!(
             "the critic reads {more} tokens of trainer.critic.privileged before a row of {end}, and the limit of its model is {longest}"
@@ -180,7 +181,7 @@ fn after_prefix(row: &Row, prefix: &[u32], own: std::ops::Range<usize>, longest:
             .in_trajectories(vec![row.trajectory as u64], None)
             .hint("lower policy.max_context, or shorten the text for the critic"));
     }
-    let counts = |place: usize| own.contains(&place) && row.loss_mask[place];
+    let counts = |index: usize| tokens.contains(&index) && row.loss_mask[index];
     let mut targets = shifted(&row.targets, false, more, end);
     let loss_mask: Vec<bool> = std::iter::repeat_n(false, more).chain((0..end).map(counts)).collect();
     targets.iter_mut().zip(&loss_mask).for_each(|(target, counts)| *target &= *counts);
@@ -235,13 +236,22 @@ mod tests {
     fn privileged_text_shifts_rows_and_targets() {
         let rows = [row(0), row(1)];
         let prefixes = Prefixes { of: vec![vec![vec![1, 2]], vec![vec![]]] };
-        let own = shown(&rows, &prefixes, 5).unwrap();
-        assert_eq!((own.rows[0].ids.clone(), own.rows[1].ids.clone()), (vec![1, 2, 7, 8, 9], vec![7, 8, 9]));
-        assert_eq!(own.rows[0].loss_mask, [false, false, false, true, true]);
-        assert_eq!((own.rows[0].steps.clone(), own.rows[0].len()), (vec![4, 4, 4, 4, 5], own.rows[0].logprobs.len()));
-        assert_eq!((own.rows[0].returns[3], own.rows[1].returns[1], target_count(&own.rows)), (3.0, 3.0, 4));
-        assert!(own.rows[0].targets[3] && !own.rows[0].targets[1]);
-        assert_eq!(own.rows[0].values, [0.0, 0.0, 0.0, 0.5, 0.25]);
+        let critic_rows = shown(&rows, &prefixes, 5).unwrap();
+        assert_eq!(
+            (critic_rows.rows[0].ids.clone(), critic_rows.rows[1].ids.clone()),
+            (vec![1, 2, 7, 8, 9], vec![7, 8, 9])
+        );
+        assert_eq!(critic_rows.rows[0].loss_mask, [false, false, false, true, true]);
+        assert_eq!(
+            (critic_rows.rows[0].steps.clone(), critic_rows.rows[0].len()),
+            (vec![4, 4, 4, 4, 5], critic_rows.rows[0].logprobs.len())
+        );
+        assert_eq!(
+            (critic_rows.rows[0].returns[3], critic_rows.rows[1].returns[1], target_count(&critic_rows.rows)),
+            (3.0, 3.0, 4)
+        );
+        assert!(critic_rows.rows[0].targets[3] && !critic_rows.rows[0].targets[1]);
+        assert_eq!(critic_rows.rows[0].values, [0.0, 0.0, 0.0, 0.5, 0.25]);
         assert!(shown(&rows, &prefixes, 4).unwrap_err().message.contains("2 tokens"));
     }
 
@@ -251,15 +261,18 @@ mod tests {
         let steps = |of: &[&[u32]]| Prefixes { of: vec![of.iter().map(|ids| ids.to_vec()).collect()] };
         // Steps 4 and 5 have prefixes of their own; steps 0 to 3 are not in this row.
         let prefixes = steps(&[&[], &[], &[], &[], &[1, 2], &[3]]);
-        let own = shown(&rows, &prefixes, 5).unwrap();
+        let critic_rows = shown(&rows, &prefixes, 5).unwrap();
         assert_eq!(
-            own.rows.iter().map(|row| row.ids.clone()).collect::<Vec<_>>(),
+            critic_rows.rows.iter().map(|row| row.ids.clone()).collect::<Vec<_>>(),
             [vec![1, 2, 7, 8], vec![3, 7, 8, 9]]
         );
-        assert_eq!(own.rows[0].loss_mask, [false, false, false, true]);
-        assert_eq!(own.rows[1].loss_mask, [false, false, false, true]);
-        assert_eq!((own.place(0, 3), own.place(1, 3)), ((0, 1), (0, 2)));
-        assert_eq!((own.rows[0].returns[3], own.rows[1].returns[3], target_count(&own.rows)), (3.0, 5.0, 2));
+        assert_eq!(critic_rows.rows[0].loss_mask, [false, false, false, true]);
+        assert_eq!(critic_rows.rows[1].loss_mask, [false, false, false, true]);
+        assert_eq!((critic_rows.place(0, 3), critic_rows.place(1, 3)), ((0, 1), (0, 2)));
+        assert_eq!(
+            (critic_rows.rows[0].returns[3], critic_rows.rows[1].returns[3], target_count(&critic_rows.rows)),
+            (3.0, 5.0, 2)
+        );
         // Steps with equal texts, such as those of a template, are computed together.
         let same = shown(&rows, &steps(&[&[6][..]; 6]), 5).unwrap();
         assert_eq!(same.rows, shown(&rows, &steps(&[&[6][..]]), 5).unwrap().rows);

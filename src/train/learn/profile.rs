@@ -24,7 +24,7 @@ const ROWS: usize = 40;
 
 /// The profile of the next micro-batch of this thread.
 #[derive(Debug, Default)]
-enum State {
+enum ProfileState {
     #[default]
     Off,
     /// The trace is to be written here.
@@ -34,7 +34,7 @@ enum State {
 }
 
 thread_local! {
-    static STATE: RefCell<State> = RefCell::default();
+    static STATE: RefCell<ProfileState> = RefCell::default();
 }
 
 /// Ends the profile of a micro-batch when dropped.
@@ -43,9 +43,9 @@ pub(crate) struct MicroBatchProfile;
 /// Starts the profile of a micro-batch, if it is the first after [`RunProfile::begin`].
 pub(crate) fn micro_batch(device: Device) -> Result<Option<MicroBatchProfile>> {
     STATE.with_borrow_mut(|state| match std::mem::take(state) {
-        State::Armed(path) => {
+        ProfileState::Armed(path) => {
             start_profile(device)?;
-            *state = State::Running(path);
+            *state = ProfileState::Running(path);
             Ok(Some(MicroBatchProfile))
         }
         other => {
@@ -58,8 +58,8 @@ pub(crate) fn micro_batch(device: Device) -> Result<Option<MicroBatchProfile>> {
 impl Drop for MicroBatchProfile {
     fn drop(&mut self) {
         STATE.with_borrow_mut(|state| {
-            if let State::Running(path) = std::mem::take(state) {
-                *state = State::Done(stop_profile(&path));
+            if let ProfileState::Running(path) = std::mem::take(state) {
+                *state = ProfileState::Done(stop_profile(&path));
             }
         });
     }
@@ -82,7 +82,7 @@ impl RunProfile {
         std::fs::create_dir_all(&self.dir)
             .map_err(|error| Error::io(Kind::Store, "make the directory", &self.dir, &error))?;
         engine.profile_steps(STEPS, self.dir.join("decode.json"));
-        STATE.set(State::Armed(self.dir.join("update.json")));
+        STATE.set(ProfileState::Armed(self.dir.join("update.json")));
         Ok(())
     }
 
@@ -96,8 +96,8 @@ impl RunProfile {
     /// After the update of the step: writes the tables.
     pub(crate) fn end(self, reporter: &Reporter) -> Result<()> {
         let update = match STATE.take() {
-            State::Done(result) => Some(result?),
-            State::Off | State::Armed(_) | State::Running(_) => None,
+            ProfileState::Done(result) => Some(result?),
+            ProfileState::Off | ProfileState::Armed(_) | ProfileState::Running(_) => None,
         };
         let mut text = "# Profile of the first step\n".to_owned();
         let (count, decode) = self.decode.as_ref().map_or((STEPS, None), |(count, all)| (*count, Some(&all[..])));
@@ -119,14 +119,14 @@ fn section(text: &mut String, title: &str, all: Option<&[OperationTime]>) {
         return;
     };
     for (on_device, what) in [(false, "host"), (true, "device")] {
-        let own: Vec<&OperationTime> = all.iter().filter(|it| it.on_device == on_device).collect();
-        if own.is_empty() {
+        let operations: Vec<&OperationTime> = all.iter().filter(|it| it.on_device == on_device).collect();
+        if operations.is_empty() {
             continue;
         }
-        let (count, seconds) = own.iter().fold((0, 0.0), |(n, s), it| (n + it.count, s + it.seconds));
+        let (count, seconds) = operations.iter().fold((0, 0.0), |(n, s), it| (n + it.count, s + it.seconds));
         let _ = writeln!(text, "| {what}: operation | count | ms |\n|---|---|---|");
         let _ = writeln!(text, "| all | {count} | {:.3} |", seconds * 1e3);
-        for OperationTime { name, count, seconds, .. } in own.iter().take(ROWS) {
+        for OperationTime { name, count, seconds, .. } in operations.iter().take(ROWS) {
             let name: String = name.replace('|', "/").chars().take(80).collect();
             let _ = writeln!(text, "| {name} | {count} | {:.3} |", seconds * 1e3);
         }

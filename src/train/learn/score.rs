@@ -46,8 +46,8 @@ pub(crate) fn score(model: &Model, rows: &[Row], temperature: f64, tokens_per_ba
         let chunk = logprobs_at_once(model.config.vocab_size, model.device());
         let support = batch.support.as_ref();
         let (logp, _) = model.logprobs_among(&hidden, &batch.targets, support, temperature, chunk)?;
-        for (&(row, place), logp) in batch.tokens.iter().zip(Vec::<f32>::try_from(logp)?) {
-            scores[row][place] = logp;
+        for (&(row, index), logp) in batch.tokens.iter().zip(Vec::<f32>::try_from(logp)?) {
+            scores[row][index] = logp;
         }
     }
     Ok(scores)
@@ -62,7 +62,7 @@ pub(crate) fn sum_pi_squared(
     tokens_per_batch: usize,
 ) -> Result<Vec<Vec<f32>>> {
     let _guard = no_grad_guard();
-    let mut found: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
+    let mut sums: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
     for members in micro_batches(rows, tokens_per_batch) {
         let batch = MicroBatch::new(rows, &members, model.config.vocab_size, model.device())?;
         let hidden = model.forward(&packed(&batch))?.f_index_select(0, &batch.predict)?;
@@ -72,20 +72,20 @@ pub(crate) fn sum_pi_squared(
             let logits = model.logits(&chunk)?.f_to_kind(Dtype::Float)?.f_div_scalar(temperature)?;
             let probabilities = logits.f_softmax(-1, Dtype::Float)?;
             let squares = probabilities.f_square()?.f_sum_dim_intlist([-1_i64].as_slice(), false, Dtype::Float)?;
-            for (i, (&(row, place), whole)) in places.iter().zip(Vec::<f32>::try_from(squares)?).enumerate() {
-                let support: Vec<i64> = rows[row].support.of(place).iter().map(|&id| i64::from(id)).collect();
-                found[row][place] = if support.is_empty() {
+            for (i, (&(row, index), whole)) in places.iter().zip(Vec::<f32>::try_from(squares)?).enumerate() {
+                let support: Vec<i64> = rows[row].support.of(index).iter().map(|&id| i64::from(id)).collect();
+                sums[row][index] = if support.is_empty() {
                     whole
                 } else {
                     let ids = upload(&Tensor::f_from_slice(&support)?, model.device())?;
-                    let own = probabilities.f_get(i as i64)?.f_index_select(0, &ids)?;
-                    let (sum, squares) = (own.f_sum(Dtype::Double)?, own.f_square()?.f_sum(Dtype::Double)?);
+                    let chosen = probabilities.f_get(i as i64)?.f_index_select(0, &ids)?;
+                    let (sum, squares) = (chosen.f_sum(Dtype::Double)?, chosen.f_square()?.f_sum(Dtype::Double)?);
                     (f64::try_from(squares)? / f64::try_from(sum)?.powi(2)) as f32
                 };
             }
         }
     }
-    Ok(found)
+    Ok(sums)
 }
 
 /// The largest difference of scores at sampled tokens.
@@ -200,11 +200,11 @@ mod tests {
             let rows: Vec<Row> = ids.iter().map(|&id| row(id, &among)).collect();
             for temperature in [1.0, 0.7] {
                 let logp = score(&model, &rows, temperature, 4096).unwrap();
-                let sum: f32 = logp.iter().map(|own| own[2].exp()).sum();
-                let want: f32 = logp.iter().map(|own| (2.0 * own[2]).exp()).sum();
-                let found = sum_pi_squared(&model, &rows[..1], temperature, 4096).unwrap();
-                assert!((sum - 1.0).abs() < 1e-4 && (found[0][2] - want).abs() < 1e-5, "{found:?} {want}");
-                assert_eq!(found[0][..2], [0.0, 0.0]);
+                let sum: f32 = logp.iter().map(|logps| logps[2].exp()).sum();
+                let want: f32 = logp.iter().map(|logps| (2.0 * logps[2]).exp()).sum();
+                let sums = sum_pi_squared(&model, &rows[..1], temperature, 4096).unwrap();
+                assert!((sum - 1.0).abs() < 1e-4 && (sums[0][2] - want).abs() < 1e-5, "{sums:?} {want}");
+                assert_eq!(sums[0][..2], [0.0, 0.0]);
             }
         }
     }

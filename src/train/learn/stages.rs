@@ -91,21 +91,21 @@ pub(crate) fn advantage_config<'a>(
 ) -> Result<AdvantageConfig<'a>> {
     let shaping = policy.shaping(settings.objective);
     let source = match (settings.advantages, &settings.objective.estimator) {
-        (Some(given), _) => AdvantageSource::Given(given, trainable),
+        (Some(advantages), _) => AdvantageSource::Given(advantages, trainable),
         (None, Some(estimator)) => AdvantageSource::Estimator(estimator),
         (None, None) => {
-            let own = match policy.custom_estimator.take().filter(|own| !own.needs_replacement()) {
-                Some(own) => own,
+            let worker = match policy.custom_estimator.take().filter(|worker| !worker.needs_replacement()) {
+                Some(worker) => worker,
                 None => ScriptEstimator::new(script, policy.critic.is_some())?,
             };
-            AdvantageSource::Script(policy.custom_estimator.insert(own))
+            AdvantageSource::Script(policy.custom_estimator.insert(worker))
         }
     };
     Ok(AdvantageConfig {
         source,
         shaping,
         returns: &mut policy.returns,
-        given_returns: settings.returns.map(|given| (given, trainable)),
+        given_returns: settings.returns.map(|advantages| (advantages, trainable)),
         on_nan: settings.learner.on_nan,
     })
 }
@@ -131,18 +131,20 @@ pub fn compute_advantages(
 ) -> Result<AdvantageBatch> {
     let AdvantageConfig { source, shaping, returns, given_returns, on_nan } = config;
     let returns_before = *returns;
-    let found = steps.shape_rewards(&shaping, returns, trajectories).and_then(|()| {
-        let mut found = match source {
+    let result = steps.shape_rewards(&shaping, returns, trajectories).and_then(|()| {
+        let mut result = match source {
             AdvantageSource::Estimator(estimator) => estimator.estimate(&steps.rows, false)?,
             AdvantageSource::Script(function) => function.estimate(&steps.rows, trajectories)?,
-            AdvantageSource::Given(given, trainable) => given_advantages::advantages(&steps.rows, trainable, given)?,
+            AdvantageSource::Given(advantages, trainable) => {
+                given_advantages::advantages(&steps.rows, trainable, advantages)?
+            }
         };
-        if let Some((given, trainable)) = given_returns {
-            given_advantages::put_returns(&mut found, &steps.rows, trainable, given)?;
+        if let Some((advantages, trainable)) = given_returns {
+            given_advantages::put_returns(&mut result, &steps.rows, trainable, advantages)?;
         }
-        Ok(found)
+        Ok(result)
     });
-    let batch = AdvantageBatch::new(steps, found, on_nan, trajectories);
+    let batch = AdvantageBatch::new(steps, result, on_nan, trajectories);
     if batch.is_err() {
         *returns = returns_before;
     }
@@ -177,9 +179,11 @@ pub(crate) fn update_weights(
             let done = match &mut policy.critic {
                 Some(critic) => {
                     let policy = policy_learns.then_some((&update, &mut policy.optimizer));
-                    critic.update(policy, update.model, &part, learner).map(|(own, critic)| (own, Some(critic)))
+                    critic
+                        .update(policy, update.model, &part, learner)
+                        .map(|(update_stats, critic)| (update_stats, Some(critic)))
                 }
-                None => update.step(&mut policy.optimizer, &part).map(|own| (Some(own), None)),
+                None => update.step(&mut policy.optimizer, &part).map(|update_stats| (Some(update_stats), None)),
             };
             let (policy_stats, critic_stats) = done.map_err(|error| with_trajectory_ids(error, trajectories))?;
             let skipped = policy_stats.as_ref().and_then(|stats| stats.skipped.as_ref());

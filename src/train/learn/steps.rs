@@ -64,8 +64,8 @@ impl Steps {
 
     /// The last step of a trajectory, if it has any.
     pub(crate) fn last(&mut self, trajectory: usize) -> Option<&mut StepRow> {
-        let place = self.of_trajectory(trajectory).next_back()?;
-        self.rows.get_mut(place)
+        let index = self.of_trajectory(trajectory).next_back()?;
+        self.rows.get_mut(index)
     }
 
     /// Sets the anchor of every step: the newest observation, which is the text that its prompt
@@ -73,9 +73,9 @@ impl Steps {
     pub(crate) fn set_anchors(&mut self, trajectories: &[Trajectory], renderer: &Renderer) {
         for (index, trajectory) in trajectories.iter().enumerate() {
             let mut seen: Vec<u32> = Vec::new();
-            for (place, step) in self.of_trajectory(index).zip(&trajectory.steps) {
+            for (position, step) in self.of_trajectory(index).zip(&trajectory.steps) {
                 let new = step.prompt_ids.strip_prefix(seen.as_slice()).unwrap_or(&step.prompt_ids);
-                self.rows[place].anchor = Some(renderer.tokenizer().decode(new, false));
+                self.rows[position].anchor = Some(renderer.tokenizer().decode(new, false));
                 seen = [step.prompt_ids.as_slice(), &step.response_ids].concat();
             }
         }
@@ -100,19 +100,19 @@ impl Steps {
         let mut kinds: Vec<&Value> = Vec::new();
         for (index, trajectory) in trajectories.iter().enumerate() {
             let columns = ["tag", "data_source"].into_iter().filter_map(|name| trajectory.task.get(name));
-            let Some(own) = columns.into_iter().find(|value| !value.is_null()) else {
+            let Some(tag) = columns.into_iter().find(|value| !value.is_null()) else {
                 let message =
                     "trainer.shaping.normalize compares tasks of one kind (\"inductive\"), and a row has no `tag`";
                 return Err(Error::new(Kind::Data, message)
                     .at(format!("training row {}", trajectory.task_index + 1))
                     .hint("give every row a column `tag`, or compare by \"state\" or \"batch\""));
             };
-            let number = kinds.iter().position(|kind| *kind == own).unwrap_or_else(|| {
-                kinds.push(own);
+            let number = kinds.iter().position(|kind| *kind == tag).unwrap_or_else(|| {
+                kinds.push(tag);
                 kinds.len() - 1
             });
-            for place in self.of_trajectory(index) {
-                self.rows[place].tag = number as u64;
+            for row in self.of_trajectory(index) {
+                self.rows[row].tag = number as u64;
             }
         }
         Ok(())
@@ -122,11 +122,11 @@ impl Steps {
     /// which are shaped separately.
     fn set_process_rewards(&mut self, trajectories: &[Trajectory]) {
         for (index, trajectory) in trajectories.iter().enumerate() {
-            for (place, step) in self.of_trajectory(index).zip(&trajectory.steps) {
+            for (position, step) in self.of_trajectory(index).zip(&trajectory.steps) {
                 let earned = step.tools.iter().map(|tool| tool.reward).sum::<f64>();
                 if earned != 0.0 {
-                    self.rows[place].rewards = vec![step.reward - earned];
-                    self.rows[place].process = vec![earned];
+                    self.rows[position].rewards = vec![step.reward - earned];
+                    self.rows[position].process = vec![earned];
                 }
             }
         }
@@ -165,11 +165,11 @@ impl Steps {
         let batch = Batch::new(&self.rows, false)?;
         let rewards: Vec<Vec<f64>> =
             batch.counted().map(|path| batch.steps(path).map(StepRow::reward).collect()).collect();
-        let own = returns.filter(|own| own.gamma.to_bits() == gamma.to_bits());
-        let mut own = own.unwrap_or_else(|| ReturnScale::new(gamma));
-        own.update(&rewards);
-        *returns = Some(own);
-        Ok(Shaping { scale: Some(own.factor()), ..shaping.clone() })
+        let scale = returns.filter(|scale| scale.gamma.to_bits() == gamma.to_bits());
+        let mut scale = scale.unwrap_or_else(|| ReturnScale::new(gamma));
+        scale.update(&rewards);
+        *returns = Some(scale);
+        Ok(Shaping { scale: Some(scale.factor()), ..shaping.clone() })
     }
 
     /// Copies the columns of the training rows to the steps that their tokens belong to.
@@ -193,22 +193,22 @@ impl Steps {
         }
         let mut last = None;
         for (row, numbers) in rows.iter().map(|row| (row, column(row))) {
-            for place in (0..row.len()).filter(|&place| row.loss_mask[place]) {
-                let step = self.first[row.trajectory] + row.steps[place] as usize;
+            for index in (0..row.len()).filter(|&index| row.loss_mask[index]) {
+                let step = self.first[row.trajectory] + row.steps[index] as usize;
                 let list = field(&mut self.rows[step]);
                 if last != Some(step) {
                     list.clear();
                     last = Some(step);
                 }
-                list.push(f64::from(numbers[place]));
+                list.push(f64::from(numbers[index]));
             }
         }
         // Shared steps have tokens only in the rows of the trajectory that sampled them.
-        for place in 0..self.rows.len() {
-            let StepRow { shared, step, .. } = self.rows[place];
+        for index in 0..self.rows.len() {
+            let StepRow { shared, step, .. } = self.rows[index];
             if let Some(sampler) = shared {
                 let sampled = field(&mut self.rows[self.first[sampler as usize] + step as usize]).clone();
-                *field(&mut self.rows[place]) = sampled;
+                *field(&mut self.rows[index]) = sampled;
             }
         }
     }

@@ -84,7 +84,7 @@ pub struct UpdateStats {
 /// The value loss of a critic that shares the policy's trunk: a function of the hidden states `[T,
 /// E]` and the batch. The results are the loss, and the loss without its weight and the number of
 /// clipped values for [`UpdateStats::critic`].
-pub(crate) type Shared<'a> = &'a dyn Fn(&Tensor, &MicroBatch) -> Result<(Tensor, [Tensor; 2])>;
+pub(crate) type SharedTrunkLoss<'a> = &'a dyn Fn(&Tensor, &MicroBatch) -> Result<(Tensor, [Tensor; 2])>;
 
 /// The micro-batches of an update whose operations are queued.
 struct Queued {
@@ -130,7 +130,7 @@ impl Update<'_> {
         &self,
         optimizer: &mut AdamW,
         data: &UpdateBatch,
-        shared: Option<Shared<'_>>,
+        shared: Option<SharedTrunkLoss<'_>>,
     ) -> Result<UpdateStats> {
         optimizer.zero_grad();
         let mut stats = UpdateStats::default();
@@ -160,7 +160,7 @@ impl Update<'_> {
         &self,
         optimizer: &mut AdamW,
         data: &UpdateBatch,
-        shared: Option<Shared<'_>>,
+        shared: Option<SharedTrunkLoss<'_>>,
         stats: &mut UpdateStats,
     ) -> Result<()> {
         let queued = self.queue(optimizer, data, shared, stats)?;
@@ -173,7 +173,7 @@ impl Update<'_> {
         &self,
         optimizer: &mut AdamW,
         data: &UpdateBatch,
-        shared: Option<Shared<'_>>,
+        shared: Option<SharedTrunkLoss<'_>>,
         stats: &mut UpdateStats,
     ) -> Result<Queued> {
         let mut objective = self.objective.policy.clone();
@@ -232,18 +232,18 @@ impl Update<'_> {
                 let of_token: Vec<i64> = batch.tokens.iter().map(|&(row, _)| groups[row] as i64).collect();
                 group = Some(upload(&Tensor::f_from_slice(&of_token)?, device)?);
             }
-            let groups = if graph.is_some() { groups.iter().max().map_or(0, |&most| most as i64 + 1) } else { 0 };
+            let groups = if graph.is_some() { groups.iter().max().map_or(0, |&highest| highest as i64 + 1) } else { 0 };
             let inputs = Inputs { sequences: batch.sequences.max(groups), ..inputs };
             let rewards = batch.column(rows, |row| &row.rewards)?;
             let (group, rewards) = (group.as_ref(), rewards.as_ref());
             let tokens = custom::Tokens { inputs, group, rewards, units: units.as_ref() };
-            let (computed, own) = objective.share(&tokens, &denominators)?;
-            of_graph.extend(own);
+            let (computed, share) = objective.share(&tokens, &denominators)?;
+            of_graph.extend(share);
             let mut loss = computed.loss;
             let mut of_critic = None;
             if let Some(value_loss) = shared {
-                let (own, numbers) = value_loss(hidden, &batch)?;
-                loss = loss.f_add(&own)?;
+                let (share, numbers) = value_loss(hidden, &batch)?;
+                loss = loss.f_add(&share)?;
                 of_critic = Some(numbers);
             }
             pass.backward(&loss)?;
@@ -264,8 +264,8 @@ impl Update<'_> {
             let none = || Tensor::f_zeros([RatioSums::NUMBERS as i64], (Dtype::Double, device));
             numbers.extend(sums.map_or_else(none, |sums| Ok(sums.shallow_clone()))?.f_unbind(0)?);
             numbers.extend(of_critic.into_iter().flatten());
-            if let Some(own) = of_graph.last_mut() {
-                numbers.append(&mut own.on_device);
+            if let Some(share) = of_graph.last_mut() {
+                numbers.append(&mut share.on_device);
             }
         }
         Ok(Queued { micro_batches, numbers, ratio_tokens, has_kl, of_graph })
@@ -279,16 +279,16 @@ impl Update<'_> {
         let (mut entropy, mut pulls, mut kl_sum) = (0.0, (0.0, 0.0), None);
         let numbers = native::read_numbers(&queued.numbers)?;
         let each = numbers.chunks((numbers.len() / micro_batches.len().max(1)).max(1));
-        for (place, (own, members)) in each.zip(micro_batches).enumerate() {
-            let &[loss, entropy_sum, mismatch, largest, sum, kl, ref own @ ..] = own else { continue };
-            let (ratios, own) = own.split_at(RatioSums::NUMBERS);
-            let (of_critic, own) = own.split_at(if shared { 2 } else { 0 });
+        for (index, (measures, members)) in each.zip(micro_batches).enumerate() {
+            let &[loss, entropy_sum, mismatch, largest, sum, kl, ref measures @ ..] = measures else { continue };
+            let (ratios, measures) = measures.split_at(RatioSums::NUMBERS);
+            let (of_critic, measures) = measures.split_at(if shared { 2 } else { 0 });
             let here = |error: Error| error.in_trajectories(trajectories_of(rows, members), None);
             if let &[value, clipped] = of_critic {
                 stats.critic = [stats.critic[0] + finite(value).map_err(here)?, stats.critic[1] + clipped];
             }
-            if let (Some(graph), Some(numbers)) = (graph, of_graph.get(place)) {
-                let logged = numbers.read(graph, loss.is_finite(), own).map_err(here)?;
+            if let (Some(graph), Some(numbers)) = (graph, of_graph.get(index)) {
+                let logged = numbers.read(graph, loss.is_finite(), measures).map_err(here)?;
                 for ((name, _), value) in graph.logged.iter().zip(logged) {
                     stats.logged.entry(name.clone()).or_default().add(value);
                 }
@@ -306,7 +306,7 @@ impl Update<'_> {
             if queued.has_kl {
                 kl_sum = Some(kl_sum.unwrap_or(0.0) + kl);
             }
-            stats.ratios.add(&RatioStats::from_sums(ratio_tokens[place], ratios));
+            stats.ratios.add(&RatioStats::from_sums(ratio_tokens[index], ratios));
         }
         stats.entropy = entropy / stats.sampled.max(1) as f64;
         stats.kl = kl_sum.map(|sum| sum / stats.sampled.max(1) as f64);
@@ -331,16 +331,16 @@ impl Update<'_> {
         active.sort_by_key(|&row| unit(row));
         let (mut load, mut last) = (0, None);
         for row in active {
-            let own = &data.rows[row];
+            let candidate = &data.rows[row];
             let same = last == Some(unit(row));
-            if !same && (batches.is_empty() || load + own.len() > budget) {
+            if !same && (batches.is_empty() || load + candidate.len() > budget) {
                 batches.push(Vec::new());
                 load = 0;
             }
             if let Some(batch) = batches.last_mut() {
                 batch.push(row);
             }
-            load += own.len();
+            load += candidate.len();
             last = Some(unit(row));
         }
         batches
@@ -359,7 +359,7 @@ impl Update<'_> {
         let members: Vec<usize> = (0..rows.len()).collect();
         let batch = MicroBatch::new(rows, &members, self.model.config.vocab_size, self.model.device())?;
         let old = batch.column(rows, |row| &row.logp_old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
-        let logp: Vec<f32> = batch.tokens.iter().map(|&(row, place)| logp[row][place]).collect();
+        let logp: Vec<f32> = batch.tokens.iter().map(|&(row, index)| logp[row][index]).collect();
         let inputs = Inputs {
             logp: &upload(&Tensor::f_from_slice(&logp)?, self.model.device())?,
             logp_old: &old,
@@ -387,8 +387,8 @@ fn chosen_among(chosen: &BTreeSet<(usize, usize)>, batch: &MicroBatch) -> Result
 /// Warns that an optimiser step was skipped, with the reason.
 pub(crate) fn report_skipped(reporter: &Reporter, step: u64, why: Option<&Error>) {
     if let Some(why) = why {
-        let place = why.place.as_deref().unwrap_or("an unknown place");
-        reporter.warn(&format!("step {step}: an optimiser step is skipped: {} ({place})", why.message));
+        let location = why.place.as_deref().unwrap_or("an unknown place");
+        reporter.warn(&format!("step {step}: an optimiser step is skipped: {} ({location})", why.message));
     }
 }
 

@@ -34,14 +34,14 @@ impl UpdateBatch {
             Over::Step | Over::Trajectory => self.rows.iter().map(|row| row.trajectory).collect(),
         };
         let places = |part: usize| -> Vec<usize> {
-            (0..self.rows.len()).filter(|&place| units[place] % parts == part).collect()
+            (0..self.rows.len()).filter(|&index| units[index] % parts == part).collect()
         };
         (0..parts).map(places).filter(|places| !places.is_empty()).map(|places| self.take(&places)).collect()
     }
 
     /// Some of the rows.
     pub(crate) fn take(&self, places: &[usize]) -> Self {
-        let rows = places.iter().map(|&place| self.rows[place].clone()).collect();
+        let rows = places.iter().map(|&index| self.rows[index].clone()).collect();
         Self { rows, group_of: self.group_of.clone(), prefixes: self.prefixes.clone() }
     }
 
@@ -87,8 +87,8 @@ impl UpdateBatch {
     /// Value and return at each of the critic's targets.
     fn targets(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
         self.rows.iter().flat_map(|row| {
-            let places = (0..row.targets.len()).filter(|&place| row.targets[place]);
-            places.map(|place| (f64::from(row.values[place]), row.returns[place]))
+            let places = (0..row.targets.len()).filter(|&index| row.targets[index]);
+            places.map(|index| (f64::from(row.values[index]), row.returns[index]))
         })
     }
 }
@@ -103,7 +103,7 @@ pub(crate) fn target_count(rows: &[Row]) -> usize {
 /// routing.
 ///
 /// # Errors
-/// Those of [`pack::merge`].
+/// Errors of [`pack::merge`].
 pub fn training_rows(
     learner: &Learner,
     trajectories: &[Trajectory],
@@ -132,8 +132,8 @@ pub(crate) fn trajectories_of(rows: &[Row], members: &[usize]) -> Vec<u64> {
 
 /// Sets one column of the rows.
 pub(crate) fn set_column(rows: &mut [Row], column: Vec<Vec<f32>>, field: fn(&mut Row) -> &mut Vec<f32>) {
-    for (row, own) in rows.iter_mut().zip(column) {
-        *field(row) = own;
+    for (row, values) in rows.iter_mut().zip(column) {
+        *field(row) = values;
     }
 }
 

@@ -41,24 +41,24 @@ pub(crate) fn values(
     });
     let all: Vec<Row> = rows.iter().cloned().chain(next_rows).collect();
     let read = shown(&all, &prefixes, policy.config.max_position_embeddings)?;
-    let mut found: Vec<Vec<f32>> = all.iter().map(|row| vec![0.0; row.len()]).collect();
+    let mut predicted: Vec<Vec<f32>> = all.iter().map(|row| vec![0.0; row.len()]).collect();
     for members in micro_batches(&read.rows, tokens_per_batch) {
         let batch = MicroBatch::new(&read.rows, &members, policy.config.vocab_size, policy.device())?;
         let hidden = critic.trunk().unwrap_or(policy).forward(&packed(&batch))?;
         let values = critic.values(&hidden, &batch.predict)?.f_to_kind(Dtype::Float)?;
-        for (&(row, place), value) in batch.tokens.iter().zip(Vec::<f32>::try_from(values)?) {
-            let (row, place) = read.place(row, place);
-            found[row][place] = value;
+        for (&(row, index), value) in batch.tokens.iter().zip(Vec::<f32>::try_from(values)?) {
+            let (row, index) = read.place(row, index);
+            predicted[row][index] = value;
         }
     }
     // A full context is terminal for the policy: the value after it is 0
     // (docs/guide/environments.md).
     let overflowed = |trajectory: &Trajectory| trajectory.truncated_by == Some(Limit::ContextOverflow);
     let mut next: Vec<Option<f64>> = trajectories.iter().map(|t| overflowed(t).then_some(0.0)).collect();
-    for (&trajectory, values) in cut.iter().zip(found.split_off(rows.len())) {
+    for (&trajectory, values) in cut.iter().zip(predicted.split_off(rows.len())) {
         next[trajectory] = values.last().map(|&value| f64::from(value));
     }
-    set_column(rows, found, |row| &mut row.values);
+    set_column(rows, predicted, |row| &mut row.values);
     Ok(Values { next, prefixes })
 }
 
@@ -90,9 +90,9 @@ fn scored(model: &Model, packed: &Packed) -> Result<Tensor> {
 
 fn packed(batch: &MicroBatch) -> Packed {
     // A critic computes its own routing.
-    let own = crate::train::learn::score::packed(batch);
-    let on_host = own.on_host.map(|host| OnHost { routing: Vec::new(), ..host });
-    Packed { routing: None, on_host, ..own }
+    let plain = crate::train::learn::score::packed(batch);
+    let on_host = plain.on_host.map(|host| OnHost { routing: Vec::new(), ..host });
+    Packed { routing: None, on_host, ..plain }
 }
 
 /// The result of an optimiser step of the critic.
@@ -119,19 +119,19 @@ pub(crate) fn share(
     settings: &CriticSettings,
 ) -> Result<(Tensor, Tensor)> {
     let (mut at, mut returns, mut before) = (Vec::new(), Vec::new(), Vec::new());
-    for (n, &(row, place)) in batch.tokens.iter().enumerate() {
+    for (n, &(row, index)) in batch.tokens.iter().enumerate() {
         let row = &rows[row];
-        if row.targets.get(place).is_some_and(|target| *target) {
+        if row.targets.get(index).is_some_and(|target| *target) {
             at.push(n as i64);
-            returns.push(row.returns[place] as f32);
-            before.push(row.values[place]);
+            returns.push(row.returns[index] as f32);
+            before.push(row.values[index]);
         }
     }
     let device = values.device();
     let column = |list: &[f32]| -> Result<Tensor> { upload(&Tensor::f_from_slice(list)?, device) };
-    let own = values.f_index_select(0, &upload(&Tensor::f_from_slice(&at)?, device)?)?;
+    let predicted = values.f_index_select(0, &upload(&Tensor::f_from_slice(&at)?, device)?)?;
     let clip = (settings.clip > 0.0).then_some(settings.clip);
-    let (loss, clipped) = value_loss(&own, &column(&before)?, &column(&returns)?, clip)?;
+    let (loss, clipped) = value_loss(&predicted, &column(&before)?, &column(&returns)?, clip)?;
     Ok((loss.f_sum(None)?.f_div_scalar(targets.max(1) as f64)?, clipped))
 }
 

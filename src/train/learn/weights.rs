@@ -54,7 +54,7 @@ pub(crate) fn optimizer(model: &Model, learner: &Learner) -> Result<AdamW> {
             }
         }
     }
-    let options = adamw::Options { weight_decay: learner.weight_decay, ..adamw::Options::default() };
+    let options = adamw::AdamWOptions { weight_decay: learner.weight_decay, ..adamw::AdamWOptions::default() };
     AdamW::with_groups(parameters, options, |name| {
         let group = learner.groups.iter().find(|group| matches(&group.weights, name))?;
         Some(adamw::Group { weight_decay: group.weight_decay, rate: group.lr })

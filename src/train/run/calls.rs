@@ -10,7 +10,7 @@ use std::time::Instant;
 use serde_json::Value;
 
 use super::cold_start::{self, Started};
-use super::open_step::Batch;
+use super::open_step::UpdateTrajectories;
 use super::training::Training;
 use crate::config::{CUSTOM, Choice, Filter, Learner, Sft};
 use crate::error::{Error, Kind, Result, Subject};
@@ -120,15 +120,15 @@ impl Training {
             ("returns", wanted.returns.as_ref().map(Vec::len)),
             ("groups", wanted.groups.as_ref().map(Vec::len)),
         ];
-        for (what, given) in counts {
-            if let Some(given) = given.filter(|given| *given != count) {
-                let message = format!("there are {given} {what} for {count} trajectories");
+        for (what, given_count) in counts {
+            if let Some(given_count) = given_count.filter(|given_count| *given_count != count) {
+                let message = format!("there are {given_count} {what} for {count} trajectories");
                 return Err(Error::new(Kind::Usage, message));
             }
         }
         let critic = self.policy.critic.is_some();
         let of_critic = [("returns", wanted.returns.is_some()), ("policy = false", wanted.policy == Some(false))];
-        if let Some((what, _)) = of_critic.into_iter().find(|(_, given)| *given && !critic) {
+        if let Some((what, _)) = of_critic.into_iter().find(|(_, given_count)| *given_count && !critic) {
             return Err(no_critic(&format!("`{what}` is for the critic")));
         }
         let UpdateOptions { estimator, loss, graph, epochs, mini_batches, .. } = wanted;
@@ -189,13 +189,17 @@ impl Training {
         // The running standard deviation of the returns changes with updates only.
         let returns = self.policy.returns;
         let settings = UpdateSettings::new(&learner, &objective, 0.0, self.temperature());
-        let found = self.advantages_of(&batch, settings);
+        let advantages = self.advantages_of(&batch, settings);
         self.policy.returns = returns;
         self.step.put_back(batch);
-        found
+        advantages
     }
 
-    fn advantages_of(&mut self, batch: &Batch, settings: UpdateSettings<'_>) -> Result<Vec<Option<Vec<Vec<f64>>>>> {
+    fn advantages_of(
+        &mut self,
+        batch: &UpdateTrajectories,
+        settings: UpdateSettings<'_>,
+    ) -> Result<Vec<Option<Vec<Vec<f64>>>>> {
         let data = TrainingData::compute(&self.policy, &batch.trajectories, batch.baselines_from, settings)?;
         let steps = data.steps(settings.objective, &self.session.renderer);
         let config = advantage_config(&mut self.policy, &self.run.script, settings, &data.trainable)?;
@@ -214,10 +218,10 @@ impl Training {
         let started = Instant::now();
         let renderer = Arc::clone(&self.session.renderer);
         let mut rows = Vec::with_capacity(examples.len());
-        for (place, example) in examples.iter().enumerate() {
+        for (index, example) in examples.iter().enumerate() {
             let named = |error: Error| {
-                let subject = Some(Box::new(Subject::Example(place + 1)));
-                Error { place: Some(format!("example {}", place + 1)), subject, kind: Kind::Usage, ..error }
+                let subject = Some(Box::new(Subject::Example(index + 1)));
+                Error { place: Some(format!("example {}", index + 1)), subject, kind: Kind::Usage, ..error }
             };
             let mut example = example.clone();
             order_tools(&mut example);
@@ -228,7 +232,7 @@ impl Training {
                 let message = format!("the conversation has {tokens} tokens and the model's context holds {longest}");
                 return Err(named(Error::new(Kind::Usage, message).hint("shorten it or leave it out")));
             }
-            rows.push(Row { trajectory: place, ..row });
+            rows.push(Row { trajectory: index, ..row });
         }
         let (learner, lr) = (&self.learner, self.learning_rate(wanted.lr)?);
         let settings =

@@ -15,8 +15,8 @@ impl Training {
         let (script, run, step) = (&self.run.script.path, &self.run.dir, self.run.state.step + 1);
         let again = |trajectory: &Trajectory| Some(replay_command(script, run.path(), trajectory));
         let store = || run.write_trajectories(step, self.run.state.policy_version, trajectories, &[]).map(drop);
-        let most = self.session.settings.rollout.max_failure_rate;
-        self.failures.check(&self.run.reporter, step, trajectories, most, again, store)
+        let limit = self.session.settings.rollout.max_failure_rate;
+        self.failures.check(&self.run.reporter, step, trajectories, limit, again, store)
     }
 
     /// Warns if a trajectory of the step depended on others.

@@ -28,7 +28,7 @@ pub(crate) enum Started {
 /// Runs the recipe's cold start, if it has one and this run has not completed it.
 ///
 /// # Errors
-/// Those of `r1 sft`; those of [`validate`], so that a contradiction is found before the cold
+/// Errors of `r1 sft`; those of [`validate`], so that a contradiction is found before the cold
 /// start.
 pub(crate) fn run(mut opened: StartState, reporter: &Reporter) -> Result<Started> {
     if opened.script.settings.cold_start.is_none() {
@@ -88,11 +88,11 @@ pub(crate) fn run(mut opened: StartState, reporter: &Reporter) -> Result<Started
 /// # Errors
 /// `Kind::Script` or `Kind::Usage` names a setting that contradicts another or is invalid.
 pub fn check(script: &Script) -> Result<Vec<Error>> {
-    let Some(own) = script.cold_start()? else { return Ok(Vec::new()) };
+    let Some(phase) = script.cold_start()? else { return Ok(Vec::new()) };
     let of_cold_start = |error: Error| Error { message: format!("cold_start: {}", error.message), ..error };
-    if let Trainer::Sft(sft) = &own.settings.trainer {
-        check_supervised(sft).map_err(|error| of_cold_start(own.placed(error)))?;
+    if let Trainer::Sft(sft) = &phase.settings.trainer {
+        check_supervised(sft).map_err(|error| of_cold_start(phase.placed(error)))?;
     }
-    let warnings = unused_settings(&own).map_err(of_cold_start)?;
+    let warnings = unused_settings(&phase).map_err(of_cold_start)?;
     Ok(warnings.into_iter().map(of_cold_start).collect())
 }

@@ -60,17 +60,17 @@ pub(crate) fn collect(
         let from = draw.first + collected.groups;
         let rows = rows(session, state, from..from + missing, draw)?;
         let trees = trees(session, learner, state, from, &rows, draw);
-        let (found, stats) = session.rollout(trees, reporter, label)?;
+        let (trajectories, stats) = session.rollout(trees, reporter, label)?;
         collected.groups += missing;
         collected.stats.add(&stats);
         let is_sample = |trajectory: &Trajectory| (trajectory.sample as usize) < learner.group_size;
-        let (own, greedy): (Vec<_>, Vec<_>) = found.into_iter().partition(is_sample);
+        let (samples, greedy): (Vec<_>, Vec<_>) = trajectories.into_iter().partition(is_sample);
         if let Some(curriculum) = &mut session.curriculum {
-            curriculum.note(&own, &session.settings.eval.accuracy);
+            curriculum.note(&samples, &session.settings.eval.accuracy);
         }
         let varied = learner.filter.uniform.then(|| {
-            let (returns, groups) = returns(&own);
-            let alone = |group: &u64| groups.iter().filter(|own| *own == group).count() == 1;
+            let (returns, groups) = returns(&samples);
+            let alone = |group: &u64| groups.iter().filter(|samples| *samples == group).count() == 1;
             // The only trajectory of a group that did not fail cannot be compared.
             let mut varied = filter::dynamic_sampling(&returns, &groups);
             varied.retain(|group| !alone(group));
@@ -82,7 +82,7 @@ pub(crate) fn collect(
         // After the last refill, groups without variance stay in the records of the step.
         let last = round == learner.filter.refills;
         collected.dropped += if last { 0 } else { missing - new };
-        collected.trajectories.extend(own.into_iter().filter(|t| last || keeps(t)));
+        collected.trajectories.extend(samples.into_iter().filter(|t| last || keeps(t)));
         baselines.extend(greedy.into_iter().filter(|t| last || keeps(t)));
         if kept == learner.groups_per_step {
             break;
@@ -110,11 +110,11 @@ fn returns(trajectories: &[Trajectory]) -> (Vec<f64>, Vec<u64>) {
 /// The rows of the groups `numbers` of a step: the given ones, or those that the curriculum draws,
 /// or the next ones, without repetition within an epoch, in an order that depends on the seed.
 fn rows(session: &mut Session, state: &State, numbers: std::ops::Range<usize>, draw: Draw<'_>) -> Result<Vec<u64>> {
-    if let Some(given) = draw.rows {
+    if let Some(chosen_rows) = draw.rows {
         if let Some(curriculum) = &mut session.curriculum {
             curriculum.forget(numbers.start as u64);
         }
-        return Ok(numbers.filter_map(|group| given.get(group - draw.first).copied()).collect());
+        return Ok(numbers.filter_map(|group| chosen_rows.get(group - draw.first).copied()).collect());
     }
     let Some(order) = &session.rows.train else { return Ok(vec![0; numbers.len()]) };
     let numbers = numbers.start as u64..numbers.end as u64;

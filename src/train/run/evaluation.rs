@@ -73,7 +73,7 @@ impl Training {
     /// Stores the trajectories of an evaluation that `eval.store` selects, and returns their ids.
     fn store_evaluation(&self, trajectories: &[Trajectory]) -> Result<BTreeSet<String>> {
         let places = stored(trajectories.len(), self.session.settings.eval.store);
-        let chosen: Vec<Trajectory> = places.map(|place| trajectories[place].clone()).collect();
+        let chosen: Vec<Trajectory> = places.map(|index| trajectories[index].clone()).collect();
         if !chosen.is_empty() {
             self.run.dir.write_evaluation(self.run.state.step, self.run.state.policy_version, &chosen)?;
         }

@@ -128,11 +128,11 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
 
 fn tokens(renderer: &Renderer, row: &Row) -> Vec<ShownToken> {
     let tokenizer = renderer.tokenizer();
-    let token = |(place, id): (usize, &u32)| ShownToken {
+    let token = |(index, id): (usize, &u32)| ShownToken {
         text: tokenizer.decode(&[*id], false),
-        sampled: row.loss_mask[place],
+        sampled: row.loss_mask[index],
         special: tokenizer.decode(&[*id], true).is_empty(),
-        advantage: row.advantages.get(place).copied().unwrap_or_default(),
+        advantage: row.advantages.get(index).copied().unwrap_or_default(),
     };
     row.ids.iter().enumerate().map(token).collect()
 }

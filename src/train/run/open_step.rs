@@ -43,7 +43,7 @@ pub(crate) struct OpenStep {
 }
 
 /// The trajectories of an update, followed by the greedy baselines of their groups.
-pub(crate) struct Batch {
+pub(crate) struct UpdateTrajectories {
     pub(crate) trajectories: Vec<Trajectory>,
     /// Trajectories from this index on are greedy baselines, which are not trained on.
     pub(crate) baselines_from: usize,
@@ -71,19 +71,19 @@ impl OpenStep {
         let mut earlier: BTreeMap<(Split, u64), Vec<Trajectory>> = BTreeMap::new();
         ids.iter()
             .map(|id| {
-                if let Some(own) = self.sampled.iter().find(|own| own.id == *id) {
-                    return Ok(own.clone());
+                if let Some(trajectory) = self.sampled.iter().find(|trajectory| trajectory.id == *id) {
+                    return Ok(trajectory.clone());
                 }
                 let missing = || {
-                    let known = self.sampled.iter().map(|own| own.id.as_str()).collect::<Vec<_>>();
-                    Error::new(Kind::Usage, format!("this run has no trajectory `{id}`")).hint(suggest(id, known))
+                    let ids_of_step = self.sampled.iter().map(|trajectory| trajectory.id.as_str()).collect::<Vec<_>>();
+                    Error::new(Kind::Usage, format!("this run has no trajectory `{id}`")).hint(suggest(id, ids_of_step))
                 };
                 let (split, step) = Split::of_id(id).ok_or_else(missing)?;
                 let path = run.trajectories_path(split, step);
-                if let Entry::Vacant(place) = earlier.entry((split, step)) {
-                    place.insert(if path.is_file() { read_trajectories(&path)? } else { Vec::new() });
+                if let Entry::Vacant(entry) = earlier.entry((split, step)) {
+                    entry.insert(if path.is_file() { read_trajectories(&path)? } else { Vec::new() });
                 }
-                earlier[&(split, step)].iter().find(|own| own.id == *id).cloned().ok_or_else(missing)
+                earlier[&(split, step)].iter().find(|trajectory| trajectory.id == *id).cloned().ok_or_else(missing)
             })
             .collect()
     }
@@ -97,8 +97,8 @@ impl OpenStep {
         ids: &[String],
         greedy: bool,
         groups: Option<&[u64]>,
-    ) -> Result<Batch> {
-        let moved = groups.is_none() && ids.iter().eq(self.sampled.iter().map(|own| &own.id));
+    ) -> Result<UpdateTrajectories> {
+        let moved = groups.is_none() && ids.iter().eq(self.sampled.iter().map(|sampled| &sampled.id));
         let mut trajectories = if moved { std::mem::take(&mut self.sampled) } else { self.find(run, ids)? };
         let baselines_from = trajectories.len();
         if greedy && moved {
@@ -110,12 +110,12 @@ impl OpenStep {
         if !moved {
             regroup(&mut trajectories, groups);
         }
-        Ok(Batch { trajectories, baselines_from, moved })
+        Ok(UpdateTrajectories { trajectories, baselines_from, moved })
     }
 
     /// Returns the trajectories of a batch after its use.
-    pub(crate) fn put_back(&mut self, batch: Batch) {
-        let Batch { mut trajectories, baselines_from, moved } = batch;
+    pub(crate) fn put_back(&mut self, batch: UpdateTrajectories) {
+        let UpdateTrajectories { mut trajectories, baselines_from, moved } = batch;
         if moved {
             self.baselines.extend(trajectories.split_off(baselines_from));
             self.sampled = trajectories;
@@ -138,9 +138,9 @@ impl OpenStep {
 
 /// Numbers the groups consecutively: trajectories of different steps are in different groups,
 /// unless `given` has the group of each trajectory.
-fn regroup(all: &mut [Trajectory], given: Option<&[u64]>) {
-    if let Some(given) = given {
-        for (trajectory, group) in all.iter_mut().zip(given) {
+fn regroup(all: &mut [Trajectory], groups: Option<&[u64]>) {
+    if let Some(groups) = groups {
+        for (trajectory, group) in all.iter_mut().zip(groups) {
             trajectory.group = *group;
         }
         return;

@@ -29,7 +29,7 @@ use crate::train::watch::report;
 
 /// The memory of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct MemoryPlan {
     pub device: String,
     /// In use from the beginning to the end.
     pub held: Vec<MemoryShare>,
@@ -40,10 +40,10 @@ pub struct Plan {
     /// The free memory, on the CPU.
     pub available: Option<u64>,
     /// The recipe's cold start, which ends before the rest begins.
-    pub cold_start: Option<Box<Plan>>,
+    pub cold_start: Option<Box<MemoryPlan>>,
 }
 
-impl Plan {
+impl MemoryPlan {
     /// The maximum in use at once, bytes.
     pub fn peak(&self) -> u64 {
         self.own_peak().max(self.cold_start.as_ref().map_or(0, |plan| plan.own_peak()))
@@ -99,22 +99,22 @@ impl Plan {
 ///
 /// # Errors
 /// As for a run: script, settings, the model's `config.json`.
-pub fn plan(options: &RunOptions, is_supervised: bool, reporter: &Reporter) -> Result<Plan> {
+pub fn plan(options: &RunOptions, is_supervised: bool, reporter: &Reporter) -> Result<MemoryPlan> {
     let script = load_script(&options.script, &options.overrides)?;
     if is_supervised {
         return plan_of(&supervised(script)?, options, reporter);
     }
     let cold_start = match script.cold_start()? {
-        Some(own) => {
+        Some(phase) => {
             cold_start::check(&script)?;
-            Some(Box::new(plan_of(&own, options, reporter)?))
+            Some(Box::new(plan_of(&phase, options, reporter)?))
         }
         None => None,
     };
-    Ok(Plan { cold_start, ..plan_of(&script, options, reporter)? })
+    Ok(MemoryPlan { cold_start, ..plan_of(&script, options, reporter)? })
 }
 
-fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result<Plan> {
+fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result<MemoryPlan> {
     let settings = &script.settings;
     let policy = &settings.policy;
     if policy.init.is_some() {
@@ -157,7 +157,7 @@ fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result
 }
 
 /// The parts of a run of a model of this shape.
-fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan {
+fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> MemoryPlan {
     let element = shape.kind.elt_size_in_bytes() as u64;
     let cpu = shape.device == Device::Cpu;
     let mut held = Vec::new();
@@ -170,8 +170,8 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
         share("packed weights", "the native code's copy, in f32".to_owned(), shape.packed()),
     ];
     if shape.adapter.is_some() {
-        let (learned, own) = learned(shape);
-        loaded.push(share("adapter", format!("{} in f32", named(learned)), learned * own));
+        let (learned, learned_bytes) = learned(shape);
+        loaded.push(share("adapter", format!("{} in f32", named(learned)), learned * learned_bytes));
         if settings.policy.merged_sampling.unless_auto(!cpu) {
             let why = "a copy for sampling, with the adapter".to_owned();
             loaded.push(share("merged weights", why, shape.merged()));
@@ -213,7 +213,7 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
             learning.push(share("sets that tokens were drawn from", why, ids * (8 * all + 8 * tokens)));
         }
     }
-    Plan {
+    MemoryPlan {
         device: if cpu { "the CPU".to_owned() } else { "the GPU".to_owned() },
         held,
         sampling,
@@ -233,11 +233,11 @@ fn cut(settings: &Settings, vocab: usize) -> Option<(u64, String)> {
     if sampling.temperature == 0.0 || !(by_mass || (1..vocab).contains(&sampling.top_k)) {
         return None;
     }
-    let (ids, known) = match sampling.top_k {
+    let (ids, note) = match sampling.top_k {
         0 => (USUAL.min(vocab), ", a guess: sampling.top_k would bound it"),
         top_k => (top_k.min(vocab), ""),
     };
-    Some((ids as u64, format!("{ids} ids a token{known}")))
+    Some((ids as u64, format!("{ids} ids a token{note}")))
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@
 use std::time::Instant;
 
 use super::collect::{Draw, collect};
-use super::open_step::Batch;
+use super::open_step::UpdateTrajectories;
 use super::training::Training;
 use crate::error::{Kind, Result};
 use crate::eval::solved;
@@ -133,7 +133,7 @@ impl Training {
         Ok(values.into())
     }
 
-    fn update_with(&mut self, batch: &Batch, settings: UpdateSettings<'_>) -> Result<Metrics> {
+    fn update_with(&mut self, batch: &UpdateTrajectories, settings: UpdateSettings<'_>) -> Result<Metrics> {
         let trajectories = &batch.trajectories;
         self.session.release_cache()?;
 

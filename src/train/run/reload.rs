@@ -40,7 +40,7 @@ impl Training {
         if options.no_reload {
             return Ok(Reloads { inbox, applied: 0, _watcher: None });
         }
-        let (pool, scripts, found) = (self.session.pool.replacer(), self.run.dir.scripts(), Arc::clone(&inbox));
+        let (pool, scripts, shared_inbox) = (self.session.pool.replacer(), self.run.dir.scripts(), Arc::clone(&inbox));
         let log = reporter.clone();
         let reference = self.policy.reference.is_some();
         // Reported once for each setting and value.
@@ -51,9 +51,9 @@ impl Training {
             let ValidatedTrainer { objective, warnings, .. } = validate(script)?;
             if objective.has_reference() && !reference {
                 let message = "the loss now reads b.logp_ref, and the run began without a reference policy";
-                let place = objective.graph().map(|graph| graph.location.clone()).unwrap_or_default();
+                let location = objective.graph().map(|graph| graph.location.clone()).unwrap_or_default();
                 return Err(Error::new(Kind::Script, message)
-                    .at(place)
+                    .at(location)
                     .hint("stop the run and continue with --resume"));
             }
             let new = warnings.into_iter().filter(|error| !warned.contains(&error.message));
@@ -63,7 +63,7 @@ impl Training {
             scripts.write_tool_lists(&script.tool_lists())?;
             scripts.write(&script.hash, &script.path, &script.source, &script.modules())?;
             let generation = pool.replace(script.clone());
-            found.lock().unwrap_or_else(PoisonError::into_inner).push(reload.clone());
+            shared_inbox.lock().unwrap_or_else(PoisonError::into_inner).push(reload.clone());
             let new: Vec<Change> = reload.waiting.iter().filter(|change| !waiting.contains(change)).cloned().collect();
             report(&log, reload, generation, &new);
             waiting.extend(new);
@@ -87,9 +87,9 @@ impl Training {
     /// Applies the newest version since the last step: its settings, and its function `advantage`.
     fn apply_reload(&mut self) -> Result<()> {
         let Some(reloads) = &mut self.reloads else { return Ok(()) };
-        let found = std::mem::take(&mut *reloads.inbox.lock().unwrap_or_else(PoisonError::into_inner));
-        reloads.applied += found.len();
-        let Some(Reload { script, .. }) = found.into_iter().next_back() else { return Ok(()) };
+        let reloads_found = std::mem::take(&mut *reloads.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        reloads.applied += reloads_found.len();
+        let Some(Reload { script, .. }) = reloads_found.into_iter().next_back() else { return Ok(()) };
         let settings = script.settings.clone();
         if let Trainer::Grpo(learner) | Trainer::Ppo(learner) = &settings.trainer {
             self.objective = Objective::of(&script, learner, self.policy.critic.is_some())?;
@@ -154,19 +154,20 @@ fn report(reporter: &Reporter, reload: &Reload, generation: u64, waiting: &[Chan
 }
 
 fn refused(reporter: &Reporter, path: &Path, error: &Error) {
-    let Error { message, place, hint, kind, subject } = error;
-    let line = place.as_deref().and_then(line_at);
+    let Error { message, place: location, hint, kind, subject } = error;
+    let line = location.as_deref().and_then(line_at);
     if reporter.mode() == OutputMode::Json {
         let fields = json!({
-            "kind": kind.name(), "message": message, "subject": subject, "place": place, "line": line, "hint": hint,
+            "kind": kind.name(), "message": message, "subject": subject, "place": location, "line": line, "hint": hint,
         });
         return reporter.event("reload_refused", &fields);
     }
     let mut text =
         format!("{} has changed and is not reloaded; the run continues with the old version", path.display());
     text.extend(["\n  ", message]);
-    text.extend(place.iter().map(|place| format!("\n  --> {place}")));
-    if let (Some(line), Some((_, number))) = (line, place.as_deref().and_then(|place| place.rsplit_once(':'))) {
+    text.extend(location.iter().map(|location| format!("\n  --> {location}")));
+    if let (Some(line), Some((_, number))) = (line, location.as_deref().and_then(|location| location.rsplit_once(':')))
+    {
         text.extend([format!("\n  {number:>4} | {line}")]);
     }
     text.extend(hint.iter().map(|hint| format!("\n  hint: {hint}")));
@@ -182,8 +183,8 @@ fn restored(reporter: &Reporter, script: &Script) {
 }
 
 /// The text of the line at `path:line`.
-fn line_at(place: &str) -> Option<String> {
-    let (path, number) = place.rsplit_once(':')?;
+fn line_at(location: &str) -> Option<String> {
+    let (path, number) = location.rsplit_once(':')?;
     let text = std::fs::read_to_string(path).ok()?;
     let line = text.lines().nth(number.parse::<usize>().ok()?.checked_sub(1)?)?;
     Some(line.trim_end().to_owned()).filter(|line| !line.trim().is_empty())

@@ -59,7 +59,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let printed = ScriptLog::new(reporter);
     opened.script.listen(printed.sink());
     let worker = Worker::new(&opened.script, None)?;
-    let mut training = Supervised::open(opened, &worker, row_check, printed, reporter)?;
+    let mut training = SupervisedTraining::open(opened, &worker, row_check, printed, reporter)?;
     let interrupted = match train(&mut training) {
         Err(error) if error.kind == Kind::Interrupted => true,
         trained => trained.map(|()| false)?,
@@ -67,7 +67,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     training.close(interrupted, started)
 }
 
-fn train(training: &mut Supervised<'_>) -> Result<()> {
+fn train(training: &mut SupervisedTraining<'_>) -> Result<()> {
     training.evaluate_first()?;
     while !stops_early(&training.sft, &training.run.state) && training.run.goes_on(training.sft.steps)? {
         let batch = training.batch()?;
@@ -79,7 +79,7 @@ fn train(training: &mut Supervised<'_>) -> Result<()> {
 }
 
 /// The state of supervised training, read and changed by its operations.
-struct Supervised<'a> {
+struct SupervisedTraining<'a> {
     run: RunState,
     /// The settings, with the micro-batches that fit the device.
     sft: Sft,
@@ -97,7 +97,7 @@ struct Supervised<'a> {
     tokens: usize,
 }
 
-impl<'a> Supervised<'a> {
+impl<'a> SupervisedTraining<'a> {
     fn open(
         opened: StartState,
         worker: &'a Worker,
@@ -127,9 +127,9 @@ impl<'a> Supervised<'a> {
                 (made, None)
             }
             (None, None) => {
-                let found = model_dir(&opened.base()?.model, fetching)?;
-                let origin = origins::origin(&policy.model, &found);
-                (found, Some(origin))
+                let directory = model_dir(&opened.base()?.model, fetching)?;
+                let origin = origins::origin(&policy.model, &directory);
+                (directory, Some(origin))
             }
         };
         let origins = origins::origins(script, origin)?;
@@ -146,15 +146,15 @@ impl<'a> Supervised<'a> {
         let Trainer::Sft(sft) = with_micro_batches(&shape, &script.settings, false, free).trainer else {
             return Err(Error::new(Kind::Internal, "the trainer has changed"));
         };
-        let most = context(policy, &model.config, reporter);
+        let limit = context(policy, &model.config, reporter);
         // A renderer of any format: the renderers of the rows share its tokenizer and template.
         let style = Style { format: FormatChoice::named("answer")?, ..script.style()? };
         let base = Renderer::load_styled(&load_from, &style)?;
-        let mut samples = Samples::new(worker, base, &script.settings.env.format, &sft, most);
+        let mut samples = Samples::new(worker, base, &script.settings.env.format, &sft, limit);
         let files = ModelFiles::read(&load_from)?.with_template_of(samples.base());
         let held_out = HeldOut::new(worker, &mut samples, &script.settings.eval)?;
         let Sft { weight_decay, betas, .. } = sft;
-        let options = adamw::Options { betas, weight_decay, ..adamw::Options::default() };
+        let options = adamw::AdamWOptions { betas, weight_decay, ..adamw::AdamWOptions::default() };
         let mut optimizer = AdamW::new(model.parameters(), options)?;
         if let Some(path) = &checkpoint {
             load_optimizer(&mut optimizer, path)?;
@@ -200,7 +200,7 @@ impl<'a> Supervised<'a> {
     ///
     /// # Errors
     /// `Kind::Data` names a row that is not a conversation, and the checkpoint of the steps before.
-    fn batch(&mut self) -> Result<Batch> {
+    fn batch(&mut self) -> Result<ConversationBatch> {
         self.row_check.report(&self.run.reporter);
         let began = Instant::now();
         self.printed.at(self.run.state.step + 1);
@@ -209,12 +209,12 @@ impl<'a> Supervised<'a> {
         Ok(batch)
     }
 
-    fn draw(&mut self, began: Instant) -> Result<Batch> {
+    fn draw(&mut self, began: Instant) -> Result<ConversationBatch> {
         let (size, before) = (self.sft.batch_size, self.samples.too_long);
         let (mut rows, mut taken) = (Vec::with_capacity(size), 0);
         // One additional epoch: after it, it is known that no conversation fits.
-        let most = size as u64 + self.order.rows();
-        while rows.len() < size && taken < most {
+        let limit = size as u64 + self.order.rows();
+        while rows.len() < size && taken < limit {
             let index = self.order.at(self.run.state.data_position + taken, self.run.state.seed);
             taken += 1;
             if let Some(row) = self.samples.row(Split::Train, index)? {
@@ -226,11 +226,11 @@ impl<'a> Supervised<'a> {
             return Err(Error::new(Kind::Data, format!("no conversation of data.train fits into {longest} tokens"))
                 .hint("raise trainer.max_length or policy.max_context"));
         }
-        Ok(Batch { began, rows, taken, too_long: self.samples.too_long - before })
+        Ok(ConversationBatch { began, rows, taken, too_long: self.samples.too_long - before })
     }
 
     /// One optimiser step; returns its metrics.
-    fn update(&mut self, batch: &Batch) -> Result<Metrics> {
+    fn update(&mut self, batch: &ConversationBatch) -> Result<Metrics> {
         let Sft { lr: base, warmup, steps, final_lr, .. } = self.sft;
         let schedule = Schedule { base, warmup, decay: Decay::Cosine, total: steps, floor: final_lr };
         let lr = schedule.at(self.run.state.step as usize);
@@ -244,7 +244,7 @@ impl<'a> Supervised<'a> {
     }
 
     /// Ends a step: advances the counters, evaluates if it is time, writes the metrics.
-    fn next_step(&mut self, batch: &Batch, mut values: Metrics) -> Result<()> {
+    fn next_step(&mut self, batch: &ConversationBatch, mut values: Metrics) -> Result<()> {
         let state = &mut self.run.state;
         state.step += 1;
         state.optimizer_step += 1;
@@ -321,7 +321,7 @@ impl<'a> Supervised<'a> {
 }
 
 /// The conversations of one optimiser step.
-struct Batch {
+struct ConversationBatch {
     began: Instant,
     rows: Vec<Row>,
     /// Number of rows drawn for it, including those left out.

@@ -91,11 +91,11 @@ impl Training {
         origins::fetch_data(script, fetching)?;
         let (dir, origin) = match (&checkpoint, origin) {
             (Some(checkpoint), Some(origin)) => (checkpoint.clone(), origin),
-            (found, _) => {
+            (directory, _) => {
                 let dir = model_dir(&base.model, fetching)?;
                 let origin = origins::origin(&script.settings.policy.model, &dir);
                 base.model = dir.display().to_string();
-                (found.clone().unwrap_or(dir), origin)
+                (directory.clone().unwrap_or(dir), origin)
             }
         };
         // The session's policy is the result of the cold start; the recipe's setting is unchanged.
@@ -257,8 +257,8 @@ impl Training {
     /// Makes the current policy the reference policy.
     pub(crate) fn renew_reference(&mut self) -> Result<()> {
         let reference = Reference::new(self.session.model.duplicate()?);
-        let own = Some(reference.clone());
-        let scorer = reference_scorer(&self.session.model, &self.base, &self.run.options, &self.run.reporter, own);
+        let weights = Some(reference.clone());
+        let scorer = reference_scorer(&self.session.model, &self.base, &self.run.options, &self.run.reporter, weights);
         self.session.engine.set_reference(scorer);
         (self.policy.reference, self.renewed) = (Some(reference), true);
         self.run.standing.changed();
@@ -309,7 +309,8 @@ impl Training {
         }
         self.run.state.data_position += groups as u64;
         self.run.state.policy_version += u64::from(changed);
-        self.run.state.returns = self.policy.returns.map(|own| [own.gamma, own.count, own.mean, own.variance]);
+        self.run.state.returns =
+            self.policy.returns.map(|scale| [scale.gamma, scale.count, scale.mean, scale.variance]);
         self.run.standing.step_is_done(self.run.state.step);
         self.run.state.kl_coef = match self.policy.kl {
             KlController::Adaptive { coef, .. } => Some(coef),
@@ -337,10 +338,10 @@ fn reference_scorer(
 ) -> ReferenceScorer {
     let (model, base, options, reporter) = (Rc::clone(model), base.clone(), options.clone(), reporter.clone());
     Box::new(move |scoring| {
-        let own = match reference.take() {
-            Some(own) => own,
+        let network = match reference.take() {
+            Some(network) => network,
             None => Reference::load(&model, &base, options.fetching(&reporter))?,
         };
-        reference.insert(own).logprobs(scoring)
+        reference.insert(network).logprobs(scoring)
     })
 }

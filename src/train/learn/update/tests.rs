@@ -54,7 +54,7 @@ pub(crate) fn batch(mut rows: Vec<Row>, advantage: impl Fn(usize) -> f64) -> Upd
 
 /// Loss and gradients of a batch, without an optimiser step.
 fn gradients(model: &Model, batch: &UpdateBatch, learner: &Learner) -> (f64, Vec<Tensor>) {
-    let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
+    let mut optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default()).unwrap();
     let objective = Objective::new(learner, &Sampling::default(), false).unwrap();
     let update = Update { model, objective: &objective, learner, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
     let mut stats = UpdateStats::default();
@@ -104,20 +104,20 @@ fn micro_batches_of_bf16_weights_are_added_up_in_f32() {
     // With a budget of one token, every row is a micro-batch.
     let learner = learner("reinforce", 1);
     let mut exact: Vec<Tensor> = Vec::new();
-    for (members, own) in rows.iter().zip(&all.rows) {
+    for (members, gradient) in rows.iter().zip(&all.rows) {
         let mut only = all.rows.clone();
         for row in only.iter_mut().filter(|row| row.trajectory != members.trajectory) {
             row.advantages.fill(0.0);
         }
-        assert_eq!(own.trajectory, members.trajectory);
-        let (_, found) = gradients(&model, &UpdateBatch { rows: only, ..UpdateBatch::default() }, &learner);
+        assert_eq!(gradient.trajectory, members.trajectory);
+        let (_, summed) = gradients(&model, &UpdateBatch { rows: only, ..UpdateBatch::default() }, &learner);
         if exact.is_empty() {
-            exact = found.iter().map(|own| own.zeros_like().to_kind(Dtype::Double)).collect();
+            exact = summed.iter().map(|gradient| gradient.zeros_like().to_kind(Dtype::Double)).collect();
         }
-        exact = exact.iter().zip(&found).map(|(sum, own)| sum + own).collect();
+        exact = exact.iter().zip(&summed).map(|(sum, gradient)| sum + gradient).collect();
     }
-    let norm = exact.iter().map(|own| own.square().sum(Dtype::Double).double_value(&[])).sum::<f64>().sqrt();
-    let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
+    let norm = exact.iter().map(|gradient| gradient.square().sum(Dtype::Double).double_value(&[])).sum::<f64>().sqrt();
+    let mut optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default()).unwrap();
     let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
     let update =
         Update { model: &model, objective: &objective, learner: &learner, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
@@ -132,7 +132,7 @@ fn an_id_outside_the_vocabulary_is_refused_with_its_trajectory() {
     let batch = batch(rows, |_| 1.0);
     let learner = learner("ppo", 100);
     let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
-    let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
+    let mut optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default()).unwrap();
     let update =
         Update { model: &model, objective: &objective, learner: &learner, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
     let error = update.step(&mut optimizer, &batch).unwrap_err();
@@ -145,20 +145,20 @@ fn rows_without_advantage_are_not_computed_and_change_nothing() {
     let model = model(Dtype::Double);
     let rows = vec![row(0, &[(&[1, 2], false), (&[3], true)], 0), row(1, &[(&[4], false), (&[5, 6], true)], 0)];
     let batch = batch(rows, |trajectory| if trajectory == 0 { 1.0 } else { 0.0 });
-    let usual = learner("ppo", 1000);
-    let objective = Objective::new(&usual, &Sampling::default(), false).unwrap();
-    let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
+    let plain = learner("ppo", 1000);
+    let objective = Objective::new(&plain, &Sampling::default(), false).unwrap();
+    let mut optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default()).unwrap();
     let update =
-        Update { model: &model, objective: &objective, learner: &usual, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
+        Update { model: &model, objective: &objective, learner: &plain, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
     let stats = update.step(&mut optimizer, &batch).unwrap();
     assert_eq!((stats.tokens, stats.sampled), (3, 1));
     assert!(model.parameters().iter().all(|(_, tensor)| !tensor.grad().defined()), "gradients are kept");
     // With a tiny entropy bonus they are computed.
-    let all = Learner { entropy: 1e-300, ..usual.clone() };
+    let all = Learner { entropy: 1e-300, ..plain.clone() };
     let objective = Objective::new(&all, &Sampling::default(), false).unwrap();
     let stats = Update { objective: &objective, learner: &all, ..update }.step(&mut optimizer, &batch).unwrap();
     assert_eq!((stats.tokens, stats.sampled), (6, 3));
-    let (_, some) = gradients(&model, &batch, &usual);
+    let (_, some) = gradients(&model, &batch, &plain);
     let (_, every) = gradients(&model, &batch, &all);
     for (a, b) in some.iter().zip(&every) {
         assert!((a - b).abs().max().double_value(&[]) < 1e-15);
@@ -171,7 +171,7 @@ fn a_nan_loss_stops_the_run_or_skips_the_step_and_changes_no_weight() {
     let rows = vec![row(0, &[(&[1, 2], false), (&[3], true)], 0), row(3, &[(&[4], false), (&[5, 6], true)], 0)];
     let batch = batch(rows, |trajectory| if trajectory == 0 { 1.0 } else { f64::NAN });
     let before: Vec<Tensor> = model.parameters().iter().map(|(_, tensor)| tensor.detach().copy()).collect();
-    let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
+    let mut optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default()).unwrap();
     for on_nan in [OnNan::Stop, OnNan::Skip] {
         let learner = Learner { on_nan, ..learner("ppo", 1) };
         let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();

@@ -46,8 +46,8 @@ fn graph() -> LossGraph {
 fn full_batch() -> UpdateBatch {
     let mut rows = six_rows();
     for row in &mut rows {
-        for place in 0..row.len() {
-            row.support.push(if row.loss_mask[place] { &[7, 3, 4, 5, 6, 8][..] } else { &[] });
+        for index in 0..row.len() {
+            row.support.push(if row.loss_mask[index] { &[7, 3, 4, 5, 6, 8][..] } else { &[] });
         }
         let tokens = row.len();
         let column = |value: f32| vec![value; tokens];
@@ -87,7 +87,7 @@ fn micro_batches_run_without_numbers() {
                 (learner.kl.coef, learner.critic.clip) = (0.1, 0.5);
                 let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
                 let objective = objective.with_loss(graph.clone()).unwrap();
-                let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
+                let mut optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default()).unwrap();
                 optimizer.zero_grad();
                 let (update, mut stats) = (
                     Update { model, objective: &objective, learner: &learner, temperature: 0.7, kl_coef: 0.1, lr: 1.0 },
@@ -97,8 +97,9 @@ fn micro_batches_run_without_numbers() {
                 let queued = queued.unwrap_or_else(|error| panic!("{loss}: {error}"));
                 assert!(queued.micro_batches.len() > 1 && queued.has_kl, "{loss}: {:?}", queued.micro_batches);
                 // The optimiser has taken gradients in bf16.
-                let trained = model.parameters().into_iter().filter(|(_, own)| own.requires_grad());
-                let without = trained.filter(|(_, own)| own.kind() == Dtype::Float && !own.grad().defined());
+                let trained = model.parameters().into_iter().filter(|(_, parameter)| parameter.requires_grad());
+                let without =
+                    trained.filter(|(_, parameter)| parameter.kind() == Dtype::Float && !parameter.grad().defined());
                 let without: Vec<String> = without.map(|(name, _)| name).collect();
                 assert!(without.is_empty(), "{loss}: {without:?}");
                 assert!(update.read(&queued, &all.rows, true, &mut stats).is_err());
@@ -113,9 +114,9 @@ fn micro_batches_of_a_critic_run_without_numbers() {
     let micro_batches = [vec![0, 1, 2], vec![3, 4, 5]];
     meta::with(|| {
         let policy = model(Dtype::BFloat16);
-        for own in [true, false] {
-            let critic = Critic::new(&policy, own.then(|| model(Dtype::BFloat16))).unwrap();
-            let mut optimizer = AdamW::new(critic.parameters(), adamw::Options::default()).unwrap();
+        for separate in [true, false] {
+            let critic = Critic::new(&policy, separate.then(|| model(Dtype::BFloat16))).unwrap();
+            let mut optimizer = AdamW::new(critic.parameters(), adamw::AdamWOptions::default()).unwrap();
             let parts = (&all.rows[..], &micro_batches[..], 12);
             let numbers = queue_critic(&critic, &policy, &mut optimizer, parts, &learner("ppo", 8).critic).unwrap();
             assert_eq!(numbers.len(), 4);
@@ -138,7 +139,7 @@ fn micro_batches_never_wait_for_the_device() {
             let mut learner = learner(loss, budget);
             learner.loss.options.insert("entropy_coef".to_owned(), 0.01.into());
             let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
-            let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
+            let mut optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default()).unwrap();
             let update = Update {
                 model: &model,
                 objective: &objective,
@@ -163,7 +164,7 @@ fn micro_batches_of_custom_losses_never_wait_for_the_device() {
         let learner = learner("ppo", 8);
         let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
         let objective = objective.with_loss(Some(graph.into())).unwrap();
-        let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
+        let mut optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default()).unwrap();
         let update = Update {
             model: &model,
             objective: &objective,
@@ -196,9 +197,9 @@ fn micro_batches_of_a_critic_never_wait_for_the_device() {
     let all = batch(rows, |trajectory| (trajectory as f64 * 0.7).sin() + 0.3);
     let mut learner = learner("ppo", 8);
     learner.critic.clip = 0.5;
-    for own in [true, false] {
-        let critic = Critic::new(&policy, own.then(|| model(Dtype::BFloat16))).unwrap();
-        let mut optimizer = AdamW::new(critic.parameters(), adamw::Options::default()).unwrap();
+    for separate in [true, false] {
+        let critic = Critic::new(&policy, separate.then(|| model(Dtype::BFloat16))).unwrap();
+        let mut optimizer = AdamW::new(critic.parameters(), adamw::AdamWOptions::default()).unwrap();
         let stats = assert_no_waits("a critic", || update_critic(&critic, &policy, &mut optimizer, &all, &learner));
         assert!(stats.stepped && stats.loss > 0.0 && stats.grad_norm > 0.0, "{stats:?}");
     }
@@ -229,7 +230,7 @@ fn the_code_of_a_micro_batch_reads_no_numbers() {
         let code = source.split("#[cfg(test)]").next().unwrap();
         let reads = ["64::try_from(", "32::try_from(", ">::try_from(", "double_value(", "int64_value(", "copy_data("];
         let waits = |line: &&str| reads.iter().chain(&["f_to_device("]).any(|wait| line.contains(wait));
-        let found: Vec<&str> = code.lines().filter(waits).collect();
-        assert_eq!(found.len(), allowed, "{found:?}");
+        let waiting_lines: Vec<&str> = code.lines().filter(waits).collect();
+        assert_eq!(waiting_lines.len(), allowed, "{waiting_lines:?}");
     }
 }
