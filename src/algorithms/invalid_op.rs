@@ -5,47 +5,32 @@ pub(super) const MAX_NODES: usize = 10_000;
 
 /// The reason why an operation is refused. Displayed after the name of the function, for the author
 /// of the Lua function.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum InvalidOp {
     /// Booleans where numbers are needed.
+    #[error("takes numbers, got booleans: convert them with b:where(x, 1, 0)")]
     Booleans,
+    #[error("takes booleans, such as x:lt(0)")]
     NotBooleans,
     /// A scalar of the mini-batch in anything but a weighted sum of scalars.
+    #[error(
+        "takes no scalar of the mini-batch: scalars can only be added to each other and multiplied by numbers, \
+             because everything else would depend on the split into micro-batches"
+    )]
     Scalar,
     /// A constant (`number`, `bound`) that is NaN or infinite.
-    NotFinite {
-        what: &'static str,
-        number: f64,
-    },
+    #[error("got the {what} {number}, which is not finite")]
+    NotFinite { what: &'static str, number: f64 },
     /// Bounds of `clamp` in the wrong order.
-    Bounds {
-        low: f64,
-        high: f64,
-    },
+    #[error("got a lower bound of {low} above an upper bound of {high}")]
+    Bounds { low: f64, high: f64 },
     /// A share of tokens that is not from 0 to 1.
-    Share {
-        share: f64,
-    },
+    #[error("got the share {share}, which is not from 0 to 1")]
+    Share { share: f64 },
     /// More than one selection.
+    #[error("is the second selection of tokens: a loss has one at most")]
     SecondSelection,
     /// More than [`MAX_NODES`].
+    #[error("exceeds the limit of {MAX_NODES} values per loss")]
     TooManyNodes,
-}
-
-impl std::fmt::Display for InvalidOp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Booleans => f.write_str("takes numbers, got booleans: convert them with b:where(x, 1, 0)"),
-            Self::NotBooleans => f.write_str("takes booleans, such as x:lt(0)"),
-            Self::Scalar => f.write_str(
-                "takes no scalar of the mini-batch: scalars can only be added to each other and multiplied by numbers, \
-                 because everything else would depend on the split into micro-batches",
-            ),
-            Self::NotFinite { what, number } => write!(f, "got the {what} {number}, which is not finite"),
-            Self::Bounds { low, high } => write!(f, "got a lower bound of {low} above an upper bound of {high}"),
-            Self::Share { share } => write!(f, "got the share {share}, which is not from 0 to 1"),
-            Self::SecondSelection => f.write_str("is the second selection of tokens: a loss has one at most"),
-            Self::TooManyNodes => write!(f, "exceeds the limit of {MAX_NODES} values per loss"),
-        }
-    }
 }

@@ -218,16 +218,9 @@ impl std::str::FromStr for IdOrSetting {
 }
 
 /// A text that names no trajectories.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("must be STEP, STEP-GROUP or STEP-GROUP-SAMPLE, such as 12-3-0, or for evaluations eval-12-3-0")]
 pub(super) struct InvalidId;
-
-impl std::fmt::Display for InvalidId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("must be STEP, STEP-GROUP or STEP-GROUP-SAMPLE, such as 12-3-0, or for evaluations eval-12-3-0")
-    }
-}
-
-impl std::error::Error for InvalidId {}
 
 impl std::str::FromStr for Id {
     type Err = InvalidId;

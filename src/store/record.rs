@@ -52,14 +52,9 @@ fn compact(exchange: &ExternalCall, tools: &[ToolRecord]) -> Value {
 }
 
 /// An exchange that refers to a tool call which the row does not have: its index.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no tool call {0}")]
 pub(super) struct NoToolCall(usize);
-
-impl std::fmt::Display for NoToolCall {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "there is no tool call {}", self.0)
-    }
-}
 
 /// Restores the exchanges of a row. `tools` are those of the row's step.
 pub(super) fn expand(row: Vec<ExternalCall>, tools: &[ToolRecord]) -> Result<Vec<ExternalCall>, NoToolCall> {

@@ -275,12 +275,15 @@ fn damaged(path: &Path, error: &dyn std::fmt::Display) -> Error {
 }
 
 /// A value that has no JSON form.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum Unreadable {
+    #[error("the type {0} is not supported")]
     Type(DataType),
     /// The key of a dictionary value is not in the dictionary.
+    #[error("a broken dictionary")]
     Dictionary,
     /// The row is longer than [`ROW`].
+    #[error("the row has more than {} MiB, or more than {} values", ROW.bytes >> 20, ROW.values)]
     TooLong,
 }
 
@@ -301,18 +304,6 @@ impl Budget {
                 Ok(())
             }
             _ => Err(Unreadable::TooLong),
-        }
-    }
-}
-
-impl std::fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Type(data_type) => write!(f, "the type {data_type} is not supported"),
-            Self::Dictionary => f.write_str("a broken dictionary"),
-            Self::TooLong => {
-                write!(f, "the row has more than {} MiB, or more than {} values", ROW.bytes >> 20, ROW.values)
-            }
         }
     }
 }

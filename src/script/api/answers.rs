@@ -7,6 +7,7 @@ use super::args::{fail, optional, raise, required, text};
 use super::arguments::{Arguments, arguments};
 use crate::answers;
 use crate::error::{Error, Kind, Subject};
+use crate::script::runtime::bind::bind;
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::place_of_recipe;
 
@@ -18,46 +19,31 @@ arguments! {
 }
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
-    r1.raw_set(
-        "last_boxed",
-        lua.create_function(|lua, reply: Value| {
-            let reply = text(lua, "r1.last_boxed", "text", &reply)?;
-            Ok(answers::last_boxed(&reply).map(str::to_owned))
-        })?,
-    )?;
-    r1.raw_set(
-        "answer",
-        lua.create_function(|lua, reply: Value| {
-            let reply = text(lua, "r1.answer", "text", &reply)?;
-            Ok(answers::tagged_answer(&reply).map(str::to_owned))
-        })?,
-    )?;
-    r1.raw_set(
-        "math_equal",
-        lua.create_function(|lua, (given, reference): (Value, Value)| {
-            refuse_missing(lua, "r1.math_equal", &reference, false)?;
-            let (given, reference) = (answer(lua, &given)?, answer(lua, &reference)?);
-            Ok(given.zip(reference).is_some_and(|(given, reference)| answers::math_equal(&given, &reference)))
-        })?,
-    )?;
-    r1.raw_set(
-        "reference",
-        lua.create_function(|lua, (reference, name, options): (Value, Value, Value)| {
-            let name: Option<String> = optional(lua, "r1.reference", "name", &name)?;
-            let ReferenceOptions { empty } = ReferenceOptions::read_optional(lua, "r1.reference", &options)?;
-            refuse_missing(lua, name.as_deref().unwrap_or("r1.reference"), &reference, empty)?;
-            Ok(reference)
-        })?,
-    )?;
-    r1.raw_set(
-        "clip",
-        lua.create_function(|lua, (long, head, tail): (Value, Value, Value)| {
-            let long = text(lua, "r1.clip", "text", &long)?;
-            let head = required(lua, "r1.clip", "head", &head)?;
-            let tail: Option<usize> = optional(lua, "r1.clip", "tail", &tail)?;
-            Ok(clip(&long, head, tail.unwrap_or(0)).unwrap_or(long))
-        })?,
-    )
+    bind(lua, &r1, "last_boxed", |lua, reply: Value| {
+        let reply = text(lua, "r1.last_boxed", "text", &reply)?;
+        Ok(answers::last_boxed(&reply).map(str::to_owned))
+    })?;
+    bind(lua, &r1, "answer", |lua, reply: Value| {
+        let reply = text(lua, "r1.answer", "text", &reply)?;
+        Ok(answers::tagged_answer(&reply).map(str::to_owned))
+    })?;
+    bind(lua, &r1, "math_equal", |lua, (given, reference): (Value, Value)| {
+        refuse_missing(lua, "r1.math_equal", &reference, false)?;
+        let (given, reference) = (answer(lua, &given)?, answer(lua, &reference)?);
+        Ok(given.zip(reference).is_some_and(|(given, reference)| answers::math_equal(&given, &reference)))
+    })?;
+    bind(lua, &r1, "reference", |lua, (reference, name, options): (Value, Value, Value)| {
+        let name: Option<String> = optional(lua, "r1.reference", "name", &name)?;
+        let ReferenceOptions { empty } = ReferenceOptions::read_optional(lua, "r1.reference", &options)?;
+        refuse_missing(lua, name.as_deref().unwrap_or("r1.reference"), &reference, empty)?;
+        Ok(reference)
+    })?;
+    bind(lua, &r1, "clip", |lua, (long, head, tail): (Value, Value, Value)| {
+        let long = text(lua, "r1.clip", "text", &long)?;
+        let head = required(lua, "r1.clip", "head", &head)?;
+        let tail: Option<usize> = optional(lua, "r1.clip", "tail", &tail)?;
+        Ok(clip(&long, head, tail.unwrap_or(0)).unwrap_or(long))
+    })
 }
 
 /// A missing reference would count every answer of its row as wrong, so it is an error of the

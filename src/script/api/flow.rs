@@ -9,57 +9,49 @@ use serde_json::json;
 
 use super::args::{fail, raise};
 use super::argument::Argument;
+use crate::script::runtime::bind::{bind, bind_async};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::Host;
 use crate::script::runtime::suspended::Suspended;
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let own = host.clone();
-    r1.raw_set(
-        "clock",
-        lua.create_function(move |_, ()| {
-            let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-            let result = own.current().external_now("clock", json!({}), || Ok(json!(now()))).map_err(raise)?;
-            Ok(result.as_f64())
-        })?,
-    )?;
+    bind(lua, &r1, "clock", move |_, ()| {
+        let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let result = own.current().external_now("clock", json!({}), || Ok(json!(now()))).map_err(raise)?;
+        Ok(result.as_f64())
+    })?;
     let own = host.clone();
-    r1.raw_set(
-        "sleep",
-        lua.create_async_function(move |lua, length: Value| {
-            let call = own.current();
-            // A length of 0 is allowed.
-            let zero = matches!(length, Value::Integer(0));
-            let length = if zero { Some(Duration::ZERO) } else { Duration::read(&length) }
-                .ok_or_else(|| fail(&lua, "r1.sleep", format!("takes {}, got {}", Duration::wanted(), kind(&length))));
-            async move {
-                let length = length?;
-                let live = async {
-                    tokio::time::sleep(length).await;
-                    Ok(json!(null))
-                };
-                call.external("sleep", json!(length.as_secs_f64()), live).await.map(drop).map_err(raise)
-            }
-        })?,
-    )?;
+    bind_async(lua, &r1, "sleep", move |lua, length: Value| {
+        let call = own.current();
+        // A length of 0 is allowed.
+        let zero = matches!(length, Value::Integer(0));
+        let length = if zero { Some(Duration::ZERO) } else { Duration::read(&length) }
+            .ok_or_else(|| fail(&lua, "r1.sleep", format!("takes {}, got {}", Duration::wanted(), kind(&length))));
+        async move {
+            let length = length?;
+            let live = async {
+                tokio::time::sleep(length).await;
+                Ok(json!(null))
+            };
+            call.external("sleep", json!(length.as_secs_f64()), live).await.map(drop).map_err(raise)
+        }
+    })?;
     let own = host.clone();
-    r1.raw_set(
-        "join",
-        lua.create_async_function(move |lua, functions: Value| {
-            let call = own.current();
-            let jobs = list(&lua, &functions).map(|functions| {
-                functions
-                    .iter()
-                    .map(|function| call.branch(Suspended::<Value>::inner(&lua, function, ())))
-                    .collect::<Vec<_>>()
-            });
-            async move {
-                // All jobs run to their end: which error is raised must not depend on time.
-                let answers = join_all(jobs?).await;
-                answers.into_iter().collect::<mlua::Result<MultiValue>>()
-            }
-        })?,
-    )
+    bind_async(lua, &r1, "join", move |lua, functions: Value| {
+        let call = own.current();
+        let jobs = list(&lua, &functions).map(|functions| {
+            functions
+                .iter()
+                .map(|function| call.branch(Suspended::<Value>::inner(&lua, function, ())))
+                .collect::<Vec<_>>()
+        });
+        async move {
+            // All jobs run to their end: which error is raised must not depend on time.
+            let answers = join_all(jobs?).await;
+            answers.into_iter().collect::<mlua::Result<MultiValue>>()
+        }
+    })
 }
 
 fn list(lua: &Lua, functions: &Value) -> mlua::Result<Vec<Function>> {

@@ -12,6 +12,7 @@ use sha2::{Digest, Sha256};
 use super::args::{raise, required, text, undeclared};
 use super::arguments::{Arguments, arguments};
 use crate::error::{Error, Kind, Result};
+use crate::script::runtime::bind::bind;
 use crate::script::runtime::grants::PathRefusal;
 use crate::script::runtime::host::Host;
 
@@ -31,58 +32,46 @@ arguments! {
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let table = lua.create_table()?;
     let own = host.clone();
-    table.raw_set(
-        "read",
-        lua.create_function(move |lua, path: Value| {
-            let path = text(lua, "r1.fs.read", "path", &path)?;
-            let outcome = recorded_call(lua, &own, "r1.fs.read", &path, read)?;
-            match (&outcome["text"], &outcome["sha256"], &outcome["error"]) {
-                (Json::String(text), ..) => Ok((Value::String(lua.create_string(text)?), None)),
-                (_, Json::String(sum), _) => {
-                    let bytes = again(&own, &path, sum).map_err(raise)?;
-                    Ok((Value::String(lua.create_string(bytes)?), None))
-                }
-                (.., why) => Ok((Value::Nil, Some(why.as_str().unwrap_or_default().to_owned()))),
+    bind(lua, &table, "read", move |lua, path: Value| {
+        let path = text(lua, "r1.fs.read", "path", &path)?;
+        let outcome = recorded_call(lua, &own, "r1.fs.read", &path, read)?;
+        match (&outcome["text"], &outcome["sha256"], &outcome["error"]) {
+            (Json::String(text), ..) => Ok((Value::String(lua.create_string(text)?), None)),
+            (_, Json::String(sum), _) => {
+                let bytes = again(&own, &path, sum).map_err(raise)?;
+                Ok((Value::String(lua.create_string(bytes)?), None))
             }
-        })?,
-    )?;
+            (.., why) => Ok((Value::Nil, Some(why.as_str().unwrap_or_default().to_owned()))),
+        }
+    })?;
     let own = host.clone();
-    table.raw_set(
-        "list",
-        lua.create_function(move |lua, path: Value| {
-            let path = text(lua, "r1.fs.list", "path", &path)?;
-            let outcome = recorded_call(lua, &own, "r1.fs.list", &path, list)?;
-            match outcome["names"].as_array() {
-                Some(names) => {
-                    let names = lua.create_sequence_from(names.iter().filter_map(Json::as_str))?;
-                    Ok((Value::Table(names), None))
-                }
-                None => Ok((Value::Nil, outcome["error"].as_str().map(str::to_owned))),
+    bind(lua, &table, "list", move |lua, path: Value| {
+        let path = text(lua, "r1.fs.list", "path", &path)?;
+        let outcome = recorded_call(lua, &own, "r1.fs.list", &path, list)?;
+        match outcome["names"].as_array() {
+            Some(names) => {
+                let names = lua.create_sequence_from(names.iter().filter_map(Json::as_str))?;
+                Ok((Value::Table(names), None))
             }
-        })?,
-    )?;
+            None => Ok((Value::Nil, outcome["error"].as_str().map(str::to_owned))),
+        }
+    })?;
     let own = host.clone();
-    table.raw_set(
-        "stat",
-        lua.create_function(move |lua, path: Value| {
-            let path = text(lua, "r1.fs.stat", "path", &path)?;
-            let outcome = recorded_call(lua, &own, "r1.fs.stat", &path, stat)?;
-            let Some(kind) = outcome["kind"].as_str() else {
-                return Ok((Value::Nil, outcome["error"].as_str().map(str::to_owned)));
-            };
-            let facts = lua.create_table_with_capacity(0, 2)?;
-            facts.raw_set("kind", kind)?;
-            facts.raw_set("size", outcome["size"].as_u64())?;
-            Ok((Value::Table(facts), None))
-        })?,
-    )?;
+    bind(lua, &table, "stat", move |lua, path: Value| {
+        let path = text(lua, "r1.fs.stat", "path", &path)?;
+        let outcome = recorded_call(lua, &own, "r1.fs.stat", &path, stat)?;
+        let Some(kind) = outcome["kind"].as_str() else {
+            return Ok((Value::Nil, outcome["error"].as_str().map(str::to_owned)));
+        };
+        let facts = lua.create_table_with_capacity(0, 2)?;
+        facts.raw_set("kind", kind)?;
+        facts.raw_set("size", outcome["size"].as_u64())?;
+        Ok((Value::Table(facts), None))
+    })?;
     let own = host.clone();
-    table.raw_set(
-        "write",
-        lua.create_function(move |lua, (path, content, options): (Value, Value, Value)| {
-            write(lua, &own, &path, &content, &options)
-        })?,
-    )?;
+    bind(lua, &table, "write", move |lua, (path, content, options): (Value, Value, Value)| {
+        write(lua, &own, &path, &content, &options)
+    })?;
     super::seal(lua, "r1.fs", &table)?;
     r1.raw_set("fs", table)
 }
@@ -106,35 +95,28 @@ fn recorded_call(
 
 /// The reason why a file is not read or written. The script receives it as text, as the second
 /// result.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{path}: {why}")]
 struct Failed {
     path: String,
     why: MisfitReason,
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum MisfitReason {
+    #[error("{0}")]
     Io(std::io::Error),
     /// So many bytes.
+    #[error("the file has {0} bytes; {MOST} are the most")]
     TooLarge(u64),
     /// The path is invalid.
+    #[error("{0}")]
     Path(String),
 }
 
 impl Failed {
     fn io(path: impl std::fmt::Display) -> impl Fn(std::io::Error) -> Self {
         move |error| Self { path: path.to_string(), why: MisfitReason::Io(error) }
-    }
-}
-
-impl std::fmt::Display for Failed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}: ", self.path)?;
-        match &self.why {
-            MisfitReason::Io(error) => error.fmt(f),
-            MisfitReason::TooLarge(bytes) => write!(f, "the file has {bytes} bytes; {MOST} are the most"),
-            MisfitReason::Path(why) => f.write_str(why),
-        }
     }
 }
 

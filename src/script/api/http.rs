@@ -18,6 +18,7 @@ use crate::mdp::{Failed, Outcome};
 use crate::net::{
     AllowedAddresses, HttpError, HttpRequest, METHODS, http, is_private_host, url_target, url_with_query,
 };
+use crate::script::runtime::bind::bind_async;
 use crate::script::runtime::convert::{NonJson, kind, to_json};
 use crate::script::runtime::host::{Call, Host, place};
 
@@ -49,29 +50,20 @@ arguments! {
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let table = lua.create_table()?;
     let own = host.clone();
-    table.raw_set(
-        "get",
-        lua.create_async_function(move |lua, (url, options): (Value, Value)| {
-            let pending = request(&lua, &own, "r1.http.get", "GET", &url, &options);
-            async move { pending?.answer(&lua).await }
-        })?,
-    )?;
+    bind_async(lua, &table, "get", move |lua, (url, options): (Value, Value)| {
+        let pending = request(&lua, &own, "r1.http.get", "GET", &url, &options);
+        async move { pending?.answer(&lua).await }
+    })?;
     let own = host.clone();
-    table.raw_set(
-        "post",
-        lua.create_async_function(move |lua, (url, body, options): (Value, Value, Value)| {
-            let pending = post(&lua, &own, &url, &body, &options);
-            async move { pending?.answer(&lua).await }
-        })?,
-    )?;
+    bind_async(lua, &table, "post", move |lua, (url, body, options): (Value, Value, Value)| {
+        let pending = post(&lua, &own, &url, &body, &options);
+        async move { pending?.answer(&lua).await }
+    })?;
     let own = host.clone();
-    table.raw_set(
-        "request",
-        lua.create_async_function(move |lua, request: Value| {
-            let pending = request_of(&lua, &own, &request);
-            async move { pending?.answer(&lua).await }
-        })?,
-    )?;
+    bind_async(lua, &table, "request", move |lua, request: Value| {
+        let pending = request_of(&lua, &own, &request);
+        async move { pending?.answer(&lua).await }
+    })?;
     super::seal(lua, "r1.http", &table)?;
     r1.raw_set("http", table)
 }

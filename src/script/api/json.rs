@@ -4,35 +4,29 @@ use mlua::{Lua, Table, Value};
 
 use super::args::{fail, fail_with, in_time, text};
 use crate::json;
+use crate::script::runtime::bind::bind;
 use crate::script::runtime::convert::{NonJson, from_json, to_json};
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     let own = lua.create_table()?;
     own.raw_set("null", Value::NULL)?;
-    own.raw_set(
-        "encode",
-        lua.create_function(|lua, (value, more): (Value, Value)| {
-            if !more.is_nil() {
-                return Err(fail(lua, "r1.json.encode", "takes one value; there are no options"));
-            }
-            let json =
-                to_json(&value, "value", NonJson::Refuse).map_err(|why| fail_with(lua, "r1.json.encode", why))?;
-            Ok(json.to_string())
-        })?,
-    )?;
+    bind(lua, &own, "encode", |lua, (value, more): (Value, Value)| {
+        if !more.is_nil() {
+            return Err(fail(lua, "r1.json.encode", "takes one value; there are no options"));
+        }
+        let json = to_json(&value, "value", NonJson::Refuse).map_err(|why| fail_with(lua, "r1.json.encode", why))?;
+        Ok(json.to_string())
+    })?;
     // Text that is not JSON is an expected failure: nil and the reason.
-    own.raw_set(
-        "decode",
-        lua.create_function(|lua, value: Value| {
-            let text = text(lua, "r1.json.decode", "text", &value)?;
-            let read = json::read_foreign(text.as_bytes());
-            in_time(lua)?;
-            match read {
-                Ok(json) => Ok((from_json(lua, &json)?, None)),
-                Err(error) => Ok((Value::Nil, Some(error.to_string()))),
-            }
-        })?,
-    )?;
+    bind(lua, &own, "decode", |lua, value: Value| {
+        let text = text(lua, "r1.json.decode", "text", &value)?;
+        let read = json::read_foreign(text.as_bytes());
+        in_time(lua)?;
+        match read {
+            Ok(json) => Ok((from_json(lua, &json)?, None)),
+            Err(error) => Ok((Value::Nil, Some(error.to_string()))),
+        }
+    })?;
     super::seal(lua, "r1.json", &own)?;
     r1.raw_set("json", own)
 }

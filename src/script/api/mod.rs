@@ -59,6 +59,7 @@ use mlua::{Lua, Table, Value, Variadic};
 
 use crate::config::Limits;
 use crate::error::{Result, suggest};
+use crate::script::runtime::bind::bind;
 use crate::script::runtime::host::{Host, misuse};
 use crate::script::runtime::require::Loader;
 use crate::script::runtime::sandbox;
@@ -122,10 +123,7 @@ fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, loader: &Rc<RefCell<
     context::install(lua, &r1, host)?;
     store::install(lua, &r1, host)?;
     let log = host.clone();
-    r1.raw_set(
-        "log",
-        lua.create_function(move |lua, values: Variadic<Value>| sandbox::write_log(lua, &log, &values))?,
-    )?;
+    bind(lua, &r1, "log", move |lua, values: Variadic<Value>| sandbox::write_log(lua, &log, &values))?;
     seal(lua, "r1", &r1)?;
     environment.raw_set("r1", r1)
 }
@@ -146,14 +144,11 @@ pub(crate) fn seal(lua: &Lua, name: &'static str, table: &Table) -> mlua::Result
         Ok(())
     })?;
     let meta = lua.create_table()?;
-    meta.raw_set(
-        "__index",
-        lua.create_function(move |lua, (_, key): (Value, Value)| -> mlua::Result<Value> {
-            let key = key.to_string()?;
-            let error = misuse(lua, format!("`{name}.{key}` does not exist"));
-            Err(mlua::Error::external(error.hint(suggest(&key, names.iter().map(String::as_str)))))
-        })?,
-    )?;
+    bind(lua, &meta, "__index", move |lua, (_, key): (Value, Value)| -> mlua::Result<Value> {
+        let key = key.to_string()?;
+        let error = misuse(lua, format!("`{name}.{key}` does not exist"));
+        Err(mlua::Error::external(error.hint(suggest(&key, names.iter().map(String::as_str)))))
+    })?;
     meta.raw_set("__metatable", false)?;
     meta.set_readonly(true);
     table.set_metatable(Some(meta))?;

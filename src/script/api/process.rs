@@ -14,6 +14,7 @@ use super::arguments::{Arguments, arguments};
 use super::model::answer;
 use super::secret::{Named, Secrets};
 use crate::mdp::{Failed, Outcome};
+use crate::script::runtime::bind::bind_async;
 use crate::script::runtime::convert::{NonJson, to_json};
 use crate::script::runtime::host::{Call, Host};
 use crate::tools::{Program, run_program};
@@ -38,17 +39,14 @@ arguments! {
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let process = lua.create_table()?;
     let own = host.clone();
-    process.raw_set(
-        "run",
-        lua.create_async_function(move |lua, (argv, options): (Value, Value)| {
-            let call = own.current();
-            let program = program(&lua, &own, &argv, &options);
-            async move {
-                let (program, variables) = program?;
-                run(&lua, &call, program, variables).await
-            }
-        })?,
-    )?;
+    bind_async(lua, &process, "run", move |lua, (argv, options): (Value, Value)| {
+        let call = own.current();
+        let program = program(&lua, &own, &argv, &options);
+        async move {
+            let (program, variables) = program?;
+            run(&lua, &call, program, variables).await
+        }
+    })?;
     super::seal(lua, "r1.process", &process)?;
     r1.raw_set("process", process)
 }

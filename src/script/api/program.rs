@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::args::{fail, raise, text};
 use crate::error::{Error, Kind, Subject};
+use crate::script::runtime::bind::bind;
 use crate::script::runtime::convert::{kind, printed};
 use crate::script::runtime::host::Host;
 use crate::script::runtime::log::LogLine;
@@ -33,14 +34,11 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, arguments
     }
     environment.raw_set("arg", list)?;
     let own = host.clone();
-    environment.raw_set(
-        "print",
-        lua.create_function(move |_, values: Variadic<Value>| {
-            let line = joined(&values, "\t")? + "\n";
-            own.print_line(&LogLine { text: line, ..LogLine::default() }, LogStream::Out);
-            Ok(())
-        })?,
-    )?;
+    bind(lua, &environment, "print", move |_, values: Variadic<Value>| {
+        let line = joined(&values, "\t")? + "\n";
+        own.print_line(&LogLine { text: line, ..LogLine::default() }, LogStream::Out);
+        Ok(())
+    })?;
     environment.raw_set("io", input_output(lua, host)?)?;
     if host.cases.is_some() {
         super::test::install(lua, environment, host)?;
@@ -67,45 +65,33 @@ fn joined(values: &[Value], between: &str) -> mlua::Result<String> {
 /// `io.read`, `io.lines`, `io.write`, `io.open` (reading only).
 fn input_output(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
     let io = lua.create_table()?;
-    io.raw_set(
-        "read",
-        lua.create_function(|lua, format: Option<Value>| read(lua, &mut std::io::stdin().lock(), format.as_ref()))?,
-    )?;
-    io.raw_set(
-        "lines",
-        lua.create_function(|lua, path: Option<String>| {
-            let mut source: Box<dyn BufRead> = match &path {
-                None => Box::new(std::io::stdin().lock()),
-                Some(path) => Box::new(std::io::BufReader::new(
-                    std::fs::File::open(path).map_err(|error| fail(lua, "io.lines", format!("{path}: {error}")))?,
-                )),
-            };
-            lua.create_function_mut(move |lua, ()| read(lua, &mut source, None))
-        })?,
-    )?;
+    bind(lua, &io, "read", |lua, format: Option<Value>| read(lua, &mut std::io::stdin().lock(), format.as_ref()))?;
+    bind(lua, &io, "lines", |lua, path: Option<String>| {
+        let mut source: Box<dyn BufRead> = match &path {
+            None => Box::new(std::io::stdin().lock()),
+            Some(path) => Box::new(std::io::BufReader::new(
+                std::fs::File::open(path).map_err(|error| fail(lua, "io.lines", format!("{path}: {error}")))?,
+            )),
+        };
+        lua.create_function_mut(move |lua, ()| read(lua, &mut source, None))
+    })?;
     let own = host.clone();
-    io.raw_set(
-        "write",
-        lua.create_function(move |_, values: Variadic<Value>| {
-            own.print_line(&LogLine { text: joined(&values, "")?, ..LogLine::default() }, LogStream::Out);
-            Ok(())
-        })?,
-    )?;
-    io.raw_set(
-        "open",
-        lua.create_function(|lua, (path, mode): (String, Option<String>)| {
-            if mode.as_deref().is_some_and(|mode| !matches!(mode, "r" | "rb")) {
-                return Err(fail(lua, "io.open", "only reads files here; write to standard output"));
+    bind(lua, &io, "write", move |_, values: Variadic<Value>| {
+        own.print_line(&LogLine { text: joined(&values, "")?, ..LogLine::default() }, LogStream::Out);
+        Ok(())
+    })?;
+    bind(lua, &io, "open", |lua, (path, mode): (String, Option<String>)| {
+        if mode.as_deref().is_some_and(|mode| !matches!(mode, "r" | "rb")) {
+            return Err(fail(lua, "io.open", "only reads files here; write to standard output"));
+        }
+        match std::fs::File::open(&path) {
+            Ok(file) => {
+                let file = Rc::new(RefCell::new(Some(std::io::BufReader::new(file))));
+                Ok((Value::Table(handle(lua, &file)?), None))
             }
-            match std::fs::File::open(&path) {
-                Ok(file) => {
-                    let file = Rc::new(RefCell::new(Some(std::io::BufReader::new(file))));
-                    Ok((Value::Table(handle(lua, &file)?), None))
-                }
-                Err(error) => Ok((Value::Nil, Some(format!("{path}: {error}")))),
-            }
-        })?,
-    )?;
+            Err(error) => Ok((Value::Nil, Some(format!("{path}: {error}")))),
+        }
+    })?;
     super::seal(lua, "io", &io)?;
     Ok(io)
 }
@@ -117,24 +103,18 @@ fn handle(lua: &Lua, file: &OpenFile) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     let closed = |lua: &Lua| fail(lua, "file", "is closed");
     let own = file.clone();
-    table.raw_set(
-        "read",
-        lua.create_function(move |lua, (_, format): (Value, Option<Value>)| match &mut *own.borrow_mut() {
-            Some(file) => read(lua, file, format.as_ref()),
-            None => Err(closed(lua)),
-        })?,
-    )?;
+    bind(lua, &table, "read", move |lua, (_, format): (Value, Option<Value>)| match &mut *own.borrow_mut() {
+        Some(file) => read(lua, file, format.as_ref()),
+        None => Err(closed(lua)),
+    })?;
     let own = file.clone();
-    table.raw_set(
-        "lines",
-        lua.create_function(move |lua, _: Value| {
-            let own = own.clone();
-            lua.create_function(move |lua, ()| match &mut *own.borrow_mut() {
-                Some(file) => read(lua, file, None),
-                None => Err(closed(lua)),
-            })
-        })?,
-    )?;
+    bind(lua, &table, "lines", move |lua, _: Value| {
+        let own = own.clone();
+        lua.create_function(move |lua, ()| match &mut *own.borrow_mut() {
+            Some(file) => read(lua, file, None),
+            None => Err(closed(lua)),
+        })
+    })?;
     let own = file.clone();
     let close = lua.create_function(move |_, _: Value| {
         own.borrow_mut().take();
@@ -189,33 +169,27 @@ fn read(lua: &Lua, source: &mut dyn BufRead, format: Option<&Value>) -> mlua::Re
 /// `os.exit`, `os.time`, `os.clock`, `os.getenv`.
 fn system(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
     let os = lua.create_table()?;
-    os.raw_set(
-        "exit",
-        lua.create_function(|lua, value: Value| -> mlua::Result<()> {
-            let code = match &value {
-                Value::Nil | Value::Boolean(true) => Some(0),
-                Value::Boolean(false) => Some(1),
-                Value::Integer(code) => u8::try_from(*code).ok(),
-                _ => None,
-            };
-            let Some(code) = code else {
-                return Err(fail(lua, "os.exit", format!("takes a code from 0 to 255, got {}", kind(&value))));
-            };
-            Err(raise(Error::new(Kind::Interrupted, format!("os.exit({code})")).about(Subject::Exit(code))))
-        })?,
-    )?;
+    bind(lua, &os, "exit", |lua, value: Value| -> mlua::Result<()> {
+        let code = match &value {
+            Value::Nil | Value::Boolean(true) => Some(0),
+            Value::Boolean(false) => Some(1),
+            Value::Integer(code) => u8::try_from(*code).ok(),
+            _ => None,
+        };
+        let Some(code) = code else {
+            return Err(fail(lua, "os.exit", format!("takes a code from 0 to 255, got {}", kind(&value))));
+        };
+        Err(raise(Error::new(Kind::Interrupted, format!("os.exit({code})")).about(Subject::Exit(code))))
+    })?;
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let own = host.clone();
     os.raw_set("time", lua.create_function(move |_, ()| clock(&own, "time", || now().floor()))?)?;
     let (own, start) = (host.clone(), std::time::Instant::now());
     os.raw_set("clock", lua.create_function(move |_, ()| clock(&own, "clock", || start.elapsed().as_secs_f64()))?)?;
-    os.raw_set(
-        "getenv",
-        lua.create_function(|lua, name: Value| {
-            let name = text(lua, "os.getenv", "name", &name)?;
-            Ok(std::env::var(name).ok())
-        })?,
-    )?;
+    bind(lua, &os, "getenv", |lua, name: Value| {
+        let name = text(lua, "os.getenv", "name", &name)?;
+        Ok(std::env::var(name).ok())
+    })?;
     super::seal(lua, "os", &os)?;
     Ok(os)
 }

@@ -11,6 +11,7 @@ use regex::bytes::RegexBuilder;
 use super::args::{fail, optional};
 use super::search::{Match, Pattern, Search, Steps};
 use crate::config::Limits;
+use crate::script::runtime::bind::bind;
 use crate::script::runtime::convert::kind;
 
 /// Maximum bytes of a compiled pattern.
@@ -70,89 +71,65 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     let re = lua.create_table()?;
     let bindings = Bindings { cache: Rc::default() };
     let own = bindings.clone();
-    re.raw_set(
-        "find",
-        lua.create_function(move |lua, (text, pattern, from): (Value, Value, Value)| {
-            find(lua, own.of(lua, "r1.re.find", &text, &pattern)?, &from)
-        })?,
-    )?;
+    bind(lua, &re, "find", move |lua, (text, pattern, from): (Value, Value, Value)| {
+        find(lua, own.of(lua, "r1.re.find", &text, &pattern)?, &from)
+    })?;
     let own = bindings.clone();
-    re.raw_set(
-        "match",
-        lua.create_function(move |lua, (text, pattern, from): (Value, Value, Value)| {
-            let search = own.of(lua, "r1.re.match", &text, &pattern)?;
-            match search.at(lua, start(lua, "r1.re.match", &from)?)? {
-                Some(found) => groups(lua, &search, &found),
-                None => Ok(MultiValue::from_iter([Value::Nil])),
-            }
-        })?,
-    )?;
+    bind(lua, &re, "match", move |lua, (text, pattern, from): (Value, Value, Value)| {
+        let search = own.of(lua, "r1.re.match", &text, &pattern)?;
+        match search.at(lua, start(lua, "r1.re.match", &from)?)? {
+            Some(found) => groups(lua, &search, &found),
+            None => Ok(MultiValue::from_iter([Value::Nil])),
+        }
+    })?;
     let own = bindings.clone();
-    re.raw_set(
-        "captures",
-        lua.create_function(move |lua, (text, pattern): (Value, Value)| {
-            let search = own.of(lua, "r1.re.captures", &text, &pattern)?;
-            search.at(lua, 0)?.map(|found| table(lua, &search, &found)).transpose()
-        })?,
-    )?;
+    bind(lua, &re, "captures", move |lua, (text, pattern): (Value, Value)| {
+        let search = own.of(lua, "r1.re.captures", &text, &pattern)?;
+        search.at(lua, 0)?.map(|found| table(lua, &search, &found)).transpose()
+    })?;
     let own = bindings.clone();
-    re.raw_set(
-        "find_all",
-        lua.create_function(move |lua, (text, pattern, most): (Value, Value, Value)| {
-            let search = own.of(lua, "r1.re.find_all", &text, &pattern)?;
-            let list = lua.create_table()?;
-            search.each(lua, at_most(lua, "r1.re.find_all", &most)?, |search, found| {
-                list.raw_push(table(lua, search, found)?)
-            })?;
-            Ok(list)
-        })?,
-    )?;
+    bind(lua, &re, "find_all", move |lua, (text, pattern, most): (Value, Value, Value)| {
+        let search = own.of(lua, "r1.re.find_all", &text, &pattern)?;
+        let list = lua.create_table()?;
+        search.each(lua, at_most(lua, "r1.re.find_all", &most)?, |search, found| {
+            list.raw_push(table(lua, search, found)?)
+        })?;
+        Ok(list)
+    })?;
     let own = bindings.clone();
-    re.raw_set(
-        "gmatch",
-        lua.create_function(move |lua, (text, pattern): (Value, Value)| {
-            let search = own.of(lua, "r1.re.gmatch", &text, &pattern)?;
-            let mut steps = Steps::default();
-            lua.create_function_mut(move |lua, ()| match steps.next(lua, &search)? {
-                Some(found) => groups(lua, &search, &found),
-                None => Ok(MultiValue::from_iter([Value::Nil])),
-            })
-        })?,
-    )?;
+    bind(lua, &re, "gmatch", move |lua, (text, pattern): (Value, Value)| {
+        let search = own.of(lua, "r1.re.gmatch", &text, &pattern)?;
+        let mut steps = Steps::default();
+        lua.create_function_mut(move |lua, ()| match steps.next(lua, &search)? {
+            Some(found) => groups(lua, &search, &found),
+            None => Ok(MultiValue::from_iter([Value::Nil])),
+        })
+    })?;
     let own = bindings.clone();
-    re.raw_set(
-        "replace",
-        lua.create_function(move |lua, (text, pattern, with, most): (Value, Value, Value, Value)| {
-            replace(lua, own.of(lua, REPLACE, &text, &pattern)?, &with, &most)
-        })?,
-    )?;
+    bind(lua, &re, "replace", move |lua, (text, pattern, with, most): (Value, Value, Value, Value)| {
+        replace(lua, own.of(lua, REPLACE, &text, &pattern)?, &with, &most)
+    })?;
     let own = bindings;
-    re.raw_set(
-        "split",
-        lua.create_function(move |lua, (text, pattern, most): (Value, Value, Value)| {
-            let search = own.of(lua, "r1.re.split", &text, &pattern)?;
-            let most = at_most(lua, "r1.re.split", &most)?;
-            let list = lua.create_table()?;
-            let mut end = 0;
-            if most == 0 {
-                return Ok(list);
-            }
-            search.each(lua, most - 1, |search, found| {
-                let (first, last) = found.span();
-                list.raw_push(lua.create_string(&search.text.as_bytes()[end..first])?)?;
-                end = last;
-                Ok(())
-            })?;
-            list.raw_push(lua.create_string(&search.text.as_bytes()[end..])?)?;
-            Ok(list)
-        })?,
-    )?;
-    re.raw_set(
-        "escape",
-        lua.create_function(|lua, text: Value| {
-            Ok(regex::escape(&super::args::text(lua, "r1.re.escape", "text", &text)?))
-        })?,
-    )?;
+    bind(lua, &re, "split", move |lua, (text, pattern, most): (Value, Value, Value)| {
+        let search = own.of(lua, "r1.re.split", &text, &pattern)?;
+        let most = at_most(lua, "r1.re.split", &most)?;
+        let list = lua.create_table()?;
+        let mut end = 0;
+        if most == 0 {
+            return Ok(list);
+        }
+        search.each(lua, most - 1, |search, found| {
+            let (first, last) = found.span();
+            list.raw_push(lua.create_string(&search.text.as_bytes()[end..first])?)?;
+            end = last;
+            Ok(())
+        })?;
+        list.raw_push(lua.create_string(&search.text.as_bytes()[end..])?)?;
+        Ok(list)
+    })?;
+    bind(lua, &re, "escape", |lua, text: Value| {
+        Ok(regex::escape(&super::args::text(lua, "r1.re.escape", "text", &text)?))
+    })?;
     super::seal(lua, "r1.re", &re)?;
     r1.raw_set("re", re)
 }

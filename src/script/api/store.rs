@@ -13,6 +13,7 @@ use super::arguments::{Arguments, arguments};
 use super::store_write;
 use crate::error::Error;
 use crate::mdp::{Split, Step, Trajectory, seed_value};
+use crate::script::runtime::bind::bind;
 use crate::script::runtime::convert::{NonJson, from_json, to_json};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Host, place};
@@ -50,78 +51,69 @@ argument!(Split, "\"train\" or \"eval\"", |value| {
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let store = lua.create_table()?;
     let own = host.clone();
-    store.raw_set(
-        "steps",
-        lua.create_function(move |lua, (run, options): (Value, Value)| {
-            const NAME: &str = "r1.store.steps";
-            let run = path_of(lua, &own, NAME, "run", &run)?;
-            let options = StepsOptions::read_optional(lua, NAME, &options)?;
-            open(&run)?.steps(options.split).map_err(raise)
-        })?,
-    )?;
+    bind(lua, &store, "steps", move |lua, (run, options): (Value, Value)| {
+        const NAME: &str = "r1.store.steps";
+        let run = path_of(lua, &own, NAME, "run", &run)?;
+        let options = StepsOptions::read_optional(lua, NAME, &options)?;
+        open(&run)?.steps(options.split).map_err(raise)
+    })?;
     let own = host.clone();
-    store.raw_set(
-        "trajectories",
-        lua.create_function(move |lua, (run, step, options): (Value, Value, Value)| {
-            const NAME: &str = "r1.store.trajectories";
-            let run = path_of(lua, &own, NAME, "run", &run)?;
-            let is_file = run.extension().is_some_and(|extension| extension == "parquet");
-            let step: Option<usize> = optional(lua, NAME, "step", &step)?;
-            let TrajectoriesOptions { ids, record, split } = TrajectoriesOptions::read_optional(lua, NAME, &options)?;
-            let list = lua.create_table()?;
-            let add = |found: Result<Vec<Trajectory>, Error>| -> mlua::Result<()> {
-                for trajectory in found.map_err(raise)? {
-                    list.raw_push(from_json(lua, &trajectory_table(&trajectory, ids, record))?)?;
-                }
-                Ok(())
-            };
-            if is_file {
-                add(read_trajectories(&run))?;
-                return Ok(list);
+    bind(lua, &store, "trajectories", move |lua, (run, step, options): (Value, Value, Value)| {
+        const NAME: &str = "r1.store.trajectories";
+        let run = path_of(lua, &own, NAME, "run", &run)?;
+        let is_file = run.extension().is_some_and(|extension| extension == "parquet");
+        let step: Option<usize> = optional(lua, NAME, "step", &step)?;
+        let TrajectoriesOptions { ids, record, split } = TrajectoriesOptions::read_optional(lua, NAME, &options)?;
+        let list = lua.create_table()?;
+        let add = |found: Result<Vec<Trajectory>, Error>| -> mlua::Result<()> {
+            for trajectory in found.map_err(raise)? {
+                list.raw_push(from_json(lua, &trajectory_table(&trajectory, ids, record))?)?;
             }
-            let run = open(&run)?;
-            let steps = match step {
-                Some(step) => vec![step as u64],
-                None => run.steps(split).map_err(raise)?,
-            };
-            for step in steps {
-                add(run.trajectories(split, step))?;
-            }
-            Ok(list)
-        })?,
-    )?;
+            Ok(())
+        };
+        if is_file {
+            add(read_trajectories(&run))?;
+            return Ok(list);
+        }
+        let run = open(&run)?;
+        let steps = match step {
+            Some(step) => vec![step as u64],
+            None => run.steps(split).map_err(raise)?,
+        };
+        for step in steps {
+            add(run.trajectories(split, step))?;
+        }
+        Ok(list)
+    })?;
     let own = host.clone();
-    store.raw_set(
-        "write",
-        lua.create_function(move |lua, (path, list, options): (Value, Value, Value)| {
-            const NAME: &str = "r1.store.write";
-            let path = path_of(lua, &own, NAME, "path", &path)?;
-            let options = WriteOptions::read_optional(lua, NAME, &options)?;
-            let list = to_json(&list, "trajectories", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
-            let tables = match &list {
-                Json::Array(tables) => tables.as_slice(),
-                Json::Object(fields) if fields.is_empty() => &[],
-                other => return Err(fail(lua, NAME, format!("takes a list of trajectories, got {other}"))),
-            };
-            let mut stored = BTreeMap::new();
-            if let Some(from) = &options.from {
-                let run = open(Path::new(from))?;
-                let named = |table: &Json| table["id"].as_str().and_then(Split::of_id);
-                let wanted: BTreeSet<(Split, u64)> = tables.iter().filter_map(named).collect();
-                for (split, step) in wanted {
-                    if !run.steps(split).map_err(raise)?.contains(&step) {
-                        continue;
-                    }
-                    let all = run.trajectories(split, step).map_err(raise)?;
-                    stored.extend(all.into_iter().map(|trajectory| (trajectory.id.clone(), trajectory)));
+    bind(lua, &store, "write", move |lua, (path, list, options): (Value, Value, Value)| {
+        const NAME: &str = "r1.store.write";
+        let path = path_of(lua, &own, NAME, "path", &path)?;
+        let options = WriteOptions::read_optional(lua, NAME, &options)?;
+        let list = to_json(&list, "trajectories", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
+        let tables = match &list {
+            Json::Array(tables) => tables.as_slice(),
+            Json::Object(fields) if fields.is_empty() => &[],
+            other => return Err(fail(lua, NAME, format!("takes a list of trajectories, got {other}"))),
+        };
+        let mut stored = BTreeMap::new();
+        if let Some(from) = &options.from {
+            let run = open(Path::new(from))?;
+            let named = |table: &Json| table["id"].as_str().and_then(Split::of_id);
+            let wanted: BTreeSet<(Split, u64)> = tables.iter().filter_map(named).collect();
+            for (split, step) in wanted {
+                if !run.steps(split).map_err(raise)?.contains(&step) {
+                    continue;
                 }
+                let all = run.trajectories(split, step).map_err(raise)?;
+                stored.extend(all.into_iter().map(|trajectory| (trajectory.id.clone(), trajectory)));
             }
-            store_write::write(&path, tables, &stored, options.overwrite).map_err(|error| match error.place {
-                None => raise(Error { place: place(lua), message: format!("{NAME}: {}", error.message), ..error }),
-                Some(_) => raise(error),
-            })
-        })?,
-    )?;
+        }
+        store_write::write(&path, tables, &stored, options.overwrite).map_err(|error| match error.place {
+            None => raise(Error { place: place(lua), message: format!("{NAME}: {}", error.message), ..error }),
+            Some(_) => raise(error),
+        })
+    })?;
     super::seal(lua, "r1.store", &store)?;
     r1.raw_set("store", store)
 }

@@ -7,6 +7,7 @@ use mlua::{Function, Lua, Table, Value};
 
 use super::args::{fail, raise};
 use crate::error::{Error, Kind};
+use crate::script::runtime::bind::bind;
 use crate::script::runtime::convert::{kind, show};
 use crate::script::runtime::definitions::Cases;
 use crate::script::runtime::host::{Host, misuse};
@@ -14,22 +15,19 @@ use crate::script::runtime::show::{ShowLimits, Shown};
 
 pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let own = host.clone();
-    environment.raw_set(
-        "test",
-        lua.create_function(move |lua, (name, body): (Value, Value)| {
-            let (Value::String(name), Value::Function(body)) = (&name, &body) else {
-                let got = format!("{} and {}", kind(&name), kind(&body));
-                return Err(fail(lua, "test", format!("takes a name and a function, got {got}")));
-            };
-            let name = name.to_string_lossy();
-            let twice = with(&own, |cases| {
-                let twice = cases.tests.iter().any(|(known, _)| *known == name);
-                cases.tests.push((name.clone(), body.clone()));
-                twice
-            });
-            if twice { Err(fail(lua, "test", format!("there are two tests called \"{name}\""))) } else { Ok(()) }
-        })?,
-    )?;
+    bind(lua, &environment, "test", move |lua, (name, body): (Value, Value)| {
+        let (Value::String(name), Value::Function(body)) = (&name, &body) else {
+            let got = format!("{} and {}", kind(&name), kind(&body));
+            return Err(fail(lua, "test", format!("takes a name and a function, got {got}")));
+        };
+        let name = name.to_string_lossy();
+        let twice = with(&own, |cases| {
+            let twice = cases.tests.iter().any(|(known, _)| *known == name);
+            cases.tests.push((name.clone(), body.clone()));
+            twice
+        });
+        if twice { Err(fail(lua, "test", format!("there are two tests called \"{name}\""))) } else { Ok(()) }
+    })?;
     let own = host.clone();
     let fail = lua.create_function(move |lua, (message, values): (String, mlua::MultiValue)| -> mlua::Result<()> {
         let text = |value: &Value| Shown::of(value, &ShowLimits::lines()).to_string();

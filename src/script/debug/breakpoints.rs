@@ -16,6 +16,7 @@ use mlua::{Function, Lua, Table, Value, ffi};
 use super::{Console, places, vm_failed};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Status;
+use crate::script::runtime::bind::bind;
 use crate::script::runtime::failure::{Failure, describe};
 use crate::script::runtime::host::misuse;
 use crate::script::runtime::show::{ShowLimits, Shown};
@@ -91,28 +92,19 @@ impl Halt<'_> {
             let environment = self.lua.create_table()?;
             let meta = self.lua.create_table()?;
             let (locals, outside) = (self.locals.clone(), self.console.environment.clone());
-            meta.raw_set(
-                "__index",
-                self.lua.create_function(move |_, (_, name): (Value, Value)| {
-                    let local: Value = locals.raw_get(name.clone())?;
-                    if local.is_nil() { outside.get(name) } else { Ok(or_nil(local)) }
-                })?,
-            )?;
+            bind(&self.lua, &meta, "__index", move |_, (_, name): (Value, Value)| {
+                let local: Value = locals.raw_get(name.clone())?;
+                if local.is_nil() { outside.get(name) } else { Ok(or_nil(local)) }
+            })?;
             let outside = self.console.environment.clone();
             let locals = self.locals.clone();
-            meta.raw_set(
-                "__newindex",
-                self.lua.create_function(move |lua, (_, name, value): (Value, Value, Value)| {
-                    if locals.contains_key(name.clone())? {
-                        let error =
-                            misuse(lua, format!("the local `{}` can't be changed from here", name.to_string()?));
-                        return Err(mlua::Error::external(
-                            error.hint("fields of tables can; other names make variables"),
-                        ));
-                    }
-                    outside.set(name, value)
-                })?,
-            )?;
+            bind(&self.lua, &meta, "__newindex", move |lua, (_, name, value): (Value, Value, Value)| {
+                if locals.contains_key(name.clone())? {
+                    let error = misuse(lua, format!("the local `{}` can't be changed from here", name.to_string()?));
+                    return Err(mlua::Error::external(error.hint("fields of tables can; other names make variables")));
+                }
+                outside.set(name, value)
+            })?;
             environment.set_metatable(Some(meta))?;
             let chunk = |source: &str| {
                 self.lua.load(source).set_name("@input").set_environment(environment.clone()).into_function()

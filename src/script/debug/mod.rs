@@ -26,6 +26,7 @@ use crate::script::api;
 use crate::script::program::without_trailing_nil;
 use crate::script::recipe::load;
 use crate::script::recipe::worker::Worker;
+use crate::script::runtime::bind::bind;
 use crate::script::runtime::convert;
 use crate::script::runtime::failure::{Failure, describe};
 use crate::script::runtime::host::{Call, Host, misuse};
@@ -94,31 +95,25 @@ impl Console {
             let meta = lua.create_table()?;
             let tables = [variables.clone(), values.clone(), locals.clone()];
             let globals = vm.environment().clone();
-            meta.raw_set(
-                "__index",
-                lua.create_function(move |_, (_, name): (Value, Value)| {
-                    for table in &tables {
-                        let value: Value = table.raw_get(name.clone())?;
-                        if !value.is_nil() {
-                            return Ok(value);
-                        }
+            bind(lua, &meta, "__index", move |_, (_, name): (Value, Value)| {
+                for table in &tables {
+                    let value: Value = table.raw_get(name.clone())?;
+                    if !value.is_nil() {
+                        return Ok(value);
                     }
-                    globals.get(name)
-                })?,
-            )?;
+                }
+                globals.get(name)
+            })?;
             let (writable, fixed) = (variables.clone(), values.clone());
-            meta.raw_set(
-                "__newindex",
-                lua.create_function(move |lua, (_, name, value): (Value, Value, Value)| {
-                    if fixed.contains_key(name.clone())? {
-                        let name = name.to_string()?;
-                        let error = misuse(lua, format!("`{name}` is given by the session"));
-                        let hint = format!("its fields can be set (`{name}.x = 1`); give a copy another name");
-                        return Err(mlua::Error::external(error.hint(hint)));
-                    }
-                    writable.raw_set(name, value)
-                })?,
-            )?;
+            bind(lua, &meta, "__newindex", move |lua, (_, name, value): (Value, Value, Value)| {
+                if fixed.contains_key(name.clone())? {
+                    let name = name.to_string()?;
+                    let error = misuse(lua, format!("`{name}` is given by the session"));
+                    let hint = format!("its fields can be set (`{name}.x = 1`); give a copy another name");
+                    return Err(mlua::Error::external(error.hint(hint)));
+                }
+                writable.raw_set(name, value)
+            })?;
             meta.set_readonly(true);
             environment.set_metatable(Some(meta))?;
             let stops = Rc::default();

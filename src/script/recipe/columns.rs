@@ -1,8 +1,6 @@
 //! Dataset columns that select the environment, tools and arguments of a task: those of Agent-R1
 //! and verl, and their short names `env`, `tools`, `env_kwargs`, `tools_kwargs`, `agent_name`.
 
-use std::fmt;
-
 use serde_json::{Map, Value as Json};
 
 use crate::error::{Error, Kind, Subject};
@@ -39,32 +37,25 @@ pub(crate) struct EnvColumns {
 }
 
 /// A column with an invalid value.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("the column `{column}` {problem}")]
 pub(crate) struct InvalidColumn {
     /// `env_kwargs`, `tools_kwargs.grade`
     pub(crate) column: String,
     problem: ColumnProblem,
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum ColumnProblem {
     /// Text that is not JSON.
+    #[error("is not JSON: {0}")]
     Syntax(serde_json::Error),
     /// JSON text of something else than an object.
+    #[error("must hold a JSON object")]
     OtherJson,
     /// A value that is not a table or text.
+    #[error("must hold a table or its JSON text")]
     OtherType,
-}
-
-impl fmt::Display for InvalidColumn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the column `{}` ", self.column)?;
-        match &self.problem {
-            ColumnProblem::Syntax(error) => write!(f, "is not JSON: {error}"),
-            ColumnProblem::OtherJson => f.write_str("must hold a JSON object"),
-            ColumnProblem::OtherType => f.write_str("must hold a table or its JSON text"),
-        }
-    }
 }
 
 impl From<InvalidColumn> for Error {

@@ -1,5 +1,6 @@
 //! One virtual machine: calls under limits, the sandbox, conversion of values in both directions.
 
+pub(crate) mod bind;
 pub mod budget;
 pub(crate) mod connections;
 pub(crate) mod convert;

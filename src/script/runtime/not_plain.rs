@@ -13,24 +13,34 @@ pub(crate) struct NotPlain {
     pub(crate) why: NotPlainReason,
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum NotPlainReason {
     /// Of this type: a function, a userdata.
+    #[error("is a {0}; plain data holds text, numbers, booleans and tables")]
     Type(&'static str),
     /// NaN or an infinity.
+    #[error("is {0}")]
     Number(String),
+    #[error("is not valid UTF-8")]
     NotUtf8,
     /// Too many values or bytes.
+    #[error("holds too much to be plain data")]
     TooMuch,
     /// Nested too deeply; a table that contains itself is.
+    #[error("is nested too deeply, or contains itself")]
     TooDeep,
+    #[error("has a metatable; plain data has none")]
     Metatable,
     /// Keys that are neither text nor 1, 2, 3 …
+    #[error("has keys that are neither names nor 1, 2, 3 …")]
     Keys,
     /// List items and named fields in one table.
+    #[error("mixes a list with named keys")]
     Mixed,
+    #[error("has a table as a key")]
     TableKey,
     /// The virtual machine failed.
+    #[error("can't be read: {0}")]
     Machine(mlua::Error),
 }
 
@@ -42,23 +52,6 @@ impl NotPlain {
     /// The path of a function, if that is the value.
     pub(crate) fn function(&self) -> Option<&str> {
         matches!(self.why, NotPlainReason::Type("function")).then_some(&*self.path)
-    }
-}
-
-impl fmt::Display for NotPlainReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Type(name) => write!(f, "is a {name}; plain data holds text, numbers, booleans and tables"),
-            Self::Number(number) => write!(f, "is {number}"),
-            Self::NotUtf8 => f.write_str("is not valid UTF-8"),
-            Self::TooMuch => f.write_str("holds too much to be plain data"),
-            Self::TooDeep => f.write_str("is nested too deeply, or contains itself"),
-            Self::Metatable => f.write_str("has a metatable; plain data has none"),
-            Self::Keys => f.write_str("has keys that are neither names nor 1, 2, 3 …"),
-            Self::Mixed => f.write_str("mixes a list with named keys"),
-            Self::TableKey => f.write_str("has a table as a key"),
-            Self::Machine(error) => write!(f, "can't be read: {error}"),
-        }
     }
 }
 

@@ -2,7 +2,6 @@
 //!
 //! [`TextIndex`] indexes all texts for many queries; [`rank`] answers one query without an index.
 
-use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 
 /// BM25 parameters: `k1` limits the weight of repeated words, `b` the length normalisation.
@@ -15,26 +14,6 @@ pub(crate) struct Bm25Weights {
 impl Default for Bm25Weights {
     fn default() -> Self {
         Self { k1: 1.2, b: 0.75 }
-    }
-}
-
-impl PartialEq for Bm25Weights {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Bm25Weights {}
-
-impl PartialOrd for Bm25Weights {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Bm25Weights {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.k1.total_cmp(&other.k1).then(self.b.total_cmp(&other.b))
     }
 }
 

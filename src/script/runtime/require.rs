@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use mlua::{Lua, Value};
 
+use super::bind::bind;
 use super::host::{misuse, place};
 use super::library;
 use super::resource::{KeptParts, Resource, ResourceSpec};
@@ -157,19 +158,16 @@ fn refuse_unknown(lua: &Lua, module: &str, table: &mlua::Table) -> mlua::Result<
     }
     let module = module.to_owned();
     let meta = lua.create_table()?;
-    meta.raw_set(
-        "__index",
-        lua.create_function(move |lua, (table, key): (mlua::Table, Value)| -> mlua::Result<Value> {
-            let key = key.to_string()?;
-            let mut names = Vec::new();
-            table.for_each(|name: Value, _: Value| {
-                names.extend(name.as_string().map(mlua::LuaString::to_string_lossy));
-                Ok(())
-            })?;
-            let error = misuse(lua, format!("`{module}` has no `{key}`"));
-            Err(mlua::Error::external(error.hint(suggest(&key, names.iter().map(String::as_str)))))
-        })?,
-    )?;
+    bind(lua, &meta, "__index", move |lua, (table, key): (mlua::Table, Value)| -> mlua::Result<Value> {
+        let key = key.to_string()?;
+        let mut names = Vec::new();
+        table.for_each(|name: Value, _: Value| {
+            names.extend(name.as_string().map(mlua::LuaString::to_string_lossy));
+            Ok(())
+        })?;
+        let error = misuse(lua, format!("`{module}` has no `{key}`"));
+        Err(mlua::Error::external(error.hint(suggest(&key, names.iter().map(String::as_str)))))
+    })?;
     table.set_metatable(Some(meta))
 }
 

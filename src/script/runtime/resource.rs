@@ -95,7 +95,7 @@ pub(crate) struct Resource {
     /// The file as it is, if its bytes are kept.
     pub(crate) content: Arc<[u8]>,
     /// Cached indexes, by column and weights.
-    indexes: Mutex<BTreeMap<(String, Bm25Weights), Arc<TextIndex>>>,
+    indexes: Mutex<BTreeMap<(String, [u64; 2]), Arc<TextIndex>>>,
 }
 
 impl Resource {
@@ -202,7 +202,7 @@ impl Resource {
     /// # Errors
     /// [`Kind::Script`] for a row whose column is not text.
     pub(crate) fn index(&self, column: &str, weights: Bm25Weights) -> Result<Arc<TextIndex>> {
-        let key = (column.to_owned(), weights);
+        let key = (column.to_owned(), [weights.k1, weights.b].map(f64::to_bits));
         let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = indexes.get(&key) {
             return Ok(Arc::clone(index));

@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use mlua::{Lua, Table, Value, Variadic};
 
+use super::bind::bind;
 use super::host::{Host, misuse, place};
 use super::require::{self, Loader};
 use crate::error::suggest;
@@ -71,28 +72,22 @@ pub(crate) fn seal(lua: &Lua, environment: &Table) -> mlua::Result<()> {
         Ok(())
     })?;
     let meta = lua.create_table()?;
-    meta.raw_set(
-        "__index",
-        lua.create_function(move |lua, (_, name): (Value, Value)| -> mlua::Result<Value> {
-            let name = name.to_string()?;
-            let error = misuse(lua, format!("undefined global `{name}`"));
-            if let Some(hint) = super::language_hints::of_name(&name) {
-                return Err(mlua::Error::external(error.hint(hint)));
-            }
-            let known_names: Vec<&str> = names.iter().map(String::as_str).collect();
-            let near = crate::error::nearest(&name, known_names.iter().copied());
-            Err(mlua::Error::external(if near.is_empty() { error } else { error.hint(suggest(&name, known_names)) }))
-        })?,
-    )?;
-    meta.raw_set(
-        "__newindex",
-        lua.create_function(|lua, (_, name, _): (Value, Value, Value)| -> mlua::Result<()> {
-            let error = misuse(lua, format!("assignment to global `{}`", name.to_string()?));
-            Err(mlua::Error::external(
-                error.hint("write `local` before it; keep data that must last in the environment's state"),
-            ))
-        })?,
-    )?;
+    bind(lua, &meta, "__index", move |lua, (_, name): (Value, Value)| -> mlua::Result<Value> {
+        let name = name.to_string()?;
+        let error = misuse(lua, format!("undefined global `{name}`"));
+        if let Some(hint) = super::language_hints::of_name(&name) {
+            return Err(mlua::Error::external(error.hint(hint)));
+        }
+        let known_names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let near = crate::error::nearest(&name, known_names.iter().copied());
+        Err(mlua::Error::external(if near.is_empty() { error } else { error.hint(suggest(&name, known_names)) }))
+    })?;
+    bind(lua, &meta, "__newindex", |lua, (_, name, _): (Value, Value, Value)| -> mlua::Result<()> {
+        let error = misuse(lua, format!("assignment to global `{}`", name.to_string()?));
+        Err(mlua::Error::external(
+            error.hint("write `local` before it; keep data that must last in the environment's state"),
+        ))
+    })?;
     meta.raw_set("__metatable", false)?;
     meta.set_readonly(true);
     environment.set_metatable(Some(meta))?;
@@ -155,28 +150,22 @@ fn math(lua: &Lua, host: &Rc<Host>, builtin: &Table) -> mlua::Result<Table> {
     let math = lua.create_table()?;
     builtin.for_each(|name: String, value: Value| math.raw_set(name, value))?;
     let shared_host = host.clone();
-    math.raw_set(
-        "random",
-        lua.create_function(move |lua, bounds: Variadic<Value>| random(lua, &shared_host, &bounds))?,
-    )?;
+    bind(lua, &math, "random", move |lua, bounds: Variadic<Value>| random(lua, &shared_host, &bounds))?;
     let host = host.clone();
-    math.raw_set(
-        "randomseed",
-        lua.create_function(move |lua, seed: Value| match seed {
-            Value::Integer(seed) => {
-                host.current().reseed(seed as u64);
-                Ok(())
-            }
-            Value::Number(seed) => {
-                host.current().reseed(seed.to_bits());
-                Ok(())
-            }
-            other => Err(mlua::Error::external(misuse(
-                lua,
-                format!("math.randomseed takes a number, got {}", other.type_name()),
-            ))),
-        })?,
-    )?;
+    bind(lua, &math, "randomseed", move |lua, seed: Value| match seed {
+        Value::Integer(seed) => {
+            host.current().reseed(seed as u64);
+            Ok(())
+        }
+        Value::Number(seed) => {
+            host.current().reseed(seed.to_bits());
+            Ok(())
+        }
+        other => Err(mlua::Error::external(misuse(
+            lua,
+            format!("math.randomseed takes a number, got {}", other.type_name()),
+        ))),
+    })?;
     math.set_readonly(true);
     Ok(math)
 }

@@ -5,7 +5,6 @@
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
-use std::fmt;
 use std::io::Cursor;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -34,16 +33,9 @@ const ATTEMPTS: u32 = 3;
 const BUSY: Duration = Duration::from_millis(250);
 
 /// A failed exchange, with the message of `net`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{0}")]
 pub(super) struct HttpFault(String);
-
-impl fmt::Display for HttpFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl StdError for HttpFault {}
 
 type Failure = StreamableHttpError<HttpFault>;
 

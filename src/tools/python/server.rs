@@ -265,22 +265,15 @@ impl Process {
 }
 
 /// The reason why a child can't be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum NotReady {
     /// The sandbox refused it, for this reason.
+    #[error("{0}")]
     Unconfined(String),
+    #[error("the interpreter stopped before it was ready")]
     Stopped,
+    #[error("the interpreter did not get ready")]
     TimedOut,
-}
-
-impl std::fmt::Display for NotReady {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Unconfined(why) => why,
-            Self::Stopped => "the interpreter stopped before it was ready",
-            Self::TimedOut => "the interpreter did not get ready",
-        })
-    }
 }
 
 impl Child {

@@ -92,8 +92,7 @@ impl fmt::Display for InvalidTable {
             Problem::Csv(error) => write!(f, ": it is not CSV: {error}"),
             Problem::Cell { column, kind, got } => {
                 let got: String = got.chars().take(80).collect();
-                let kind = serde_json::to_value(kind).unwrap_or_default();
-                write!(f, ": column `{column}` has the type {}, got {got:?}", kind.as_str().unwrap_or_default())
+                write!(f, ": column `{column}` has the type {}, got {got:?}", kind.name())
             }
             Problem::UnknownColumn { name, .. } => {
                 write!(f, ": `types` names the column `{name}`, which it does not have")
