@@ -1,6 +1,7 @@
 //! Test data that is too large for the repository: weights, tokenizers, chat templates, and
 //! responses recorded from other engines. Tests that need it are `#[ignore]`d; `just test-data`
-//! runs them.
+//! runs them. And the comparison of files with the declarations that they are made from.
+#![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 
@@ -23,4 +24,29 @@ pub(crate) fn optional_reference_data(name: &str) -> Option<PathBuf> {
 fn root() -> PathBuf {
     let default_directory = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data");
     std::env::var_os("R1_SHARED").map_or_else(default_directory, PathBuf::from)
+}
+
+/// Compares a file that is made from declarations; R1_UPDATE_DOCS=1 writes it.
+pub(crate) fn up_to_date(path: &str, made: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
+    let there = std::fs::read_to_string(&path).unwrap_or_default();
+    if there != made && std::env::var_os("R1_UPDATE_DOCS").is_some() {
+        std::fs::write(&path, made).unwrap();
+    } else {
+        assert!(there == made, "{} differs from the declarations: run `just docs`", path.display());
+    }
+}
+
+/// Compares the parts of a page that are made from declarations: the text between `<!-- NAME -->`
+/// and the next `<!-- end -->`. Returns the page.
+pub(crate) fn parts_up_to_date(path: &str, parts: &[(&str, String)]) -> String {
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+    let made = parts.iter().fold(page, |page, (name, part)| {
+        let open = format!("<!-- {name} -->\n");
+        let (before, rest) = page.split_once(&open).unwrap_or_else(|| panic!("no {open}"));
+        let (_, after) = rest.split_once("<!-- end -->").unwrap_or_else(|| panic!("{name} has no end"));
+        format!("{before}{open}{part}<!-- end -->{after}")
+    });
+    up_to_date(path, &made);
+    made
 }

@@ -3,11 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use r1::config::counterparts::{SYSTEMS, table, value_table};
 use r1::config::{algorithm_names, algorithms, settings};
-use r1::rl::advantages::Estimator;
-use r1::rl::objective::Objective;
-use r1::rl::reference;
 use r1::script::docs;
 
 fn read(path: &str) -> String {
@@ -39,47 +35,6 @@ fn with_part(page: &str, name: &str, part: &str) -> String {
     let (before, rest) = page.split_once(&open).unwrap_or_else(|| panic!("no {open}"));
     let (_, after) = rest.split_once("<!-- end -->").unwrap_or_else(|| panic!("{name} has no end"));
     format!("{before}{open}{part}<!-- end -->{after}")
-}
-
-/// The same tables refuse these names on the command line. `just docs` updates the page.
-#[test]
-fn files_made_from_the_declarations_of_counterparts() {
-    let there = read("docs/reference/coming-from.md");
-    let mut made = there.clone();
-    for system in SYSTEMS {
-        made = with_part(&made, &system.to_lowercase(), &table(system));
-    }
-    made = with_part(&made, "values", &value_table());
-    if there != made && std::env::var_os("R1_UPDATE_DOCS").is_some() {
-        std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/coming-from.md"), made).unwrap();
-    } else {
-        assert!(
-            there == made,
-            "docs/reference/coming-from.md differs from src/config/counterparts.tsv: run `just docs`"
-        );
-    }
-}
-
-/// The tables of algorithms, estimators and losses. `just docs` updates the page.
-#[test]
-fn files_made_from_the_declarations_of_algorithms() {
-    let there = read("docs/guide/training.md");
-    let mut made = with_part(&there, "algorithms", &algorithms::table());
-    made = with_part(&made, "estimators", &reference::table("estimator", Estimator::reference()));
-    made = with_part(&made, "losses", &reference::table("loss", Objective::reference()));
-    if there != made && std::env::var_os("R1_UPDATE_DOCS").is_some() {
-        std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide/training.md"), made).unwrap();
-    } else {
-        assert!(there == made, "docs/guide/training.md differs from the declarations: run `just docs`");
-    }
-    let (_, every) = there.split_once("Every loss also has").unwrap();
-    let (every, _) = every.split_once("<!-- losses -->").unwrap();
-    for term in Objective::terms() {
-        assert!(
-            every.contains(&format!("`{term}`")),
-            "docs/guide/training.md has no `{term}` among the options of losses"
-        );
-    }
 }
 
 /// Verdicts of r1 and Math-Verify on tests/golden/answers/pairs.jsonl. `just docs` updates the

@@ -2,8 +2,6 @@
 //! `lua/algorithms`: a training loop, an estimator and a loss with their defaults; settings of the
 //! recipe take precedence.
 
-use std::fmt::Write;
-
 use serde_json::Value;
 
 use super::learner::{Choice, Learner};
@@ -57,7 +55,10 @@ impl Algorithm {
 }
 
 /// The algorithms as a table in Markdown.
-pub fn table() -> String {
+#[cfg(test)]
+pub(crate) fn table() -> String {
+    use std::fmt::Write;
+
     let mut out = "| name | estimator | loss | remarks | paper |\n|---|---|---|---|---|\n".to_owned();
     for file in files() {
         let Learner { estimator, loss, .. } = Algorithm::of(file).settings;
@@ -73,6 +74,7 @@ pub fn papers() -> impl Iterator<Item = (&'static str, &'static str)> {
 }
 
 /// `` `gspo` with `seq = "step"` ``
+#[cfg(test)]
 fn shown(Choice { name, options }: &Choice) -> String {
     let options: Vec<String> = options.iter().map(|(name, value)| format!("`{name} = {value}`")).collect();
     if options.is_empty() { format!("`{name}`") } else { format!("`{name}` with {}", options.join(", ")) }

@@ -5,16 +5,12 @@
 //! tables of docs/reference/coming-from.md. A test checks every r1 name against the settings
 //! reference.
 
-use std::fmt::Write;
 use std::sync::LazyLock;
-
-/// The systems whose names are recognised, in the order of the page.
-pub const SYSTEMS: [&str; 3] = ["verl", "TRL", "Agent-R1"];
 
 /// A setting of another system.
 #[derive(Debug, PartialEq, Eq)]
 struct Counterpart {
-    /// One of [`SYSTEMS`].
+    /// verl, TRL or Agent-R1.
     system: &'static str,
     /// Dotted name in that system.
     name: &'static str,
@@ -161,35 +157,47 @@ fn quoted(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" with ")
 }
 
-/// The table of a system's settings in docs/reference/coming-from.md.
-pub fn table(system: &str) -> String {
-    let mut table = format!("| {system} | r1 | value in r1 |\n|---|---|---|\n");
-    for entry in NAMES.settings.iter().filter(|entry| entry.system == system) {
-        let ours = if entry.settings.is_empty() { "–".to_owned() } else { quoted(&entry.settings) };
-        let value = entry.value.replace('|', "\\|").replace('*', "\\*");
-        // Writing to a string can't fail.
-        let _ = writeln!(table, "| `{}` | {ours} | {value} |", entry.name);
-    }
-    table
-}
-
-/// The table of values in docs/reference/coming-from.md.
-pub fn value_table() -> String {
-    let mut table = "| value | system | r1 |\n|---|---|---|\n".to_owned();
-    for ValueName { system, name, setting, value } in &NAMES.values {
-        // Writing to a string can't fail.
-        let _ = writeln!(table, "| `{name}` | {system} | `{setting}={value}` |");
-    }
-    table
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
     use std::collections::BTreeSet;
+    use std::fmt::Write;
 
     use super::*;
+
+    /// The systems, in the order of the page.
+    const SYSTEMS: [&str; 3] = ["verl", "TRL", "Agent-R1"];
+
+    /// The table of a system's settings in docs/reference/coming-from.md.
+    fn table(system: &str) -> String {
+        let mut table = format!("| {system} | r1 | value in r1 |\n|---|---|---|\n");
+        for entry in NAMES.settings.iter().filter(|entry| entry.system == system) {
+            let ours = if entry.settings.is_empty() { "–".to_owned() } else { quoted(&entry.settings) };
+            let value = entry.value.replace('|', "\\|").replace('*', "\\*");
+            let _ = writeln!(table, "| `{}` | {ours} | {value} |", entry.name);
+        }
+        table
+    }
+
+    /// The table of values in docs/reference/coming-from.md.
+    fn value_table() -> String {
+        let mut table = "| value | system | r1 |\n|---|---|---|\n".to_owned();
+        for ValueName { system, name, setting, value } in &NAMES.values {
+            let _ = writeln!(table, "| `{name}` | {system} | `{setting}={value}` |");
+        }
+        table
+    }
+
+    /// The same tables refuse these names on the command line. `just docs` updates the page.
+    #[test]
+    fn files_made_from_the_declarations_of_counterparts() {
+        let mut parts: Vec<(String, String)> =
+            SYSTEMS.iter().map(|system| (system.to_lowercase(), table(system))).collect();
+        parts.push(("values".to_owned(), value_table()));
+        let parts: Vec<(&str, String)> = parts.iter().map(|(name, part)| (name.as_str(), part.clone())).collect();
+        crate::reference_data::parts_up_to_date("docs/reference/coming-from.md", &parts);
+    }
 
     fn is_setting(path: &str) -> bool {
         crate::config::settings().any(|setting| setting.is_below(path))

@@ -60,12 +60,6 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Response tokens per second, without idle time; 0 before the first token.
-    pub fn tokens_per_second(&self) -> f64 {
-        let busy = self.seconds - self.idle_seconds;
-        if busy > 0.0 { self.sampled_tokens as f64 / busy } else { 0.0 }
-    }
-
     /// Adds the totals of a later serve.
     pub fn add(&mut self, later: &Self) {
         self.requests += later.requests;

@@ -98,7 +98,8 @@ impl Objective {
     }
 
     /// The names of the options that every loss has.
-    pub fn terms() -> Vec<String> {
+    #[cfg(test)]
+    pub(super) fn terms() -> Vec<String> {
         names(&TERMS)
     }
 

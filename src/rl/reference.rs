@@ -1,7 +1,5 @@
 //! Estimators and losses as rows of the reference, made from their declarations.
 
-use std::fmt::Write;
-
 use serde_json::{Map, Value};
 
 /// An estimator or a loss, for readers.
@@ -18,27 +16,56 @@ pub struct Reference {
     pub needs: Vec<&'static str>,
 }
 
-/// Estimators or losses as a table in Markdown: a loss has its own options and the terms in which
-/// it differs from `ppo`.
-pub fn table(kind: &str, rows: impl Iterator<Item = Reference>) -> String {
-    let mut out = format!("| {kind} | what it computes | options | paper |\n|---|---|---|---|\n");
-    for Reference { name, paper, about, options, needs } in rows {
-        let options: Vec<String> = options.iter().map(|(name, value)| format!("`{name} = {}`", lua(value))).collect();
-        let needs = if needs.is_empty() { String::new() } else { format!("; needs {}", needs.join(", ")) };
-        let _ = writeln!(out, "| `{name}` | {about}{needs} | {} | {paper} |", options.join(", "));
-    }
-    out
-}
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
 
-/// A value as a script writes it.
-fn lua(value: &Value) -> String {
-    match value {
-        Value::Null => "nil".to_owned(),
-        Value::Number(number) => match number.as_f64() {
-            Some(float) if number.is_f64() && float != 0.0 && float.abs() < 1e-3 => format!("{float:e}"),
-            Some(float) if number.is_f64() => format!("{float}"),
-            _ => number.to_string(),
-        },
-        other => other.to_string(),
+    use super::*;
+    use crate::config::algorithms;
+    use crate::reference_data::parts_up_to_date;
+    use crate::rl::advantages::Estimator;
+    use crate::rl::objective::Objective;
+
+    /// Estimators or losses as a table in Markdown: a loss has its own options and the terms in
+    /// which it differs from `ppo`.
+    fn table(kind: &str, rows: impl Iterator<Item = Reference>) -> String {
+        let mut out = format!("| {kind} | what it computes | options | paper |\n|---|---|---|---|\n");
+        for Reference { name, paper, about, options, needs } in rows {
+            let options: Vec<String> =
+                options.iter().map(|(name, value)| format!("`{name} = {}`", lua(value))).collect();
+            let needs = if needs.is_empty() { String::new() } else { format!("; needs {}", needs.join(", ")) };
+            let _ = writeln!(out, "| `{name}` | {about}{needs} | {} | {paper} |", options.join(", "));
+        }
+        out
+    }
+
+    /// A value as a script writes it.
+    fn lua(value: &Value) -> String {
+        match value {
+            Value::Null => "nil".to_owned(),
+            Value::Number(number) => match number.as_f64() {
+                Some(float) if number.is_f64() && float != 0.0 && float.abs() < 1e-3 => format!("{float:e}"),
+                Some(float) if number.is_f64() => format!("{float}"),
+                _ => number.to_string(),
+            },
+            other => other.to_string(),
+        }
+    }
+
+    /// The tables of algorithms, estimators and losses. `just docs` updates the page.
+    #[test]
+    fn files_made_from_the_declarations_of_algorithms() {
+        let parts = [
+            ("algorithms", algorithms::table()),
+            ("estimators", table("estimator", Estimator::reference())),
+            ("losses", table("loss", Objective::reference())),
+        ];
+        let page = parts_up_to_date("docs/guide/training.md", &parts);
+        let every = page.split("Every loss also has").nth(1).unwrap_or_default();
+        let every = every.split("<!-- losses -->").next().unwrap_or_default();
+        for term in Objective::terms() {
+            let name = format!("`{term}`");
+            assert!(every.contains(&name), "docs/guide/training.md has no {name} among the options of losses");
+        }
     }
 }

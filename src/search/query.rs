@@ -236,17 +236,6 @@ impl Index {
         })
     }
 
-    /// Calls `take` with the number and the id of every passage.
-    ///
-    /// # Errors
-    /// [`Kind::Data`] if the index is damaged.
-    pub fn each_id(&self, mut take: impl FnMut(u64, &str)) -> Result<()> {
-        self.documents.each(|number, passage| {
-            take(number, &passage.id);
-            Ok(())
-        })
-    }
-
     /// SHA-256 of the manifest, which has the checksums of all files: the identity of the index.
     ///
     /// # Errors

@@ -1,8 +1,6 @@
 //! All metrics with their descriptions. `docs/reference/metrics.md` is generated from this list; a
 //! test keeps it current.
 
-use std::fmt::Write;
-
 /// A metric: its name, with `<…>` for a word that the recipe defines, and its description.
 #[derive(Clone, Copy, Debug)]
 pub struct Name {
@@ -311,29 +309,31 @@ pub fn is_share(metric: &str) -> bool {
     meaning(metric).is_some_and(|meaning| meaning.starts_with("Share"))
 }
 
-/// The page `docs/reference/metrics.md`.
-pub fn page() -> String {
-    let mut page = String::from(
-        "# Metrics\n\n\
-         <!-- Generated from src/telemetry/names.rs: `R1_UPDATE=1 cargo test metrics_page`. -->\n\n\
-         Every metric of a run is in `metrics.jsonl` (one JSON object per step, `null` for a non-finite\n\
-         number) and in `tb/` (`tensorboard --logdir runs`) under the same name. Step 0 is the evaluation\n\
-         before training; metrics of a later evaluation are merged into the object of the step before it.\n",
-    );
-    for section in SECTIONS {
-        // Writing to a string can't fail.
-        let _ = write!(page, "\n## {}\n\n{}\n\n| metric | meaning |\n|---|---|\n", section.title, section.when);
-        for Name { name, meaning } in section.names {
-            let _ = writeln!(page, "| `{name}` | {} |", meaning.replace('|', "\\|"));
-        }
-    }
-    page
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::fmt::Write;
+
     use super::*;
+
+    /// The page `docs/reference/metrics.md`.
+    fn page() -> String {
+        let mut page = String::from(
+            "# Metrics\n\n\
+             <!-- Generated from src/telemetry/names.rs: `R1_UPDATE=1 cargo test metrics_page`. -->\n\n\
+             Every metric of a run is in `metrics.jsonl` (one JSON object per step, `null` for a non-finite\n\
+             number) and in `tb/` (`tensorboard --logdir runs`) under the same name. Step 0 is the evaluation\n\
+             before training; metrics of a later evaluation are merged into the object of the step before it.\n",
+        );
+        for section in SECTIONS {
+            // Writing to a string can't fail.
+            let _ = write!(page, "\n## {}\n\n{}\n\n| metric | meaning |\n|---|---|\n", section.title, section.when);
+            for Name { name, meaning } in section.names {
+                let _ = writeln!(page, "| `{name}` | {} |", meaning.replace('|', "\\|"));
+            }
+        }
+        page
+    }
 
     #[test]
     fn metrics_page_is_current() {

@@ -5,15 +5,6 @@ use std::fmt::Write;
 use super::page::wrap_after;
 use super::{Entry, Param, Scope, all, named_types};
 
-/// Markers around the reference in docs/reference/lua.md.
-const BEGIN: &str = "<!-- reference: made by `r1 doc --format markdown`; changes below are lost -->\n";
-
-/// A document with its reference regenerated; the text outside the markers is kept.
-pub fn with_reference(document: &str) -> String {
-    let before = document.split(BEGIN).next().unwrap_or_default();
-    format!("{before}{BEGIN}\n{}", markdown())
-}
-
 /// The reference.
 pub fn markdown() -> String {
     let mut out = "## Reference\n\n`r1 doc NAME` shows the same in the terminal; a `?` marks optional parameters and \

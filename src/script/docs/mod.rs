@@ -7,6 +7,8 @@ mod declarations;
 #[cfg(test)]
 pub(crate) mod defaults;
 mod luacats;
+#[cfg(test)]
+pub(crate) mod made;
 mod markdown;
 mod modules;
 mod page;
@@ -20,10 +22,10 @@ use serde::Serialize;
 use crate::error::nearest;
 
 pub use luacats::luacats;
-pub use markdown::{markdown, with_reference};
+pub use markdown::markdown;
 pub use modules::{Module, module, modules};
 pub use page::{list, list_of_modules, type_page};
-pub use settings::{find_settings, settings_hint, settings_markdown, settings_page, with_settings};
+pub use settings::{find_settings, settings_hint, settings_page};
 
 /// The kinds of script in which a function is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::*;
+use crate::reference_data::up_to_date;
 use crate::script::docs::{self, Entry, Scope};
 use crate::script::services::Call;
 use crate::script::services::model::ModelCall;
@@ -311,26 +312,15 @@ fn declarations_are_complete() {
     assert_eq!(docs::below("r1.json").len(), 3);
 }
 
-/// Compares a generated file with the declarations; R1_UPDATE_DOCS=1 rewrites it.
-fn up_to_date(path: &str, made: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
-    let there = std::fs::read_to_string(&path).unwrap_or_default();
-    if there != made && std::env::var_os("R1_UPDATE_DOCS").is_some() {
-        std::fs::write(&path, made).unwrap();
-    } else {
-        assert!(there == made, "{} differs from the declarations: run `just docs`", path.display());
-    }
-}
-
 #[test]
 fn files_made_from_the_declarations_are_up_to_date() {
     // First: the others are made from this file.
     let types = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("lua/types/r1.d.luau")).unwrap();
-    up_to_date("lua/types/r1.d.luau", &docs::with_settings(&types));
+    up_to_date("lua/types/r1.d.luau", &docs::made::with_settings(&types));
     up_to_date("lua/types/r1.lua", &docs::luacats());
-    up_to_date("docs/reference/settings.md", &docs::settings_markdown());
+    up_to_date("docs/reference/settings.md", &docs::made::settings_markdown());
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/lua.md");
-    up_to_date("docs/reference/lua.md", &docs::with_reference(&std::fs::read_to_string(path).unwrap()));
+    up_to_date("docs/reference/lua.md", &docs::made::with_reference(&std::fs::read_to_string(path).unwrap()));
 }
 
 #[test]

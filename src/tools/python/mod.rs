@@ -189,6 +189,34 @@ pub struct Python {
     never: std::convert::Infallible,
 }
 
+impl Python {
+    /// Runs `prelude`, then `code`, in one namespace of a fresh interpreter.
+    ///
+    /// Output of the prelude is discarded; an error in it is reported as `prelude: …`. Line numbers
+    /// are those of `code`. Standard input is empty, `random` has seed 0, hashes are deterministic.
+    /// As in a notebook, the value of a last expression is shown if nothing was printed.
+    ///
+    /// # Errors
+    /// [`Kind::Tool`] if the tool could not run the program: no process, no confinement, or an
+    /// interpreter that was killed from outside. A failing program is not an error.
+    pub async fn run(&self, code: &str, prelude: &str) -> Result<Output> {
+        self.call(PythonCall { code, prelude, ..PythonCall::default() }).await
+    }
+
+    /// Like [`Python::run`], but names, imports and files stay for the next call with the same
+    /// `session`.
+    ///
+    /// Calls of one session run one after the other. A session whose program is stopped, crashes or
+    /// exits is reset at the next call, as is one that was not used for
+    /// [`PythonOptions::session_idle`] seconds.
+    ///
+    /// # Errors
+    /// As [`Python::run`]; also if [`PythonOptions::max_sessions`] are open.
+    pub async fn run_in_session(&self, session: u64, code: &str, prelude: &str) -> Result<Output> {
+        self.call(PythonCall { code, prelude, session: Some(session), ..PythonCall::default() }).await
+    }
+}
+
 #[cfg(target_os = "linux")]
 impl Python {
     /// Starts the server and checks with hostile programs that files, processes and the network
@@ -203,19 +231,6 @@ impl Python {
         Ok(Self { pool: std::sync::Arc::new(pool) })
     }
 
-    /// Runs `prelude`, then `code`, in one namespace of a fresh interpreter.
-    ///
-    /// Output of the prelude is discarded; an error in it is reported as `prelude: …`. Line numbers
-    /// are those of `code`. Standard input is empty, `random` has seed 0, hashes are deterministic.
-    /// As in a notebook, the value of a last expression is shown if nothing was printed.
-    ///
-    /// # Errors
-    /// [`Kind::Tool`] if the tool could not run the program: no process, no confinement, or an
-    /// interpreter that was killed from outside. A failing program is not an error.
-    pub async fn run(&self, code: &str, prelude: &str) -> Result<Output> {
-        self.call(PythonCall { code, prelude, ..PythonCall::default() }).await
-    }
-
     /// [`Python::run`] or [`Python::run_in_session`], with files in the program's directory. A
     /// session gets them when its interpreter starts.
     ///
@@ -223,19 +238,6 @@ impl Python {
     /// As those; also for files that are larger than [`PythonOptions::disk_mb`].
     pub async fn call(&self, call: PythonCall<'_>) -> Result<Output> {
         self.pool.run(call).await
-    }
-
-    /// Like [`Python::run`], but names, imports and files stay for the next call with the same
-    /// `session`.
-    ///
-    /// Calls of one session run one after the other. A session whose program is stopped, crashes or
-    /// exits is reset at the next call, as is one that was not used for
-    /// [`PythonOptions::session_idle`] seconds.
-    ///
-    /// # Errors
-    /// As [`Python::run`]; also if [`PythonOptions::max_sessions`] are open.
-    pub async fn run_in_session(&self, session: u64, code: &str, prelude: &str) -> Result<Output> {
-        self.call(PythonCall { code, prelude, session: Some(session), ..PythonCall::default() }).await
     }
 
     /// Ends a session and its running program. Does nothing if there is none.
@@ -261,23 +263,7 @@ impl Python {
     ///
     /// # Errors
     /// Never reached.
-    pub async fn run(&self, _code: &str, _prelude: &str) -> Result<Output> {
-        match self.never {}
-    }
-
-    /// Runs a program.
-    ///
-    /// # Errors
-    /// Never reached.
     pub async fn call(&self, _call: PythonCall<'_>) -> Result<Output> {
-        match self.never {}
-    }
-
-    /// Runs a program in a session.
-    ///
-    /// # Errors
-    /// Never reached.
-    pub async fn run_in_session(&self, _session: u64, _code: &str, _prelude: &str) -> Result<Output> {
         match self.never {}
     }
 

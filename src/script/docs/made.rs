@@ -1,0 +1,139 @@
+//! The files that are made from the declarations: docs/reference/settings.md, the reference in
+//! docs/reference/lua.md, and the types of settings at the end of lua/types/r1.d.luau. A test writes
+//! them.
+
+use std::fmt::Write;
+
+use super::markdown;
+use super::page::wrap_after;
+use crate::config::{Settings, settings};
+use crate::schema::{Field, Setting, Table};
+use crate::tools::table::TableOptions;
+use crate::tools::{PythonOptions, RhaiOptions};
+
+/// Sections in the order of the reference, with a description.
+const SECTIONS: [(&str, &str); 9] = [
+    ("", "The run"),
+    ("policy", "The model"),
+    ("data", "Datasets of tasks (docs/guide/data.md)"),
+    ("sampling", "Sampling of responses in training"),
+    ("env", "The environment: fields of `r1.env` that are data"),
+    ("rollout", "Rollouts"),
+    ("eval", "Evaluation on `data.eval`"),
+    ("checkpoint", "Checkpoints and the exported model"),
+    ("limits", "Limits of the script (docs/guide/containment.md)"),
+];
+
+const TRAINER: &str = "Training (docs/guide/training.md)";
+
+/// Markers around the reference in docs/reference/lua.md.
+const REFERENCE: &str = "<!-- reference: made by `r1 doc --format markdown`; changes below are lost -->\n";
+
+/// A document with its reference regenerated; the text outside the markers is kept.
+pub(crate) fn with_reference(document: &str) -> String {
+    let before = document.split(REFERENCE).next().unwrap_or_default();
+    format!("{before}{REFERENCE}\n{}", markdown())
+}
+
+/// docs/reference/settings.md.
+pub(crate) fn settings_markdown() -> String {
+    let mut out = "\
+# Settings
+
+Every setting of a recipe, with its type, unit, default and range. A recipe sets them as fields of
+`r1.recipe { … }` (`trainer` by `r1.grpo { … }`, `env` by `r1.env { … }`), the command line as
+`key=value` with the dotted name (`trainer.lr=2e-6`), which takes precedence. Unknown names are
+refused with the nearest ones. A setting that needs another one is refused without it, because it
+would have no effect. `r1 doc trainer.lr` shows one setting in the terminal, `r1 doc trainer` a
+section. This page is made from the declarations in `src/config`.
+
+Times and sizes take a number in the unit given here, or a text with a unit of its own: `\"250ms\"`,
+`\"5s\"`, `\"2min\"`; `\"64KiB\"`, `\"512MiB\"`, `\"2GiB\"`.
+"
+    .to_owned();
+    for (section, about) in SECTIONS {
+        let heading = if section.is_empty() { "The run itself".to_owned() } else { format!("`{section}`") };
+        let _ = writeln!(out, "\n## {heading}\n\n{about}.\n");
+        table(&mut out, settings().filter(|setting| setting.section() == section));
+    }
+    let _ = writeln!(out, "\n## `trainer`\n\n{TRAINER}.\n");
+    table(&mut out, settings().filter(|setting| setting.section() == "trainer" && setting.only.is_empty()));
+    out.push_str("\n## `trainer` of `r1.sft`\n\nSupervised fine-tuning has these instead.\n\n");
+    table(&mut out, settings().filter(|setting| setting.section() == "trainer" && setting.only == "sft"));
+    out
+}
+
+/// Text in a cell of a table; what is between backticks stays as it is.
+fn bar(text: &str) -> String {
+    let parts = text.split('`').enumerate().map(|(index, part)| match index % 2 {
+        0 => part.replace('|', "\\|").replace('*', "\\*").replace('<', "\\<"),
+        _ => part.to_owned(),
+    });
+    parts.collect::<Vec<_>>().join("`")
+}
+
+fn table<'a>(out: &mut String, settings: impl Iterator<Item = &'a Setting>) {
+    out.push_str(
+        "| setting | type | default | unit, range | changes in a run | meaning |\n|---|---|---|---|---|---|\n",
+    );
+    for setting in settings {
+        let default = match setting.default.as_str() {
+            "null" => "–".to_owned(),
+            default => format!("`{default}`"),
+        };
+        let bounds: Vec<String> =
+            [setting.unit, setting.range].iter().filter(|text| !text.is_empty()).map(|text| bar(text)).collect();
+        let needs: Vec<String> = setting.needs.iter().map(|need| format!(" Needs `{}`.", need.words())).collect();
+        let _ = writeln!(
+            out,
+            "| `{}` | {} | {default} | {} | {} | {} |",
+            setting.path,
+            bar(&setting.kind),
+            bounds.join(", "),
+            setting.reload.words(),
+            bar(setting.doc) + needs.concat().as_str()
+        );
+    }
+}
+
+/// The line above the types of settings.
+const TYPES: &str = "-- Settings: made from src/config by `just docs`; changes below are lost.\n";
+
+/// Fields that a function declares itself, because their values are not plain data or have another
+/// name or unit there.
+const ELSEWHERE: [(&str, &str); 10] = [
+    ("Settings", "env"),
+    ("Settings", "envs"),
+    ("Settings", "cold_start"),
+    ("EnvSettings", "format"),
+    ("PythonOptions", "timeout"),
+    ("PythonOptions", "memory_mb"),
+    ("PythonOptions", "disk_mb"),
+    ("RhaiOptions", "timeout"),
+    ("TableOptions", "timeout"),
+    ("TableOptions", "memory_mb"),
+];
+
+/// lua/types/r1.d.luau with the types of settings made again; what is above them is kept.
+pub(crate) fn with_settings(file: &str) -> String {
+    let before = file.split(TYPES).next().unwrap_or_default();
+    let mut out = format!("{before}{TYPES}");
+    let tools = [PythonOptions::tables(), RhaiOptions::tables(), TableOptions::tables()].concat();
+    for table in Settings::tables().iter().chain(&tools) {
+        type_of(&mut out, table);
+    }
+    out
+}
+
+/// A table of settings; every field may be left out.
+fn type_of(out: &mut String, table: &Table) {
+    out.push('\n');
+    wrap_after(out, "--- ", "--- ", &table.about);
+    let _ = writeln!(out, "export type {} = {{", table.name);
+    for setting in table.fields.iter().filter(|setting| !ELSEWHERE.contains(&(table.name, setting.name()))) {
+        wrap_after(out, "  --- ", "  --- ", &setting.summary());
+        let kind = if setting.lua.contains('|') { format!("({})", setting.lua) } else { setting.lua.clone() };
+        let _ = writeln!(out, "  {}: {kind}?,", setting.name());
+    }
+    out.push_str("}\n");
+}
