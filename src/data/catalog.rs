@@ -100,13 +100,13 @@ impl Published {
 /// [`Kind::Usage`] for an unknown name, with the nearest ones.
 pub(crate) fn published(name: &str) -> Result<&'static Published> {
     CATALOG.iter().find(|dataset| dataset.is_called(name)).ok_or_else(|| {
-        let known = CATALOG.iter().flat_map(|dataset| dataset.aliases.iter().copied().chain([dataset.name]));
-        let near = crate::error::nearest(name, known.clone());
+        let names = CATALOG.iter().flat_map(|dataset| dataset.aliases.iter().copied().chain([dataset.name]));
+        let near = crate::error::nearest(name, names.clone());
         // Without a near one the list has the names alone.
         let hint = if near.is_empty() {
             suggest(name, CATALOG.iter().map(|dataset| dataset.name))
         } else {
-            suggest(name, known)
+            suggest(name, names)
         };
         Error::new(Kind::Usage, format!("there is no dataset `{name}`"))
             .hint(format!("{hint}; r1 data list shows all; another dataset of the Hub is data.train.hf=ORG/NAME"))
@@ -118,10 +118,10 @@ pub(crate) fn published(name: &str) -> Result<&'static Published> {
 pub(crate) fn hint_for(missing: &Path) -> Option<String> {
     let stem = |part: &std::ffi::OsStr| Some(part.to_str()?.split('.').next()?.to_owned());
     let parts: Vec<String> = missing.iter().filter_map(stem).collect();
-    let (dataset, folder) = parts.iter().enumerate().rev().find_map(|(place, part)| {
+    let (dataset, folder) = parts.iter().enumerate().rev().find_map(|(index, part)| {
         let dataset = CATALOG.iter().find(|dataset| dataset.is_called(part))?;
         // The last part is the file.
-        let folder = (place + 1 < parts.len()).then(|| missing.iter().take(place + 1).collect::<std::path::PathBuf>());
+        let folder = (index + 1 < parts.len()).then(|| missing.iter().take(index + 1).collect::<std::path::PathBuf>());
         Some((dataset, folder))
     })?;
     let name = dataset.name;
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(CATALOG.len(), 14);
         assert!(CATALOG.is_sorted_by(|a, b| a.name < b.name));
         let mut names: Vec<&str> =
-            CATALOG.iter().flat_map(|own| own.aliases.iter().copied().chain([own.name])).collect();
+            CATALOG.iter().flat_map(|entry| entry.aliases.iter().copied().chain([entry.name])).collect();
         names.sort_unstable();
         assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "{names:?}");
         for dataset in &*CATALOG {

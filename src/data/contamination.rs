@@ -67,65 +67,65 @@ struct Known {
 /// Those of the texts.
 pub(crate) fn overlap(train: &Texts<'_>, eval: &Texts<'_>, options: OverlapOptions) -> Result<Overlap> {
     let OverlapOptions { n, common } = options;
-    let mut known = Known::default();
+    let mut evaluated = Known::default();
     for row in 0..eval.count {
-        let words = words(&(eval.text)(row)?);
-        if words.is_empty() {
+        let tokens = words(&(eval.text)(row)?);
+        if tokens.is_empty() {
             continue;
         }
-        if words.len() < n {
-            known.short += 1;
-            known.whole.entry(hash(&words)).or_insert(row);
+        if tokens.len() < n {
+            evaluated.short += 1;
+            evaluated.whole.entry(hash(&tokens)).or_insert(row);
         }
-        for ngram in words.windows(n) {
-            known.ngrams.entry(hash(ngram)).or_insert(row);
+        for ngram in tokens.windows(n) {
+            evaluated.ngrams.entry(hash(ngram)).or_insert(row);
         }
     }
     // Different training texts with an n-gram, up to one more than are allowed.
     let mut texts: HashMap<u64, HashSet<u64>> = HashMap::new();
     if common > 0 {
         for row in 0..train.count {
-            let words = words(&(train.text)(row)?);
-            let text = hash(&words);
-            for ngram in words.windows(n).map(hash).filter(|ngram| known.ngrams.contains_key(ngram)) {
-                let own = texts.entry(ngram).or_default();
-                if own.len() as u64 <= common {
-                    own.insert(text);
+            let tokens = words(&(train.text)(row)?);
+            let text = hash(&tokens);
+            for ngram in tokens.windows(n).map(hash).filter(|ngram| evaluated.ngrams.contains_key(ngram)) {
+                let entry = texts.entry(ngram).or_default();
+                if entry.len() as u64 <= common {
+                    entry.insert(text);
                 }
             }
         }
     }
-    let is_common = |ngram: &u64| texts.get(ngram).is_some_and(|own| own.len() as u64 > common);
-    let mut found = Overlap { short: known.short, ..Overlap::default() };
+    let is_common = |ngram: &u64| texts.get(ngram).is_some_and(|entry| entry.len() as u64 > common);
+    let mut result = Overlap { short: evaluated.short, ..Overlap::default() };
     let (mut seen, mut ignored) = (HashSet::new(), HashSet::new());
     for row in 0..train.count {
-        let words = words(&(train.text)(row)?);
-        let mut own: Option<Contaminated> = None;
+        let tokens = words(&(train.text)(row)?);
+        let mut entry: Option<Contaminated> = None;
         let mut count = |eval: u64, ngram: &[String]| {
             seen.insert(eval);
-            let own = own.get_or_insert_with(|| Contaminated { row, eval, ngrams: 0, ngram: ngram.join(" ") });
-            own.ngrams += 1;
+            let entry = entry.get_or_insert_with(|| Contaminated { row, eval, ngrams: 0, ngram: ngram.join(" ") });
+            entry.ngrams += 1;
         };
-        if words.len() < n
-            && let Some(eval) = known.whole.get(&hash(&words))
+        if tokens.len() < n
+            && let Some(eval) = evaluated.whole.get(&hash(&tokens))
         {
-            count(*eval, &words);
+            count(*eval, &tokens);
         }
-        for ngram in words.windows(n) {
+        for ngram in tokens.windows(n) {
             let key = hash(ngram);
-            let Some(eval) = known.ngrams.get(&key) else { continue };
+            let Some(eval) = evaluated.ngrams.get(&key) else { continue };
             if is_common(&key) {
                 if ignored.insert(key) {
-                    found.ignored.push(ngram.join(" "));
+                    result.ignored.push(ngram.join(" "));
                 }
             } else {
                 count(*eval, ngram);
             }
         }
-        found.rows.extend(own);
+        result.rows.extend(entry);
     }
-    found.eval_rows = seen.len() as u64;
-    Ok(found)
+    result.eval_rows = seen.len() as u64;
+    Ok(result)
 }
 
 #[cfg(test)]
@@ -147,11 +147,11 @@ mod tests {
     fn rows_that_share_an_ngram_are_contaminated() {
         let train = ["The robe takes two bolts, and half.", "Nothing in common here at all.", "takes TWO bolts and"];
         let train = train.map(str::to_owned);
-        let found = compared(&train, &["x y z w", "A robe takes two bolts and half that."], FOUR);
+        let overlap = compared(&train, &["x y z w", "A robe takes two bolts and half that."], FOUR);
         let first = Contaminated { row: 0, eval: 1, ngrams: 3, ngram: "robe takes two bolts".to_owned() };
         let second = Contaminated { row: 2, eval: 1, ngrams: 1, ngram: "takes two bolts and".to_owned() };
-        assert_eq!(found.rows, [first, second]);
-        assert_eq!((found.eval_rows, found.short, found.ignored.len()), (1, 0, 0));
+        assert_eq!(overlap.rows, [first, second]);
+        assert_eq!((overlap.eval_rows, overlap.short, overlap.ignored.len()), (1, 0, 0));
     }
 
     #[test]
@@ -169,8 +169,8 @@ mod tests {
     #[test]
     fn short_texts_are_compared_as_a_whole() {
         let train = ["What is 2+2?", "What is 2+2 in binary?"].map(str::to_owned);
-        let found = compared(&train, &["what is 2 2"], OverlapOptions { n: 13, common: 10 });
-        assert_eq!(found.rows.iter().map(|own| own.row).collect::<Vec<u64>>(), [0]);
-        assert_eq!(found.short, 1);
+        let overlap = compared(&train, &["what is 2 2"], OverlapOptions { n: 13, common: 10 });
+        assert_eq!(overlap.rows.iter().map(|contaminated| contaminated.row).collect::<Vec<u64>>(), [0]);
+        assert_eq!(overlap.short, 1);
     }
 }

@@ -40,12 +40,12 @@ pub(crate) fn duplicates(
     near: Option<f64>,
     text: &dyn Fn(u64) -> Result<String>,
 ) -> Result<Vec<Duplicate>> {
-    let mut found = Vec::new();
+    let mut pairs = Vec::new();
     let mut equal: HashMap<u64, Vec<u64>> = HashMap::new();
     let mut bands = near.map(Bands::new);
     for row in 0..count {
-        let own = text(row)?;
-        let plain = normalised(&own);
+        let row_text = text(row)?;
+        let plain = normalised(&row_text);
         if plain.is_empty() {
             continue;
         }
@@ -58,12 +58,12 @@ pub(crate) fn duplicates(
             }
         }
         if let Some(of) = of {
-            found.push(Duplicate { row, of, similarity: 1.0, exact: true });
+            pairs.push(Duplicate { row, of, similarity: 1.0, exact: true });
             continue;
         }
         same.push(row);
         let (Some(bands), Some(threshold)) = (&mut bands, near) else { continue };
-        let shingles = shingles(&own);
+        let shingles = shingles(&row_text);
         if shingles.is_empty() {
             continue;
         }
@@ -71,25 +71,25 @@ pub(crate) fn duplicates(
         let mut best: Option<(u64, f64)> = None;
         for other in bands.candidates(&keys) {
             let similarity = jaccard(&shingles, &self::shingles(&text(other)?));
-            if similarity >= threshold && best.is_none_or(|(_, most)| similarity > most) {
+            if similarity >= threshold && best.is_none_or(|(_, limit)| similarity > limit) {
                 best = Some((other, similarity));
             }
         }
         match best {
-            Some((of, similarity)) => found.push(Duplicate { row, of, similarity, exact: false }),
+            Some((of, similarity)) => pairs.push(Duplicate { row, of, similarity, exact: false }),
             None => bands.add(row, &keys),
         }
     }
-    Ok(found)
+    Ok(pairs)
 }
 
 /// The hashes of a text's shingles, sorted. A shorter text is one shingle.
 fn shingles(text: &str) -> Vec<u64> {
-    let words = words(text);
-    if words.is_empty() {
+    let tokens = words(text);
+    if tokens.is_empty() {
         return Vec::new();
     }
-    let mut all: Vec<u64> = words.windows(SHINGLE.min(words.len())).map(hash).collect();
+    let mut all: Vec<u64> = tokens.windows(SHINGLE.min(tokens.len())).map(hash).collect();
     all.sort_unstable();
     all.dedup();
     all
@@ -152,8 +152,8 @@ mod tests {
 
     fn found(texts: &[&str], near: Option<f64>) -> Vec<(u64, u64, bool)> {
         let text = |row: u64| Ok(texts[row as usize].to_owned());
-        let found = duplicates(texts.len() as u64, near, &text).unwrap();
-        found.into_iter().map(|own| (own.row, own.of, own.exact)).collect()
+        let pairs = duplicates(texts.len() as u64, near, &text).unwrap();
+        pairs.into_iter().map(|pair| (pair.row, pair.of, pair.exact)).collect()
     }
 
     #[test]
@@ -190,15 +190,15 @@ mod tests {
             })
             .collect();
         let text = |row: u64| Ok(texts[row as usize].clone());
-        let found = duplicates(200, Some(0.7), &text).unwrap();
+        let pairs = duplicates(200, Some(0.7), &text).unwrap();
         let all: Vec<Vec<u64>> = texts.iter().map(|text| shingles(text)).collect();
         let mut kept: Vec<usize> = Vec::new();
-        for (row, own) in all.iter().enumerate() {
-            if !kept.iter().any(|other| jaccard(own, &all[*other]) >= 0.7) {
+        for (row, shingle_set) in all.iter().enumerate() {
+            if !kept.iter().any(|other| jaccard(shingle_set, &all[*other]) >= 0.7) {
                 kept.push(row);
             }
         }
-        assert_eq!(200 - found.len(), kept.len());
+        assert_eq!(200 - pairs.len(), kept.len());
         assert_eq!(kept.len(), 50);
     }
 

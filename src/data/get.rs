@@ -111,12 +111,13 @@ pub(crate) fn get(
     for split in wanted {
         let file = format!("{}.{}", split.name, options.extension);
         let path = out.join(&file);
-        let known = record.splits.get(split.name).filter(|own| own.file == file);
-        let is_there = |own: &&FetchedSplit| path.metadata().is_ok_and(|meta| meta.len() == own.bytes);
-        let own = if let Some(own) = known.filter(is_there) {
-            FetchedSplit { kept: true, ..own.clone() }
+        let earlier = record.splits.get(split.name).filter(|fetched_split| fetched_split.file == file);
+        let is_there =
+            |fetched_split: &&FetchedSplit| path.metadata().is_ok_and(|meta| meta.len() == fetched_split.bytes);
+        let fetched_split = if let Some(fetched_split) = earlier.filter(is_there) {
+            FetchedSplit { kept: true, ..fetched_split.clone() }
         } else {
-            let (own, commit) = write(hub, &id, dataset, split, &path, watch, progress)?;
+            let (fetched_split, commit) = write(hub, &id, dataset, split, &path, watch, progress)?;
             if record.commit != commit {
                 // A branch has been resolved; files of another commit are not of this record.
                 record.commit.clone_from(&commit);
@@ -124,10 +125,10 @@ pub(crate) fn get(
                 let same = before.as_ref().filter(|old| old.commit == record.commit);
                 record.splits.extend(same.map(|old| old.splits.clone()).unwrap_or_default());
             }
-            FetchedSplit { file, ..own }
+            FetchedSplit { file, ..fetched_split }
         };
-        record.splits.insert(split.name.to_owned(), own.clone());
-        shown.splits.insert(split.name.to_owned(), own);
+        record.splits.insert(split.name.to_owned(), fetched_split.clone());
+        shown.splits.insert(split.name.to_owned(), fetched_split);
         save(&record, &out.join(RECORD))?;
     }
     Ok(shown)
@@ -136,10 +137,10 @@ pub(crate) fn get(
 /// The given revision, the catalogue's commit, the commit of an earlier download, or the
 /// catalogue's branch.
 fn revision(options: &GetOptions<'_>, before: Option<&Fetched>) -> String {
-    let own = options.dataset.revision;
-    let is_commit = own.len() == 40 && own.bytes().all(|byte| byte.is_ascii_hexdigit());
+    let published = options.dataset.revision;
+    let is_commit = published.len() == 40 && published.bytes().all(|byte| byte.is_ascii_hexdigit());
     let earlier = before.filter(|_| !is_commit).map(|record| record.commit.as_str());
-    options.revision.or(earlier).unwrap_or(own).to_owned()
+    options.revision.or(earlier).unwrap_or(published).to_owned()
 }
 
 fn splits<'a>(dataset: &'a Published, names: &[String]) -> Result<Vec<&'a SplitFiles>> {
@@ -195,7 +196,9 @@ fn write(
     } else {
         kept.extend(0..data.len());
     }
-    let at = |place: u64| row(usize::try_from(place).ok().and_then(|place| kept.get(place)).copied().unwrap_or(place));
+    let at = |position: u64| {
+        row(usize::try_from(position).ok().and_then(|position| kept.get(position)).copied().unwrap_or(position))
+    };
     write_rows(path, kept.len() as u64, &at)?;
     let bytes = path.metadata().map_err(|error| Error::io(Kind::Store, "read the file", path, &error))?.len();
     let (rows, repeated) = (kept.len() as u64, data.len() - kept.len() as u64);

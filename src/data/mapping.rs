@@ -63,10 +63,10 @@ impl Row<'_> {
     /// A column that every row has.
     fn need(&self, column: &str) -> Result<&Json> {
         self.get(column).ok_or_else(|| {
-            let known = self.0.keys().map(String::as_str);
+            let columns = self.0.keys().map(String::as_str);
             Error::new(Kind::Data, format!("the row has no column `{column}`"))
                 .about(Subject::Column(column.to_owned()))
-                .hint(suggest(column, known))
+                .hint(suggest(column, columns))
         })
     }
 
@@ -212,7 +212,7 @@ fn pairs(row: &Row<'_>, column: &str, first: &str, second: &str) -> Result<Vec<(
 fn musique(row: &Row<'_>) -> Result<Map<String, Json>> {
     let mut answers = vec![Json::from(row.text("answer")?)];
     answers.extend(row.get("answer_aliases").and_then(Json::as_array).into_iter().flatten().cloned());
-    let paragraph = |own: &Json| json!({ "title": own["title"], "text": own["paragraph_text"], "is_supporting": own["is_supporting"] });
+    let paragraph = |entry: &Json| json!({ "title": entry["title"], "text": entry["paragraph_text"], "is_supporting": entry["is_supporting"] });
     let paragraphs: Vec<Json> = row.list("paragraphs")?.iter().map(paragraph).collect();
     Ok(fields(json!({
         "id": row.get("id"), "question": row.text("question")?, "answers": answers, "paragraphs": paragraphs,

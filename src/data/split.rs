@@ -97,11 +97,11 @@ fn stratified(order: Vec<u64>, values: &[String]) -> Vec<u64> {
     let mut placed: Vec<(f64, u64)> = order
         .into_iter()
         .map(|row| {
-            let own = value(values, row);
-            let place = seen.entry(own).or_default();
-            *place += 1;
-            let size = sizes.get(own).copied().unwrap_or(1);
-            ((*place as f64 - 0.5) / size as f64, row)
+            let stratum = value(values, row);
+            let count = seen.entry(stratum).or_default();
+            *count += 1;
+            let size = sizes.get(stratum).copied().unwrap_or(1);
+            ((*count as f64 - 0.5) / size as f64, row)
         })
         .collect();
     // A stable sort: equal places keep the random order.
@@ -114,11 +114,11 @@ fn grouped(order: &[u64], values: &[String], sizes: &[u64]) -> Vec<Vec<u64>> {
     let mut places: HashMap<&str, usize> = HashMap::new();
     let mut groups: Vec<Vec<u64>> = Vec::new();
     for row in order {
-        let place = *places.entry(value(values, *row)).or_insert_with(|| {
+        let index = *places.entry(value(values, *row)).or_insert_with(|| {
             groups.push(Vec::new());
             groups.len() - 1
         });
-        groups[place].push(*row);
+        groups[index].push(*row);
     }
     let mut divided = vec![Vec::new(); sizes.len() + 1];
     for group in groups {

@@ -73,19 +73,20 @@ impl Summary {
     /// `None` without values. Quantiles are values of the data (the nearest rank).
     pub(crate) fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_unstable_by(f64::total_cmp);
-        let (least, most) = (*values.first()?, *values.last()?);
+        let (least, highest) = (*values.first()?, *values.last()?);
         let rank = |share: f64| {
-            let place = ((share * values.len() as f64).ceil() as usize).clamp(1, values.len());
-            values.get(place - 1).copied().unwrap_or(most)
+            let position = ((share * values.len() as f64).ceil() as usize).clamp(1, values.len());
+            values.get(position - 1).copied().unwrap_or(highest)
         };
-        let mut histogram = vec![0; if most > least { INTERVALS } else { 1 }];
+        let mut histogram = vec![0; if highest > least { INTERVALS } else { 1 }];
         let last = histogram.len() - 1;
         for value in &values {
-            let place = if most > least { (value - least) / (most - least) * histogram.len() as f64 } else { 0.0 };
-            histogram[(place as usize).min(last)] += 1;
+            let position =
+                if highest > least { (value - least) / (highest - least) * histogram.len() as f64 } else { 0.0 };
+            histogram[(position as usize).min(last)] += 1;
         }
         let mean = values.iter().sum::<f64>() / values.len() as f64;
-        Some(Self { least, mean, median: rank(0.5), p95: rank(0.95), most, histogram })
+        Some(Self { least, mean, median: rank(0.5), p95: rank(0.95), most: highest, histogram })
     }
 }
 
@@ -122,11 +123,11 @@ pub(crate) fn statistics(
         let row = row(index)?;
         repeated_rows += u64::from(!seen.insert(digest(&Json::Object(sorted(&row)))));
         for (name, value) in &row {
-            let place = *places.entry(name.clone()).or_insert_with(|| {
+            let number = *places.entry(name.clone()).or_insert_with(|| {
                 columns.push((name.clone(), Column::default()));
                 columns.len() - 1
             });
-            columns[place].1.add(value, tokens)?;
+            columns[number].1.add(value, tokens)?;
         }
     }
     let columns = columns.into_iter().map(|(name, column)| column.finish(name, count)).collect();
@@ -163,9 +164,9 @@ impl Column {
         let mut text = None;
         let kind = match value {
             Json::Null => return Ok(()),
-            Json::String(own) if own.is_empty() => return Ok(()),
-            Json::String(own) => {
-                text = Some(own.clone());
+            Json::String(string) if string.is_empty() => return Ok(()),
+            Json::String(string) => {
+                text = Some(string.clone());
                 "text"
             }
             Json::Bool(_) => "boolean",
@@ -243,16 +244,16 @@ mod tests {
         ];
         let row = |index: u64| Ok(rows[index as usize].as_object().unwrap().clone());
         let tokens = |text: &str| Ok(text.len());
-        let found = statistics(4, &row, Some(&tokens)).unwrap();
-        assert_eq!((found.rows, found.repeated_rows), (4, 1));
-        let names: Vec<&str> = found.columns.iter().map(|column| column.name.as_str()).collect();
+        let statistics = statistics(4, &row, Some(&tokens)).unwrap();
+        assert_eq!((statistics.rows, statistics.repeated_rows), (4, 1));
+        let names: Vec<&str> = statistics.columns.iter().map(|column| column.name.as_str()).collect();
         assert_eq!(names, ["problem", "level", "tags", "kind"]);
-        let [problem, level, tags, kind] = &found.columns[..] else { panic!("four columns") };
+        let [problem, level, tags, kind] = &statistics.columns[..] else { panic!("four columns") };
         assert_eq!((problem.missing, problem.distinct), (1, 2));
         let characters = problem.characters.clone().unwrap();
         assert_eq!((characters.least, characters.median, characters.most), (2.0, 2.0, 3.0));
         assert!((characters.mean - 7.0 / 3.0).abs() < 1e-12);
-        assert_eq!(problem.tokens.as_ref().map(|own| own.most), Some(6.0));
+        assert_eq!(problem.tokens.as_ref().map(|lengths| lengths.most), Some(6.0));
         assert_eq!((level.missing, level.types["number"]), (1, 3));
         assert_eq!((tags.missing, tags.items.as_ref().unwrap().mean), (2, 2.0));
         assert_eq!(kind.values, [("x".to_owned(), 3), ("y".to_owned(), 1)]);
@@ -260,9 +261,9 @@ mod tests {
 
     #[test]
     fn a_summary_has_quantiles_and_a_histogram() {
-        let own = Summary::of((1..=100).map(f64::from).collect()).unwrap();
-        assert_eq!((own.median, own.p95, own.mean), (50.0, 95.0, 50.5));
-        assert_eq!((own.histogram.len(), own.histogram.iter().sum::<u64>()), (40, 100));
+        let summary = Summary::of((1..=100).map(f64::from).collect()).unwrap();
+        assert_eq!((summary.median, summary.p95, summary.mean), (50.0, 95.0, 50.5));
+        assert_eq!((summary.histogram.len(), summary.histogram.iter().sum::<u64>()), (40, 100));
         assert_eq!(Summary::of(vec![3.0, 3.0]).unwrap().histogram, [2]);
         assert_eq!(Summary::of(Vec::new()), None);
     }

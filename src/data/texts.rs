@@ -23,11 +23,11 @@ impl TextColumns {
     /// [`Kind::Data`] for a column that the row does not have, with the nearest.
     pub(crate) fn text(&self, row: &Map<String, Json>) -> Result<String> {
         if self.0.is_empty() {
-            let usual = USUAL.into_iter().find_map(|name| row.get(name).filter(|value| !value.is_null()));
-            return usual.map(text_of).ok_or_else(|| {
+            let default_column = USUAL.into_iter().find_map(|name| row.get(name).filter(|value| !value.is_null()));
+            return default_column.map(text_of).ok_or_else(|| {
                 let names = USUAL.map(|name| format!("`{name}`")).join(", ");
-                let known: Vec<String> = row.keys().map(|name| format!("`{name}`")).collect();
-                let hint = format!("--column NAME selects one of its columns: {}", known.join(", "));
+                let columns: Vec<String> = row.keys().map(|name| format!("`{name}`")).collect();
+                let hint = format!("--column NAME selects one of its columns: {}", columns.join(", "));
                 Error::new(Kind::Data, format!("the row has none of the usual columns of text: {names}")).hint(hint)
             });
         }
@@ -63,8 +63,8 @@ pub(crate) fn text_of(value: &Json) -> String {
         Json::String(text) => text.clone(),
         Json::Null => String::new(),
         Json::Array(items) if !items.is_empty() && items.iter().all(|item| item.get("role").is_some()) => {
-            let own = items.iter().filter(|message| message["role"] != "system");
-            own.filter_map(content).collect::<Vec<String>>().join("\n")
+            let shown = items.iter().filter(|message| message["role"] != "system");
+            shown.filter_map(content).collect::<Vec<String>>().join("\n")
         }
         other => other.to_string(),
     }
@@ -79,23 +79,23 @@ pub(crate) fn normalised(text: &str) -> String {
 /// The words of a text in lower case, without punctuation. A character of a script without spaces
 /// between words (Chinese, Japanese, Korean) is a word.
 pub(crate) fn words(text: &str) -> Vec<String> {
-    let (mut words, mut word) = (Vec::new(), String::new());
+    let (mut tokens, mut word) = (Vec::new(), String::new());
     for c in text.chars() {
         if is_ideograph(c) {
             if !word.is_empty() {
-                words.push(std::mem::take(&mut word));
+                tokens.push(std::mem::take(&mut word));
             }
-            words.push(c.to_string());
+            tokens.push(c.to_string());
         } else if c.is_alphanumeric() {
             word.extend(c.to_lowercase());
         } else if !word.is_empty() {
-            words.push(std::mem::take(&mut word));
+            tokens.push(std::mem::take(&mut word));
         }
     }
     if !word.is_empty() {
-        words.push(word);
+        tokens.push(word);
     }
-    words
+    tokens
 }
 
 fn is_ideograph(c: char) -> bool {
@@ -103,9 +103,9 @@ fn is_ideograph(c: char) -> bool {
 }
 
 /// A hash of words that is the same on every machine (FNV-1a, then a bit mixer).
-pub(crate) fn hash(words: &[String]) -> u64 {
+pub(crate) fn hash(tokens: &[String]) -> u64 {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
-    for word in words {
+    for word in tokens {
         for byte in word.bytes().chain([0xff]) {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
@@ -133,18 +133,18 @@ mod tests {
 
     #[test]
     fn the_text_of_a_row_is_that_of_its_question() {
-        let usual = TextColumns::default();
+        let columns = TextColumns::default();
         let messages = json!([
             { "role": "system", "content": "Be brief." }, { "role": "user", "content": "Why?" },
             { "role": "assistant", "content": "So." },
         ]);
-        assert_eq!(usual.text(&row(&json!({ "prompt": messages }))).unwrap(), "Why?\nSo.");
-        assert_eq!(usual.text(&row(&json!({ "question": "Q", "problem": null }))).unwrap(), "Q");
+        assert_eq!(columns.text(&row(&json!({ "prompt": messages }))).unwrap(), "Why?\nSo.");
+        assert_eq!(columns.text(&row(&json!({ "question": "Q", "problem": null }))).unwrap(), "Q");
         let chosen = TextColumns::new(&["a.b".to_owned(), "n".to_owned()]);
         assert_eq!(chosen.text(&row(&json!({ "a": { "b": "x" }, "n": 3 }))).unwrap(), "x\n3");
         let error = chosen.text(&row(&json!({ "a": {}, "n": 3 }))).unwrap_err();
         assert_eq!(error.message, "the row has no column `a.b`");
-        assert!(usual.text(&row(&json!({ "x": 1 }))).unwrap_err().hint.unwrap().ends_with("`x`"));
+        assert!(columns.text(&row(&json!({ "x": 1 }))).unwrap_err().hint.unwrap().ends_with("`x`"));
     }
 
     #[test]

@@ -95,7 +95,7 @@ pub(crate) fn to_verl(mut row: Map<String, Json>, index: u64, options: &VerlOpti
     let mut note = Note::default();
     let prompt = prompt(&mut row, options, &mut note)?;
     let wanted = options.answer.as_deref().unwrap_or("answer");
-    let given = match row.shift_remove("reward_model") {
+    let reward_fields = match row.shift_remove("reward_model") {
         Some(Json::Object(fields)) => Some(fields),
         Some(_) => return Err(wrong("reward_model", "an object")),
         None => None,
@@ -108,11 +108,11 @@ pub(crate) fn to_verl(mut row: Map<String, Json>, index: u64, options: &VerlOpti
     if options.text {
         answer = answer.map(as_text);
     }
-    if answer.is_none() && given.is_none() {
+    if answer.is_none() && reward_fields.is_none() {
         return Err(absent(wanted, &row, "--answer COLUMN names another"));
     }
     note.answer = options.answer.clone().filter(|name| name != "answer");
-    let mut reward_model = given.unwrap_or_else(|| Map::from_iter([("style".to_owned(), RULE.into())]));
+    let mut reward_model = reward_fields.unwrap_or_else(|| Map::from_iter([("style".to_owned(), RULE.into())]));
     if let Some(answer) = answer {
         reward_model.insert("ground_truth".to_owned(), answer);
     }
@@ -145,11 +145,11 @@ pub(crate) fn to_verl(mut row: Map<String, Json>, index: u64, options: &VerlOpti
 
 /// The messages of a row.
 fn prompt(row: &mut Map<String, Json>, options: &VerlOptions, note: &mut Note) -> Result<Json> {
-    let usual = ["messages", "prompt", "problem", "question"];
+    let names = ["messages", "prompt", "problem", "question"];
     let name = match &options.prompt {
         Some(name) => name.as_str(),
         None => {
-            usual.into_iter().find(|name| row.get(*name).is_some_and(|value| !value.is_null())).unwrap_or("problem")
+            names.into_iter().find(|name| row.get(*name).is_some_and(|value| !value.is_null())).unwrap_or("problem")
         }
     };
     let question = match row.shift_remove(name) {
@@ -164,7 +164,7 @@ fn prompt(row: &mut Map<String, Json>, options: &VerlOptions, note: &mut Note) -
         Some(Json::Null) | None => {
             let mut error = absent(name, row, "--prompt COLUMN names another");
             if options.prompt.is_none() {
-                let [first @ .., last] = usual.map(|name| format!("`{name}`"));
+                let [first @ .., last] = names.map(|name| format!("`{name}`"));
                 error.message = format!("the row has no question: {} and {last} are missing or null", first.join(", "));
             }
             return Err(error);
@@ -200,10 +200,10 @@ pub(crate) fn from_verl(mut row: Map<String, Json>) -> Result<Map<String, Json>>
         }
     };
     let note = take_note(&mut row);
-    let mut own = Map::new();
+    let mut restored = Map::new();
     match question(&messages) {
-        Some(text) => own.insert(note.question.unwrap_or_else(|| "problem".to_owned()), text.into()),
-        None => own.insert(note.messages.unwrap_or_else(|| "messages".to_owned()), messages.into()),
+        Some(text) => restored.insert(note.question.unwrap_or_else(|| "problem".to_owned()), text.into()),
+        None => restored.insert(note.messages.unwrap_or_else(|| "messages".to_owned()), messages.into()),
     };
     if let Some(reward_model) = row.shift_remove("reward_model") {
         let Json::Object(mut fields) = reward_model else { return Err(wrong("reward_model", "an object")) };
@@ -211,33 +211,33 @@ pub(crate) fn from_verl(mut row: Map<String, Json>) -> Result<Map<String, Json>>
         let has_answer = truth.is_some();
         match truth {
             Some(Json::Object(mut truth)) if truth.len() == 1 && truth.get(TARGET).is_some_and(Json::is_array) => {
-                own.extend(truth.shift_remove(TARGET).map(|answers| ("answers".to_owned(), answers)));
+                restored.extend(truth.shift_remove(TARGET).map(|answers| ("answers".to_owned(), answers)));
             }
-            Some(answer) => drop(own.insert(note.answer.unwrap_or_else(|| "answer".to_owned()), answer)),
+            Some(answer) => drop(restored.insert(note.answer.unwrap_or_else(|| "answer".to_owned()), answer)),
             None => {}
         }
         let is_usual = fields.len() == 1 && fields.get("style").is_some_and(|style| style == RULE);
         if !is_usual || !has_answer {
-            own.insert("reward_model".to_owned(), fields.into());
+            restored.insert("reward_model".to_owned(), fields.into());
         }
     }
     for name in ["data_source", "ability"] {
-        own.extend(row.shift_remove(name).map(|value| (name.to_owned(), value)));
+        restored.extend(row.shift_remove(name).map(|value| (name.to_owned(), value)));
     }
     let mut rest = Map::new();
     if let Some(extra) = row.shift_remove("extra_info") {
         let Json::Object(fields) = extra else { return Err(wrong("extra_info", "an object")) };
         for (name, value) in fields {
             let stays = RESERVED.contains(&name.as_str()) || row.contains_key(&name);
-            if stays { &mut rest } else { &mut own }.insert(name, value);
+            if stays { &mut rest } else { &mut restored }.insert(name, value);
         }
     }
     // Columns that are not verl's.
-    own.extend(row);
+    restored.extend(row);
     if !rest.is_empty() {
-        own.insert("extra_info".to_owned(), rest.into());
+        restored.insert("extra_info".to_owned(), rest.into());
     }
-    Ok(own)
+    Ok(restored)
 }
 
 /// Takes the note of a conversion out of a row, with the columns that it added.
@@ -271,10 +271,10 @@ fn wrong(column: &str, wanted: &str) -> Error {
 }
 
 fn absent(column: &str, row: &Map<String, Json>, hint: &str) -> Error {
-    let known = row.keys().map(String::as_str);
+    let columns = row.keys().map(String::as_str);
     Error::new(Kind::Data, format!("the row has no column `{column}`"))
         .about(Subject::Column(column.to_owned()))
-        .hint(format!("{}; {hint}", suggest(column, known)))
+        .hint(format!("{}; {hint}", suggest(column, columns)))
 }
 
 #[cfg(test)]
@@ -393,12 +393,12 @@ mod tests {
         #[test]
         fn rows_of_r1_are_unchanged_by_a_round_trip(
             problem in "[a-z ]{0,12}", answer in value(), more in columns("[a-z]{1,6}|index|split"),
-            question in "problem|question|prompt", own in prop::option::of("data_source|ability"),
+            question in "problem|question|prompt", kept_column in prop::option::of("data_source|ability"),
             named in prop::option::of("target|gold"),
         ) {
             let mut row = more;
             row.retain(|name, _| !RESERVED.contains(&name.as_str()) && name != "answers" && name != NOTE);
-            row.extend(own.map(|name| (name, "d".into())));
+            row.extend(kept_column.map(|name| (name, "d".into())));
             row.insert(question, problem.into());
             row.insert(named.clone().unwrap_or_else(|| "answer".to_owned()), answer);
             let options = VerlOptions { answer: named, split: Some("train".to_owned()), ..VerlOptions::default() };

@@ -28,8 +28,8 @@ impl Loaded {
     /// model's.
     pub fn new(script: Script, reporter: &Reporter) -> Result<Self> {
         let model = &script.settings.policy.model;
-        let own = load::local_model_dir(model).filter(|dir| dir.join("tokenizer.json").is_file());
-        let (dir, stands_in) = match own {
+        let local = load::local_model_dir(model).filter(|dir| dir.join("tokenizer.json").is_file());
+        let (dir, stands_in) = match local {
             Some(dir) => (dir, false),
             None => (load::model_dir(MODEL_NANO, Fetching { reporter, interrupt: None })?, true),
         };

@@ -154,12 +154,12 @@ fn eos(value: &Json) -> Vec<u32> {
 impl Opened {
     fn check(&self, ids: &[u32]) -> Result<()> {
         let refuse = |message: String| Err(Error::new(Kind::Script, message));
-        let (vocab, most) = (self.model.config.vocab_size, self.model.config.longest_context());
+        let (vocab, limit) = (self.model.config.vocab_size, self.model.config.longest_context());
         if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
             return refuse(format!("token id {id} is outside the vocabulary of {vocab}"));
         }
-        if ids.len() > most {
-            return refuse(format!("{} ids are more than the model's context of {most}", ids.len()));
+        if ids.len() > limit {
+            return refuse(format!("{} ids are more than the model's context of {limit}", ids.len()));
         }
         Ok(())
     }
@@ -213,9 +213,9 @@ impl Opened {
             Some(renderer) => ids.extend(renderer.tokenizer().encode(&text)?),
             None => return Err(Error::new(Kind::Script, "the model has no tokenizer.json, so it cannot score text")),
         }
-        let most = self.model.config.longest_context();
-        if ids.len() > most {
-            let message = format!("prompt and text have {} tokens, more than the context of {most}", ids.len());
+        let limit = self.model.config.longest_context();
+        if ids.len() > limit {
+            let message = format!("prompt and text have {} tokens, more than the context of {limit}", ids.len());
             return Err(Error::new(Kind::Env, message));
         }
         let scored = logprobs_of(&self.model, &Scoring { ids, from, temperature, reference: false })?;
@@ -277,13 +277,13 @@ impl Opened {
     }
 
     fn response(&self, reply: Completion, stop_ids: &[u32]) -> Response {
-        let own = match reply.token_ids.split_last() {
-            Some((last, own)) if stop_ids.contains(last) => own,
+        let token_ids = match reply.token_ids.split_last() {
+            Some((last, token_ids)) if stop_ids.contains(last) => token_ids,
             _ => &reply.token_ids,
         };
-        let text = self.renderer.as_ref().map(|renderer| renderer.tokenizer().decode(own, false));
+        let text = self.renderer.as_ref().map(|renderer| renderer.tokenizer().decode(token_ids, false));
         let one = |&(id, logprob): &(u32, f32)| TokenLogprob { id, logprob: f64::from(logprob) };
-        let top: Vec<Vec<_>> = reply.top_logprobs.iter().map(|place| place.iter().map(one).collect()).collect();
+        let top: Vec<Vec<_>> = reply.top_logprobs.iter().map(|position| position.iter().map(one).collect()).collect();
         Response {
             text,
             logprobs: reply.logprobs.iter().map(|&logprob| f64::from(logprob)).collect(),
@@ -349,14 +349,14 @@ mod tests {
         let mut together = opened.generate(mixed);
         // An invalid call fails alone.
         assert!(together.remove(2).is_err());
-        for (mut found, mut expected) in together.into_iter().map(Result::unwrap).zip(alone) {
+        for (mut actual, mut expected) in together.into_iter().map(Result::unwrap).zip(alone) {
             // Without the CPU kernels the last bits depend on the batch.
             if !crate::native::has_cpu_kernels() {
-                let found = std::mem::take(&mut found.logprobs);
+                let actual = std::mem::take(&mut actual.logprobs);
                 let expected = std::mem::take(&mut expected.logprobs);
-                assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-3));
+                assert!(actual.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-3));
             }
-            assert_eq!(found, expected);
+            assert_eq!(actual, expected);
         }
         assert_eq!(opened.engine.progress().stats().max_batch, 6);
     }

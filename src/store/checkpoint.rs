@@ -99,9 +99,9 @@ impl RunDir {
         let root = self.checkpoints();
         let name = format!("step-{step:06}");
         let path = publish(&root, &name, |dir| {
-            let own = dir.join(TRAINER_STATE);
-            files::make_dir(&own)?;
-            fill(dir, &own)?;
+            let state_dir = dir.join(TRAINER_STATE);
+            files::make_dir(&state_dir)?;
+            fill(dir, &state_dir)?;
             manifest::write(dir)
         })?;
         self.settle(keep, &path)?;
@@ -224,7 +224,7 @@ fn no_such_model(path: &Path, run: &Path) -> Error {
 
 /// Complete checkpoints of a run with their steps, oldest first.
 fn complete(run: &Path) -> Result<Vec<(u64, PathBuf)>> {
-    let mut found: Vec<(u64, PathBuf)> = files::list(&run.join("checkpoints"))?
+    let mut checkpoints: Vec<(u64, PathBuf)> = files::list(&run.join("checkpoints"))?
         .into_iter()
         .filter(|path| path.is_dir())
         .filter_map(|path| {
@@ -232,8 +232,8 @@ fn complete(run: &Path) -> Result<Vec<(u64, PathBuf)>> {
             Some((step, path))
         })
         .collect();
-    found.sort();
-    Ok(found)
+    checkpoints.sort();
+    Ok(checkpoints)
 }
 
 #[cfg(test)]

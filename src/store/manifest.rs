@@ -37,12 +37,12 @@ pub(super) fn write(checkpoint: &Path) -> Result<()> {
     files::write_bytes(&checkpoint.join(TRAINER_STATE).join(FILE), format!("{text}\n").as_bytes())
 }
 
-fn collect(root: &Path, folder: &Path, found: &mut BTreeMap<String, Sum>) -> Result<()> {
+fn collect(root: &Path, folder: &Path, sums: &mut BTreeMap<String, Sum>) -> Result<()> {
     for path in files::list(folder)? {
         if path.is_dir() {
-            collect(root, &path, found)?;
+            collect(root, &path, sums)?;
         } else if let Some(name) = path.strip_prefix(root).ok().and_then(Path::to_str) {
-            found.insert(name.to_owned(), sum(&path).map_err(|e| failed("read the file", &path, &e))?);
+            sums.insert(name.to_owned(), sum(&path).map_err(|e| failed("read the file", &path, &e))?);
         }
     }
     Ok(())
@@ -102,11 +102,11 @@ mod tests {
     #[test]
     fn manifest_detects_flipped_bytes_and_missing_files() {
         let dir = tempfile::tempdir().unwrap();
-        let own = dir.path().join(TRAINER_STATE);
-        fs::create_dir(&own).unwrap();
+        let state_dir = dir.path().join(TRAINER_STATE);
+        fs::create_dir(&state_dir).unwrap();
         verify(dir.path(), false).unwrap();
         fs::write(dir.path().join("model.safetensors"), b"weights").unwrap();
-        fs::write(own.join("state.json"), b"{}").unwrap();
+        fs::write(state_dir.join("state.json"), b"{}").unwrap();
         write(dir.path()).unwrap();
         verify(dir.path(), false).unwrap();
         for (file, top) in [("model.safetensors", true), ("trainer_state/state.json", false)] {

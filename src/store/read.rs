@@ -50,16 +50,16 @@ fn check_sum(path: &Path, sum: &str) -> Result<()> {
     let (bytes, crc) = sum.split_once(':').ok_or_else(wrong)?;
     let bytes: u64 = bytes.parse().map_err(|_| wrong())?;
     let file = File::open(path).map_err(|e| failed("read trajectories", path, &e))?;
-    let (mut pages, mut buffer, mut read, mut found) = (file.take(bytes), vec![0; 1 << 20], 0_u64, 0);
+    let (mut pages, mut buffer, mut read, mut checksum) = (file.take(bytes), vec![0; 1 << 20], 0_u64, 0);
     loop {
         let count = pages.read(&mut buffer).map_err(|e| failed("read trajectories", path, &e))?;
         if count == 0 {
             break;
         }
-        found = crc32c::crc32c_append(found, &buffer[..count]);
+        checksum = crc32c::crc32c_append(checksum, &buffer[..count]);
         read += count as u64;
     }
-    if read == bytes && format!("{found:08x}") == crc { Ok(()) } else { Err(wrong()) }
+    if read == bytes && format!("{checksum:08x}") == crc { Ok(()) } else { Err(wrong()) }
 }
 
 #[cfg(test)]

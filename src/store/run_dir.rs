@@ -535,9 +535,9 @@ mod tests {
         run.write_recipe(&Recipe { from_step: 3, overrides: &overrides, ..first }).unwrap();
         run.write_recipe(&Recipe { from_step: 5, source: "return 2", hash: "bbbb", ..first }).unwrap();
         let file = ConfigFile::read(run.path()).unwrap().unwrap();
-        let found: Vec<(u64, &str, usize)> =
+        let history: Vec<(u64, &str, usize)> =
             file.all().map(|one| (one.from_step, one.script.hash.as_str(), one.overrides.len())).collect();
-        assert_eq!(found, [(0, "aaaaaaaaaaaaaaaa", 0), (3, "aaaaaaaaaaaaaaaa", 1), (5, "bbbb", 0)]);
+        assert_eq!(history, [(0, "aaaaaaaaaaaaaaaa", 0), (3, "aaaaaaaaaaaaaaaa", 1), (5, "bbbb", 0)]);
         assert_eq!(fs::read_to_string(run.path().join("recipe.lua")).unwrap(), "return 2");
         assert_eq!(fs::read_to_string(run.path().join("scripts/aaaaaaaaaaaa/a.lua")).unwrap(), "return 1");
     }

@@ -22,13 +22,13 @@ pub struct StoredRun {
 }
 
 /// The error for a run that is not in `root`, with the nearest names.
-pub fn no_run(given: &Path, root: &Path) -> Error {
-    let error = Error::new(Kind::Store, format!("there is no run `{}`", given.display()));
+pub fn no_run(path: &Path, root: &Path) -> Error {
+    let error = Error::new(Kind::Store, format!("there is no run `{}`", path.display()));
     let names = run_names(root);
     if names.is_empty() {
         return error.hint(format!("{} has no runs; `r1 run SCRIPT` creates one", root.display()));
     }
-    let name = given.file_name().unwrap_or(given.as_os_str()).to_string_lossy();
+    let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
     error.hint(suggest(&name, names.iter().map(String::as_str)))
 }
 
@@ -55,16 +55,16 @@ pub struct Sources {
 
 impl StoredRun {
     /// Opens a run: a directory, a model in it, or the name of a run in `root`.
-    pub fn open(given: &Path, root: &Path) -> Result<Self> {
-        let below = root.join(given);
-        let path = if given.join("config.json").is_file() || !below.is_dir() { given.to_owned() } else { below };
+    pub fn open(named: &Path, root: &Path) -> Result<Self> {
+        let below = root.join(named);
+        let path = if named.join("config.json").is_file() || !below.is_dir() { named.to_owned() } else { below };
         if let Some(run) = Self::containing(&path)? {
             return Ok(run);
         }
         if let Some(config) = ConfigFile::read(&path)? {
             return Ok(Self { path, config });
         }
-        Err(no_run(given, root))
+        Err(no_run(named, root))
     }
 
     /// The run that a path is in: the directory of a run, or a model in it, such as a checkpoint.
@@ -142,8 +142,8 @@ impl StoredRun {
             let main = PathBuf::from(path.file_name()?);
             folder.join(&main).is_file().then_some((path, main))
         };
-        let own = self.config.all().rev().filter(|one| one.script.hash == hash);
-        let Some((path, main)) = own.chain(self.config.all().rev()).find_map(named) else {
+        let matching = self.config.all().rev().filter(|one| one.script.hash == hash);
+        let Some((path, main)) = matching.chain(self.config.all().rev()).find_map(named) else {
             return Err(Error::new(Kind::Store, format!("the run has no script with the hash {}", short(hash)))
                 .at_path(&folder)
                 .hint(
@@ -162,8 +162,8 @@ impl StoredRun {
     /// Overrides of the run that loaded this version of the script; the last ones if there are
     /// several.
     fn overrides(&self, hash: &str) -> Result<Vec<String>> {
-        if let Some(found) = self.config.all().rfind(|one| one.script.hash == hash) {
-            return Ok(found.overrides.clone());
+        if let Some(entry) = self.config.all().rfind(|one| one.script.hash == hash) {
+            return Ok(entry.overrides.clone());
         }
         // The first versions of r1 stored earlier configurations in separate files.
         let kept = self.path.join(format!("config-{}.json", short(hash)));
@@ -184,10 +184,10 @@ fn step_of(path: &Path) -> Option<u64> {
 }
 
 /// Lua files in `folder`, by path without extension, and Python files, by path.
-fn collect(root: &Path, folder: &Path, found: &mut BTreeMap<String, String>) -> Result<()> {
+fn collect(root: &Path, folder: &Path, texts: &mut BTreeMap<String, String>) -> Result<()> {
     for path in files::list(folder)? {
         if path.is_dir() {
-            collect(root, &path, found)?;
+            collect(root, &path, texts)?;
             continue;
         }
         let Ok(name) = path.strip_prefix(root) else { continue };
@@ -197,7 +197,7 @@ fn collect(root: &Path, folder: &Path, found: &mut BTreeMap<String, String>) -> 
             _ => continue,
         };
         let text = fs::read_to_string(&path).map_err(|e| failed("read the file", &path, &e))?;
-        found.insert(name.display().to_string(), text);
+        texts.insert(name.display().to_string(), text);
     }
     Ok(())
 }

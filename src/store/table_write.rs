@@ -77,10 +77,10 @@ impl Shape {
             (Self::List(one), Self::List(two)) => Self::List(Box::new(one.with(*two)?)),
             (Self::Struct(mut fields), Self::Struct(more)) => {
                 for (name, shape) in more {
-                    match fields.iter_mut().find(|(own, _)| *own == name) {
-                        Some((_, own)) => {
-                            let old = std::mem::replace(own, Self::Null);
-                            *own = old.with(shape).map_err(|clash| clash.within(&name))?;
+                    match fields.iter_mut().find(|(key, _)| *key == name) {
+                        Some((_, old_shape)) => {
+                            let old = std::mem::replace(old_shape, Self::Null);
+                            *old_shape = old.with(shape).map_err(|clash| clash.within(&name))?;
                         }
                         None => fields.push((name, shape)),
                     }
@@ -116,8 +116,8 @@ impl Shape {
             // A list without items needs a type; text is the most common.
             Self::List(inner) => DataType::new_list(inner.data_type().unwrap_or(DataType::Utf8), true),
             Self::Struct(fields) => {
-                let own = |(name, shape): &(String, Self)| Some(Field::new(name, shape.data_type()?, true));
-                let fields: Fields = fields.iter().filter_map(own).collect();
+                let field = |(name, shape): &(String, Self)| Some(Field::new(name, shape.data_type()?, true));
+                let fields: Fields = fields.iter().filter_map(field).collect();
                 if fields.is_empty() {
                     return None;
                 }
@@ -150,8 +150,8 @@ impl Clash {
 pub fn write_table(path: &Path, count: u64, row: &dyn Fn(u64) -> Result<Map<String, Json>>) -> Result<()> {
     let mut shape = Shape::Struct(Vec::new());
     for index in 0..count {
-        let own = Shape::of(&Json::Object(row(index)?));
-        shape = own.and_then(|own| shape.with(own)).map_err(|clash| {
+        let row_shape = Shape::of(&Json::Object(row(index)?));
+        shape = row_shape.and_then(|row_shape| shape.with(row_shape)).map_err(|clash| {
             let Clash { path: column, types: [one, two] } = clash;
             Error::new(Kind::Data, format!("the column `{column}` has {one} and {two}"))
                 .about(Subject::Column(column))
@@ -177,9 +177,9 @@ pub fn write_table(path: &Path, count: u64, row: &dyn Fn(u64) -> Result<Map<Stri
         while index < count {
             let (mut rows, mut bytes) = (Vec::new(), 0);
             while index < count && (rows.len() as u64) < BATCH && bytes < BATCH_BYTES {
-                let own = row(index)?;
-                bytes += size(&own);
-                rows.push(Json::Object(own));
+                let row_shape = row(index)?;
+                bytes += size(&row_shape);
+                rows.push(Json::Object(row_shape));
                 index += 1;
             }
             let columns = fields
@@ -266,8 +266,8 @@ fn column(kind: &DataType, values: &[Option<&Json>]) -> ArrayRef {
         DataType::Struct(fields) => {
             let objects: Vec<Option<&Map<String, Json>>> =
                 values.iter().map(|value| value.and_then(Json::as_object)).collect();
-            let own = |name: &str| objects.iter().map(|object| (*object)?.get(name)).collect::<Vec<_>>();
-            let columns = fields.iter().map(|field| column(field.data_type(), &own(field.name()))).collect();
+            let values_of = |name: &str| objects.iter().map(|object| (*object)?.get(name)).collect::<Vec<_>>();
+            let columns = fields.iter().map(|field| column(field.data_type(), &values_of(field.name()))).collect();
             let nulls = objects.iter().map(Option::is_some).collect::<Vec<bool>>();
             Arc::new(StructArray::new(fields.clone(), columns, Some(nulls.into())))
         }

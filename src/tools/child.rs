@@ -164,16 +164,16 @@ fn find(name: &str, program: &str, env: &[(String, String)], directory: &Path) -
         // The path is made absolute here, since the program starts in another directory. Links
         // stay: the interpreter of a virtual environment is one, and finds its packages relative to
         // it.
-        let found = std::fs::metadata(&path).and_then(|_| std::path::absolute(&path));
-        return found.map_err(|error| {
+        let absolute = std::fs::metadata(&path).and_then(|_| std::path::absolute(&path));
+        return absolute.map_err(|error| {
             let why = format!("can't find the program {}: {error}", path.display());
             missing(why, "a path in `command` is relative to the script's directory".to_owned())
         });
     }
-    let own = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.into());
-    let path = own.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
-    let found = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file());
-    found.ok_or_else(|| {
+    let own_path = env.iter().find(|(name, _)| name == "PATH").map(|(_, value)| value.into());
+    let path = own_path.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+    let absolute = std::env::split_paths(&path).map(|folder| folder.join(program)).find(|path| path.is_file());
+    absolute.ok_or_else(|| {
         let hint = match program {
             "npx" | "node" | "npm" => "it comes with Node.js; install that, or give the path of the program",
             "uvx" | "uv" => "it comes with uv (docs.astral.sh/uv); install that, or give the path of the program",

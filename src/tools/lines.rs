@@ -38,12 +38,12 @@ pub(super) struct Lines {
     /// Longest line, in bytes.
     longest: usize,
     /// Bytes that may be printed without an answer.
-    most: usize,
+    limit: usize,
 }
 
 impl Lines {
-    pub(super) fn new(output: ChildStdout, traffic: Arc<Traffic>, longest: usize, most: usize) -> Self {
-        Self { output: BufReader::new(output), line: Vec::new(), dropping: false, traffic, longest, most }
+    pub(super) fn new(output: ChildStdout, traffic: Arc<Traffic>, longest: usize, limit: usize) -> Self {
+        Self { output: BufReader::new(output), line: Vec::new(), dropping: false, traffic, longest, limit }
     }
 
     /// Reads the next line into [`Lines::line`]; `None` at the end of the output. It can be
@@ -57,7 +57,7 @@ impl Lines {
                 self.line.extend_from_slice(&piece[..count]);
             }
             self.output.consume(count);
-            if self.traffic.bytes.fetch_add(count, Ordering::Relaxed) + count > self.most {
+            if self.traffic.bytes.fetch_add(count, Ordering::Relaxed) + count > self.limit {
                 self.traffic.flooded.store(true, Ordering::Relaxed);
                 return None;
             }
@@ -98,22 +98,22 @@ mod tests {
     use super::*;
 
     /// The lines of a program, and whether it printed too much; `answers`: each line is an answer.
-    fn read(program: &str, longest: usize, most: usize, answers: bool) -> (Vec<(Read, usize)>, bool) {
+    fn read(program: &str, longest: usize, limit: usize, answers: bool) -> (Vec<(Read, usize)>, bool) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut command = tokio::process::Command::new("sh");
             let mut child = command.args(["-c", program]).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
             let traffic = Arc::new(Traffic::default());
-            let mut lines = Lines::new(child.stdout.take().unwrap(), Arc::clone(&traffic), longest, most);
-            let mut found = Vec::new();
+            let mut lines = Lines::new(child.stdout.take().unwrap(), Arc::clone(&traffic), longest, limit);
+            let mut lines_read = Vec::new();
             while let Some(read) = lines.next().await {
-                found.push((read, lines.line().len()));
+                lines_read.push((read, lines.line().len()));
                 if answers {
                     traffic.bytes.store(0, Ordering::Relaxed);
                 }
                 lines.clear();
             }
-            (found, traffic.flooded.load(Ordering::Relaxed))
+            (lines_read, traffic.flooded.load(Ordering::Relaxed))
         })
     }
 

@@ -120,16 +120,16 @@ mod linux {
                 Err(missing(format!("there is no program `{name}` that may be run")))
             };
         }
-        let found = PATH.split(':').map(|folder| Path::new(folder).join(name)).find(|path| path.is_file());
-        found.ok_or_else(|| missing(format!("there is no program `{name}`")))
+        let program = PATH.split(':').map(|folder| Path::new(folder).join(name)).find(|path| path.is_file());
+        program.ok_or_else(|| missing(format!("there is no program `{name}`")))
     }
 
     /// Starts it with the best namespaces that the system allows; the first start finds them.
     fn start(program: &Program, path: &Path, scratch: &Path) -> Result<Child> {
         static WORKING: Mutex<Option<Namespaces>> = Mutex::new(None);
-        let known = *WORKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let working = *WORKING.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let all = Namespaces::candidates().iter().copied().filter(|namespaces| *namespaces != Namespaces::None);
-        let candidates: Vec<Namespaces> = known.map_or_else(|| all.collect(), |known| vec![known]);
+        let candidates: Vec<Namespaces> = working.map_or_else(|| all.collect(), |working| vec![working]);
         let mut last = Error::new(Kind::Tool, "no way to confine a program");
         for namespaces in candidates {
             match start_in(namespaces, program, path, scratch) {

@@ -51,9 +51,9 @@ impl RhaiOptions {
             (self.array_length, 1 << 16, "array_length"),
             (self.map_length, 1 << 16, "map_length"),
         ];
-        for (value, most, name) in limits {
-            if value == 0 || value > most {
-                return bad(&format!("{name} must be at least 1 and at most {most}"));
+        for (value, limit, name) in limits {
+            if value == 0 || value > limit {
+                return bad(&format!("{name} must be at least 1 and at most {limit}"));
             }
         }
         if self.output_bytes < 64 || self.output_bytes > 1 << 28 {

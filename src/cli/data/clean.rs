@@ -28,24 +28,24 @@ pub(super) fn dedup(args: &DedupArgs, output: OutputArgs) -> Result<()> {
         }
         text(&data, &columns, index, interrupt)
     };
-    let found = duplicates(data.len(), args.near, &text);
+    let pairs_found = duplicates(data.len(), args.near, &text);
     bar.finish();
-    let found = found?;
-    let exact = found.iter().filter(|own| own.exact).count() as u64;
-    let near = found.len() as u64 - exact;
-    let pairs: Vec<Json> = found
+    let pairs_found = pairs_found?;
+    let exact = pairs_found.iter().filter(|duplicate| duplicate.exact).count() as u64;
+    let near = pairs_found.len() as u64 - exact;
+    let pairs: Vec<Json> = pairs_found
         .iter()
-        .map(|own| {
+        .map(|duplicate| {
             json!({
-                "row": own.row, "of": own.of, "similarity": own.similarity,
-                "place": data.place(own.row), "of_place": data.place(own.of),
+                "row": duplicate.row, "of": duplicate.of, "similarity": duplicate.similarity,
+                "place": data.place(duplicate.row), "of_place": data.place(duplicate.of),
             })
         })
         .collect();
     if let Some(path) = &args.report {
         report(path, &pairs)?;
     }
-    let kept = kept(&data, found.iter().map(|own| own.row));
+    let kept = kept(&data, pairs_found.iter().map(|duplicate| duplicate.row));
     write(args.out.as_deref(), &data, &kept, interrupt)?;
     if output.json {
         let fields = json!({
@@ -72,54 +72,54 @@ pub(super) fn decontaminate(args: &DecontaminateArgs, output: OutputArgs) -> Res
     let train_text = |index: u64| text(&train, &columns, index, interrupt);
     let eval_text = |index: u64| text(&eval, &eval_columns, index, interrupt);
     let options = OverlapOptions { n: usize::from(args.ngram), common: args.common };
-    let found = overlap(
+    let overlaps = overlap(
         &Texts { count: train.len(), text: &train_text },
         &Texts { count: eval.len(), text: &eval_text },
         options,
     )?;
-    let rows: Vec<Json> = found
+    let rows: Vec<Json> = overlaps
         .rows
         .iter()
-        .map(|own| {
+        .map(|contaminated| {
             json!({
-                "row": own.row, "eval": own.eval, "ngrams": own.ngrams, "ngram": own.ngram,
-                "place": train.place(own.row), "eval_place": eval.place(own.eval),
+                "row": contaminated.row, "eval": contaminated.eval, "ngrams": contaminated.ngrams, "ngram": contaminated.ngram,
+                "place": train.place(contaminated.row), "eval_place": eval.place(contaminated.eval),
             })
         })
         .collect();
     if let Some(path) = &args.report {
         report(path, &rows)?;
     }
-    let kept = kept(&train, found.rows.iter().map(|own| own.row));
+    let kept = kept(&train, overlaps.rows.iter().map(|contaminated| contaminated.row));
     write(args.out.as_deref(), &train, &kept, interrupt)?;
     if output.json {
         let fields = json!({
             "rows": train.len(), "kept": kept.len(), "ngram": args.ngram, "eval_rows": eval.len(),
-            "eval_rows_found": found.eval_rows, "eval_rows_short": found.short, "ignored_ngrams": found.ignored,
+            "eval_rows_found": overlaps.eval_rows, "eval_rows_short": overlaps.short, "ignored_ngrams": overlaps.ignored,
             "out": args.out, "overlaps": rows,
         });
         return print(&format!("{fields}\n"));
     }
-    let count = found.rows.len() as u64;
+    let count = overlaps.rows.len() as u64;
     print(&format!(
         "{}, {} with a {}-gram of words of {} of {} evaluation rows\n",
         in_rows(train.len()),
         thousands(count as f64),
         args.ngram,
-        thousands(found.eval_rows as f64),
+        thousands(overlaps.eval_rows as f64),
         thousands(eval.len() as f64)
     ))?;
-    if let Some(first) = found.rows.first() {
+    if let Some(first) = overlaps.rows.first() {
         print(&format!("  {} has \"{}\" of {}\n", train.place(first.row), first.ngram, eval.place(first.eval)))?;
     }
-    if found.short > 0 {
-        let short = in_rows(found.short);
+    if overlaps.short > 0 {
+        let short = in_rows(overlaps.short);
         reporter.info(&format!("{short} of the evaluation with fewer than {} words: compared as a whole", args.ngram));
     }
-    if let Some(first) = found.ignored.first() {
+    if let Some(first) = overlaps.ignored.first() {
         reporter.info(&format!(
             "{} n-grams are in more than {} training texts and were ignored (--common), such as \"{first}\"",
-            thousands(found.ignored.len() as f64),
+            thousands(overlaps.ignored.len() as f64),
             args.common
         ));
     }
@@ -160,9 +160,9 @@ fn write(out: Option<&Path>, data: &Dataset, kept: &[u64], interrupt: Interrupt)
 
 fn report(path: &Path, rows: &[Json]) -> Result<()> {
     check_output(path)?;
-    let row = |place: u64| {
-        let own = usize::try_from(place).ok().and_then(|place| rows.get(place));
-        Ok(own.and_then(Json::as_object).cloned().unwrap_or_default())
+    let row = |index: u64| {
+        let row_json = usize::try_from(index).ok().and_then(|index| rows.get(index));
+        Ok(row_json.and_then(Json::as_object).cloned().unwrap_or_default())
     };
     if rows.is_empty() && path.extension().is_some_and(|end| end == "parquet") {
         return Err(Error::new(Kind::Usage, "an empty report can't be a Parquet file")

@@ -17,31 +17,31 @@ use crate::telemetry::{Bar, Reporter, counted, ctrl_c, thousands};
 
 pub(super) fn list(output: OutputArgs) -> Result<()> {
     if output.json {
-        let splits = |own: &Published| {
-            own.splits.iter().map(|split| json!({ "name": split.name, "rows": split.rows })).collect::<Vec<_>>()
+        let splits = |dataset: &Published| {
+            dataset.splits.iter().map(|split| json!({ "name": split.name, "rows": split.rows })).collect::<Vec<_>>()
         };
         let all: Vec<_> = CATALOG
             .iter()
-            .map(|own| {
+            .map(|dataset| {
                 json!({
-                    "name": own.name, "aliases": own.aliases, "about": own.about, "hub": own.hub,
-                    "revision": own.revision, "splits": splits(own), "licence": own.licence,
-                    "source": own.source, "columns": own.columns,
+                    "name": dataset.name, "aliases": dataset.aliases, "about": dataset.about, "hub": dataset.hub,
+                    "revision": dataset.revision, "splits": splits(dataset), "licence": dataset.licence,
+                    "source": dataset.source, "columns": dataset.columns,
                 })
             })
             .collect();
         return print(&format!("{}\n", json!({ "datasets": all })));
     }
     let mut text = String::new();
-    for own in &*CATALOG {
+    for dataset in &*CATALOG {
         let splits: Vec<String> =
-            own.splits.iter().map(|split| format!("{} {}", split.name, thousands(split.rows as f64))).collect();
-        let _ = writeln!(text, "{:<18} {}", own.name, own.about);
+            dataset.splits.iter().map(|split| format!("{} {}", split.name, thousands(split.rows as f64))).collect();
+        let _ = writeln!(text, "{:<18} {}", dataset.name, dataset.about);
         for (name, value) in [
             ("rows", splits.join(", ").as_str()),
-            ("columns", own.columns),
-            ("licence", own.licence),
-            ("from", &format!("{}@{} ({})", own.hub, short(own.revision), own.source)),
+            ("columns", dataset.columns),
+            ("licence", dataset.licence),
+            ("from", &format!("{}@{} ({})", dataset.hub, short(dataset.revision), dataset.source)),
         ] {
             let _ = writeln!(text, "{:<18}   {name:<8} {value}", "");
         }
@@ -90,9 +90,9 @@ pub(super) fn run(args: &GetArgs, output: OutputArgs) -> Result<()> {
         let splits: serde_json::Map<String, serde_json::Value> = fetched
             .splits
             .iter()
-            .map(|(name, own)| {
+            .map(|(name, split)| {
                 let fields = json!({
-                    "file": file(&own.file), "rows": own.rows, "repeated": own.repeated, "kept": own.kept,
+                    "file": file(&split.file), "rows": split.rows, "repeated": split.repeated, "kept": split.kept,
                 });
                 (name.clone(), fields)
             })
@@ -103,16 +103,16 @@ pub(super) fn run(args: &GetArgs, output: OutputArgs) -> Result<()> {
         });
         return print(&format!("{fields}\n"));
     }
-    for own in fetched.splits.values() {
-        let rows = counted(usize::try_from(own.rows).unwrap_or(usize::MAX), "row", "rows");
+    for split in fetched.splits.values() {
+        let rows = counted(usize::try_from(split.rows).unwrap_or(usize::MAX), "row", "rows");
         let mut notes = String::new();
-        if own.repeated > 0 {
-            let _ = write!(notes, " ({} repeated ones left out)", thousands(own.repeated as f64));
+        if split.repeated > 0 {
+            let _ = write!(notes, " ({} repeated ones left out)", thousands(split.repeated as f64));
         }
-        if own.kept {
+        if split.kept {
             let _ = write!(notes, ", already there at {}", short(&fetched.commit));
         }
-        print(&format!("{}: {rows}{notes}\n", file(&own.file).display()))?;
+        print(&format!("{}: {rows}{notes}\n", file(&split.file).display()))?;
     }
     Ok(())
 }

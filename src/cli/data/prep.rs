@@ -15,8 +15,8 @@ use crate::telemetry::ctrl_c;
 pub(super) fn run(args: &PrepArgs, output: OutputArgs) -> Result<()> {
     let data = args.rows.open()?;
     let verl = args.to == "verl";
-    let given = [&args.data_source, &args.ability, &args.prompt, &args.answer, &args.system, &args.split];
-    if !verl && (args.text_answers || given.iter().any(|option| option.is_some())) {
+    let verl_options = [&args.data_source, &args.ability, &args.prompt, &args.answer, &args.system, &args.split];
+    if !verl && (args.text_answers || verl_options.iter().any(|option| option.is_some())) {
         let message =
             "--data-source, --ability, --prompt, --answer, --system, --split and --text-answers are for --to verl";
         return Err(Error::new(Kind::Usage, message).at("--to r1"));
@@ -25,12 +25,13 @@ pub(super) fn run(args: &PrepArgs, output: OutputArgs) -> Result<()> {
     let out = args.out.clone().unwrap_or_else(|| beside(&first, if verl { "verl.parquet" } else { "r1.jsonl" }));
     check_out(&out, &data)?;
     let reporter = quiet_with_json(output);
-    let known = first.parent().and_then(Fetched::read);
-    let of = |given: &Option<String>, known: Option<&String>| given.clone().or_else(|| known.cloned());
-    let data_source = of(&args.data_source, known.as_ref().map(|known| &known.data_source));
+    let fetched = first.parent().and_then(Fetched::read);
+    let of =
+        |verl_options: &Option<String>, fetched: Option<&String>| verl_options.clone().or_else(|| fetched.cloned());
+    let data_source = of(&args.data_source, fetched.as_ref().map(|fetched| &fetched.data_source));
     let options = VerlOptions {
         data_source: data_source.unwrap_or_else(|| stem(&first)),
-        ability: of(&args.ability, known.as_ref().map(|known| &known.ability)).unwrap_or_default(),
+        ability: of(&args.ability, fetched.as_ref().map(|fetched| &fetched.ability)).unwrap_or_default(),
         prompt: args.prompt.clone(),
         answer: args.answer.clone(),
         system: args.system.clone(),
@@ -40,7 +41,7 @@ pub(super) fn run(args: &PrepArgs, output: OutputArgs) -> Result<()> {
     let start = data.raw_row(0)?;
     if verl && is_verl(&start) {
         reporter.info("the rows have verl's columns already");
-    } else if verl && start.get("data_source").is_none() && args.data_source.is_none() && known.is_none() {
+    } else if verl && start.get("data_source").is_none() && args.data_source.is_none() && fetched.is_none() {
         let name = &options.data_source;
         reporter.warn(&format!(
             "data_source is \"{name}\", the name of the file; verl selects its scoring function by it (--data-source NAME)"

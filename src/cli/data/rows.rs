@@ -38,10 +38,10 @@ pub(super) fn check_out(out: &Path, inputs: &Dataset) -> Result<()> {
 
 /// Writes the rows of these indexes as they are.
 pub(super) fn write_selected(out: &Path, data: &Dataset, rows: &[u64], interrupt: Interrupt) -> Result<()> {
-    let row = |place: u64| {
+    let row = |position: u64| {
         check_interrupt(interrupt)?;
-        let index = usize::try_from(place).ok().and_then(|place| rows.get(place)).copied();
-        data.raw_row(index.unwrap_or(place))
+        let index = usize::try_from(position).ok().and_then(|position| rows.get(position)).copied();
+        data.raw_row(index.unwrap_or(position))
     };
     write_rows(out, rows.len() as u64, &row)
 }

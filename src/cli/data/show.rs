@@ -16,8 +16,8 @@ const SHOWN: usize = 400;
 pub(super) fn run(args: &ShowArgs, output: OutputArgs) -> Result<()> {
     let data = args.rows_of.open()?;
     let rows = match args.sample {
-        Some(most) => {
-            let amount = Amount::Rows(most.min(data.len()));
+        Some(limit) => {
+            let amount = Amount::Rows(limit.min(data.len()));
             split(data.len(), &[amount], &Division::Rows, args.seed)?.swap_remove(0)
         }
         None if args.row >= data.len() => {
@@ -54,7 +54,7 @@ fn selected(row: Map<String, Json>, columns: &[String]) -> Result<Map<String, Js
 /// A column; further lines of its value are indented.
 fn field(text: &mut String, name: &str, width: usize, value: &Json, full: bool) {
     let shown = match value {
-        Json::String(own) => own.clone(),
+        Json::String(string) => string.clone(),
         bytes if byte_count(bytes).is_some() => format!("{} bytes", byte_count(bytes).unwrap_or(0)),
         Json::Array(items) if !items.is_empty() && items.iter().all(is_message) => {
             items.iter().map(message).collect::<Vec<String>>().join("\n")

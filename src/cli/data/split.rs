@@ -14,7 +14,7 @@ pub(super) fn run(args: &SplitArgs, output: OutputArgs) -> Result<()> {
     let data = args.rows.open()?;
     let interrupt = ctrl_c();
     let names: Vec<&str> = args.part.iter().map(|(name, _)| name.as_str()).chain([args.rest.as_str()]).collect();
-    if let Some(twice) = names.iter().enumerate().find(|(place, name)| names[..*place].contains(name)) {
+    if let Some(twice) = names.iter().enumerate().find(|(position, name)| names[..*position].contains(name)) {
         return Err(Error::new(Kind::Usage, format!("two parts are called `{}`", twice.1)).at("--part"));
     }
     if args.out.is_file() {

@@ -38,20 +38,20 @@ pub(super) fn run(args: &StatsArgs, output: OutputArgs) -> Result<()> {
     };
     let tokens = tokenizer.as_ref().map(|tokenizer| |text: &str| Ok(tokenizer.encode(text)?.len()));
     let tokens = tokens.as_ref().map(|tokens| tokens as &dyn Fn(&str) -> Result<usize>);
-    let found = statistics(data.len(), &row, tokens);
+    let report = statistics(data.len(), &row, tokens);
     bar.finish();
-    let found = found?;
+    let report = report?;
     if output.json {
-        let json = serde_json::to_string(&found)
+        let json = serde_json::to_string(&report)
             .map_err(|error| Error::new(Kind::Internal, format!("the statistics can't be shown: {error}")))?;
         return print(&format!("{json}\n"));
     }
-    let repeated = match found.repeated_rows {
+    let repeated = match report.repeated_rows {
         0 => String::new(),
         count => format!(", {} equal to an earlier one", thousands(count as f64)),
     };
-    print(&format!("{}{repeated}\n", in_rows(found.rows)))?;
-    for column in &found.columns {
+    print(&format!("{}{repeated}\n", in_rows(report.rows)))?;
+    for column in &report.columns {
         let types: Vec<String> = column
             .types
             .iter()
@@ -85,18 +85,23 @@ pub(super) fn run(args: &StatsArgs, output: OutputArgs) -> Result<()> {
     Ok(())
 }
 
-fn described(unit: &str, own: &Summary, unicode: bool) -> String {
+fn described(unit: &str, distribution: &Summary, unicode: bool) -> String {
     let number =
         |value: f64| if value.fract() == 0.0 && value.abs() < 1e15 { thousands(value) } else { compact(value) };
-    let figures =
-        [("least", own.least), ("mean", own.mean), ("median", own.median), ("95%", own.p95), ("most", own.most)];
+    let figures = [
+        ("least", distribution.least),
+        ("mean", distribution.mean),
+        ("median", distribution.median),
+        ("95%", distribution.p95),
+        ("most", distribution.most),
+    ];
     let figures: Vec<String> = figures.iter().map(|(name, value)| format!("{name} {}", number(*value))).collect();
     let mut text = format!("  {unit:<11} {}\n", figures.join(", "));
-    if own.histogram.len() > 1 {
-        let counts: Vec<f64> = own.histogram.iter().map(|count| *count as f64).collect();
+    if distribution.histogram.len() > 1 {
+        let counts: Vec<f64> = distribution.histogram.iter().map(|count| *count as f64).collect();
         let highest = counts.iter().copied().fold(1.0, f64::max);
         let drawn = sparkline(&counts, WIDTH, (0.0, highest), unicode);
-        let _ = writeln!(text, "  {:<11} {} {drawn} {}", "", number(own.least), number(own.most));
+        let _ = writeln!(text, "  {:<11} {} {drawn} {}", "", number(distribution.least), number(distribution.most));
     }
     text
 }

@@ -210,10 +210,10 @@ fn question(chat: &mut Chat, row: &Value) -> Result<Answer> {
     if let Some(text) = asked.as_str() {
         return chat.ask(text, &mut |_| ());
     }
-    let given = conversation::messages(asked, "messages").map_err(|invalid| {
+    let rows = conversation::messages(asked, "messages").map_err(|invalid| {
         Error::new(Kind::Data, format!("the row has no readable `prompt` or `messages`: {invalid}"))
     })?;
-    let mut messages: Vec<Message> = given.into_iter().map(|given| given.message).collect();
+    let mut messages: Vec<Message> = rows.into_iter().map(|rows| rows.message).collect();
     if chat.has_recipe() {
         let last = messages.pop().map(|message| message.content.text()).unwrap_or_default();
         return chat.ask(&last, &mut |_| ());

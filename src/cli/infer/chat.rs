@@ -209,8 +209,8 @@ impl Chat {
         }
         let count = messages.len();
         self.recall(&Memory { messages, state })?;
-        let own = self.messages.first().filter(|message| message.role == Role::System);
-        self.system = own.map(|message| message.content.text());
+        let system = self.messages.first().filter(|message| message.role == Role::System);
+        self.system = system.map(|message| message.content.text());
         self.questions = if self.recipe.is_some() { Vec::new() } else { questions(&self.messages) };
         self.loaded = self.recipe.is_some();
         self.stopped = None;
@@ -345,10 +345,10 @@ impl Chat {
             (None, Input::Question(question)) => {
                 let (system, seed, earlier) = (self.system.as_deref(), self.seed, self.stats.questions);
                 let recorded = recipe.recorded.as_ref();
-                let given = Beginning { question, system, seed, budget, earlier, recorded };
+                let beginning = Beginning { question, system, seed, budget, earlier, recorded };
                 let record = Record::live();
                 let mut requests = record.listen();
-                let begun = begin(worker, &given, &record);
+                let begun = begin(worker, &beginning, &record);
                 wait(
                     &recipe.runtime,
                     interrupt,
@@ -485,8 +485,8 @@ fn with_reply(worker: &Worker, state: &State, text: &str) -> Result<State> {
 
 /// The questions of a conversation, each with the messages before it.
 fn questions(messages: &[Message]) -> Vec<(String, Memory)> {
-    let question = |(place, message): (usize, &Message)| {
-        let before = Memory { messages: messages[..place].to_vec(), state: None };
+    let question = |(index, message): (usize, &Message)| {
+        let before = Memory { messages: messages[..index].to_vec(), state: None };
         (message.role == Role::User).then(|| (message.content.text(), before))
     };
     messages.iter().enumerate().filter_map(question).collect()

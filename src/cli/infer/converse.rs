@@ -86,19 +86,19 @@ fn meant(typed: &str) -> Result<Meant<'_>> {
         let (name, rest) = typed.split_once(char::is_whitespace).unwrap_or((typed, ""));
         let name = name.trim();
         let names = COMMANDS.iter().map(|&(name, ..)| name);
-        let Some((known, takes, _)) = COMMANDS.iter().find(|(known, ..)| *known == name) else {
+        let Some((command, takes, _)) = COMMANDS.iter().find(|(command, ..)| *command == name) else {
             return Err(Error::new(Kind::Usage, format!("there is no command `{name}`"))
                 .hint(format!("{} (start a question that begins with / with a space)", suggest(name, names))));
         };
         let rest = rest.trim();
         if takes.is_empty() && !rest.is_empty() {
-            return Err(Error::new(Kind::Usage, format!("`{known}` takes no argument, got `{rest}`")));
+            return Err(Error::new(Kind::Usage, format!("`{command}` takes no argument, got `{rest}`")));
         }
         if *takes == "FILE" && rest.is_empty() {
-            return Err(Error::new(Kind::Usage, format!("`{known}` needs a file name"))
-                .hint(format!("as in {known} chat.json")));
+            return Err(Error::new(Kind::Usage, format!("`{command}` needs a file name"))
+                .hint(format!("as in {command} chat.json")));
         }
-        return Ok(Meant::Command(known, rest));
+        return Ok(Meant::Command(command, rest));
     }
     let text = typed.trim();
     let fenced = text.strip_prefix(FENCE).and_then(|rest| rest.strip_suffix(FENCE));
@@ -184,7 +184,7 @@ fn stats(chat: &Chat) -> String {
     let stats = chat.stats;
     let rate = stats.tokens as f64 / stats.sampling_seconds.max(1e-9);
     let used = stats.context.map_or_else(|| "not known yet".to_owned(), |used| format!("{used} tokens"));
-    let room = chat.max_context().map(|most| format!(", of {most}")).unwrap_or_default();
+    let room = chat.max_context().map(|limit| format!(", of {limit}")).unwrap_or_default();
     format!(
         "questions   {}\nreplies     {}\ntool calls  {}\ntokens      {} ({rate:.0} tokens/s)\ncontext     {used}{room}",
         stats.questions, stats.replies, stats.tool_calls, stats.tokens
@@ -309,11 +309,11 @@ mod tests {
 
     #[test]
     fn unknown_commands_are_refused_with_the_nearest() {
-        let said = |text: &str| meant(text).unwrap_err().to_string();
-        assert!(said("/rest").contains("did you mean `/reset`"), "{}", said("/rest"));
-        assert!(said("/clear").contains("there is no command `/clear`"));
-        assert!(said("/undo 3").contains("takes no argument"));
-        assert!(said("/save").contains("as in /save chat.json"));
+        let refusal = |text: &str| meant(text).unwrap_err().to_string();
+        assert!(refusal("/rest").contains("did you mean `/reset`"), "{}", refusal("/rest"));
+        assert!(refusal("/clear").contains("there is no command `/clear`"));
+        assert!(refusal("/undo 3").contains("takes no argument"));
+        assert!(refusal("/save").contains("as in /save chat.json"));
     }
 
     #[test]

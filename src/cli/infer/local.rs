@@ -43,31 +43,31 @@ impl Local {
 
     /// Maximum prompt tokens of a context policy.
     pub(super) fn prompt_budget(&self) -> usize {
-        let most = self.max_context();
-        most - self.sampling.max_new_tokens.min(most / 2)
+        let limit = self.max_context();
+        limit - self.sampling.max_new_tokens.min(limit / 2)
     }
 
     pub(super) fn reply(
         &mut self,
         observation: &Observation,
-        (tools, own): (&[Value], Option<&Arc<Renderer>>),
+        (tools, recipe_tools): (&[Value], Option<&Arc<Renderer>>),
         (seed, step): (u64, u32),
         interrupt: Interrupt,
         show: &mut Show<'_>,
     ) -> Result<ModelReply> {
-        let renderer = Arc::clone(own.unwrap_or(&self.renderer));
+        let renderer = Arc::clone(recipe_tools.unwrap_or(&self.renderer));
         let prompt = self.prompt(&renderer, observation, tools)?;
-        let (length, most) = (prompt.len(), self.max_context());
-        if length >= most {
+        let (length, limit) = (prompt.len(), self.max_context());
+        if length >= limit {
             return Err(Error::new(
                 Kind::Env,
-                format!("the conversation has {length} tokens and leaves no room for a reply in a context of {most}"),
+                format!("the conversation has {length} tokens and leaves no room for a reply in a context of {limit}"),
             )
             .hint("shorten the question; in a chat, /undo undoes a question and /reset clears the conversation"));
         }
-        let room = most - length;
+        let room = limit - length;
         let mut sampling = Sampling { max_new_tokens: self.sampling.max_new_tokens.min(room), ..self.sampling.clone() };
-        if own.is_some() {
+        if recipe_tools.is_some() {
             sampling.stop.extend(renderer.stop_strings().iter().cloned());
         }
         let stop_ids = renderer.stop_ids();
@@ -98,11 +98,11 @@ impl Local {
         }
         stream.finish()?.0.iter().for_each(|event| show_event(event, show));
 
-        let own = match token_ids.split_last() {
+        let response = match token_ids.split_last() {
             Some((last, rest)) if stop_ids.contains(last) => rest,
             _ => &token_ids,
         };
-        let text = format!("{prefix}{}", renderer.tokenizer().decode(own, false));
+        let text = format!("{prefix}{}", renderer.tokenizer().decode(response, false));
         let parsed = renderer.parse(&text, tools)?;
         let tokens = token_ids.len();
         self.last = match observation {

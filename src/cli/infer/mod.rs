@@ -215,8 +215,8 @@ fn open_local(
     let (name, model) = match (&args.hf, &args.model) {
         (Some(id), _) => (id.clone(), load::from_hub(id, fetching)?.display().to_string()),
         (None, Some(name)) => {
-            let own = run.unwrap_or_else(|| PathBuf::from(name));
-            (name.clone(), store::find_model(&own)?.display().to_string())
+            let run_path = run.unwrap_or_else(|| PathBuf::from(name));
+            (name.clone(), store::find_model(&run_path)?.display().to_string())
         }
         (None, None) => (settings.policy.model.clone(), settings.policy.model.clone()),
     };
@@ -233,8 +233,9 @@ fn open_local(
     };
     let scripted = script.is_some();
     // The recipe's base belongs to the recipe's own model.
-    let own = || settings.policy.base.clone();
-    let base = args.base.clone().or_else(|| (args.model.is_none() && args.hf.is_none()).then(own)).unwrap_or_default();
+    let recipe_base = || settings.policy.base.clone();
+    let base =
+        args.base.clone().or_else(|| (args.model.is_none() && args.hf.is_none()).then(recipe_base)).unwrap_or_default();
     let policy = PolicySettings { model, base, init: None, lora: None, ..settings.policy.clone() };
     let (model, renderer, dir) = load::load_policy(&policy, &style, fetching)?;
 
@@ -289,18 +290,18 @@ fn server_sampling(
     settings: &Settings,
     format: Option<&Format>,
 ) -> ServerSampling {
-    let own = recipe.map(|settings| ServerSampling::of(&settings.eval.sampling(&settings.sampling), &Map::new()));
-    let own = own.unwrap_or_default();
+    let defaults = recipe.map(|settings| ServerSampling::of(&settings.eval.sampling(&settings.sampling), &Map::new()));
+    let defaults = defaults.unwrap_or_default();
     let ends = format.map(Format::stop_strings).unwrap_or_default();
-    let mut stop: Vec<String> = ends.into_iter().map(str::to_owned).chain(own.stop).collect();
+    let mut stop: Vec<String> = ends.into_iter().map(str::to_owned).chain(defaults.stop).collect();
     stop.dedup();
     ServerSampling {
-        temperature: args.temperature.or(own.temperature),
-        top_p: args.top_p.or(own.top_p),
-        top_k: args.top_k.map(|k| k as usize).or(own.top_k),
-        min_p: args.min_p.or(own.min_p),
-        repetition_penalty: args.repetition_penalty.or(own.repetition_penalty),
-        max_tokens: args.max_new_tokens.map(|n| n as usize).or(own.max_tokens),
+        temperature: args.temperature.or(defaults.temperature),
+        top_p: args.top_p.or(defaults.top_p),
+        top_k: args.top_k.map(|k| k as usize).or(defaults.top_k),
+        min_p: args.min_p.or(defaults.min_p),
+        repetition_penalty: args.repetition_penalty.or(defaults.repetition_penalty),
+        max_tokens: args.max_new_tokens.map(|n| n as usize).or(defaults.max_tokens),
         seed: args.seed,
         stop,
         template_kwargs: settings.policy.template_kwargs.clone(),

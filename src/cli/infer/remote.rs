@@ -121,15 +121,15 @@ impl Remote {
     /// A text for the recipe's script, in a conversation of its own.
     pub(super) fn generate(&mut self, request: &GenerateRequest, interrupt: Interrupt) -> Result<SampledText> {
         let messages = chat_messages(&request.messages, &|_| None, self.format.as_ref())?;
-        let (options, own) = (&request.options, &self.sampling);
+        let (options, defaults) = (&request.options, &self.sampling);
         let sampling = ServerSampling {
-            max_tokens: options.max_new_tokens.or(own.max_tokens),
-            temperature: options.temperature.or(own.temperature),
-            top_k: options.top_k.or(own.top_k),
-            top_p: options.top_p.or(own.top_p),
-            min_p: options.min_p.or(own.min_p),
+            max_tokens: options.max_new_tokens.or(defaults.max_tokens),
+            temperature: options.temperature.or(defaults.temperature),
+            top_k: options.top_k.or(defaults.top_k),
+            top_p: options.top_p.or(defaults.top_p),
+            min_p: options.min_p.or(defaults.min_p),
             stop: options.stop.clone(),
-            ..own.clone()
+            ..defaults.clone()
         };
         let chat = Chat { messages, ..Chat::default() };
         let replied = self.server.reply(&chat, &sampling, &|| interrupt.is_set(), &mut |_| ());
@@ -138,8 +138,8 @@ impl Remote {
             Some(format) => format.read(&reply.content, false, CODE_TOOL, &[])?.content,
             None => reply.content.clone(),
         };
-        let own = ServerReply { usage: reply.usage, retries: reply.retries, ..ServerReply::default() };
-        let server = ServerCompletion { text: reply.content, reply: own };
+        let server_reply = ServerReply { usage: reply.usage, retries: reply.retries, ..ServerReply::default() };
+        let server = ServerCompletion { text: reply.content, reply: server_reply };
         let completion = Completion::of_server(server, reply.finish_reason);
         Ok(SampledText { prompt_ids: Vec::new(), completion, text })
     }

@@ -25,7 +25,7 @@ pub(super) struct Screen {
     terminal: bool,
     dim: Style,
     /// The printed text of the current reply.
-    said: RefCell<String>,
+    shown: RefCell<String>,
     /// Error messages about calls of the current answer.
     complaints: RefCell<Vec<String>>,
     /// The current line of stderr has reasoning.
@@ -42,7 +42,7 @@ impl Screen {
             person,
             terminal: io::stdout().is_terminal(),
             dim,
-            said: RefCell::default(),
+            shown: RefCell::default(),
             complaints: RefCell::default(),
             thinking: Cell::default(),
         }
@@ -69,7 +69,7 @@ impl Screen {
         match piece {
             Piece::Text(text) => {
                 self.end_thought();
-                self.said.borrow_mut().push_str(text);
+                self.shown.borrow_mut().push_str(text);
                 print(&self.shown(text))
             }
             Piece::Thought(text) => {
@@ -82,7 +82,7 @@ impl Screen {
             Piece::Call(call) => {
                 // Some formats run code from the reply's text, which has been shown.
                 let code = call.arguments["code"].as_str();
-                if code.is_some_and(|code| self.said.borrow().contains(code.trim())) {
+                if code.is_some_and(|code| self.shown.borrow().contains(code.trim())) {
                     return Ok(());
                 }
                 self.end_line()?;
@@ -115,7 +115,7 @@ impl Screen {
             Piece::Turn { .. } => Ok(()),
             Piece::End => {
                 self.end_line()?;
-                self.said.borrow_mut().clear();
+                self.shown.borrow_mut().clear();
                 Ok(())
             }
         }
@@ -198,11 +198,11 @@ impl Screen {
     /// Ends the line of a reply.
     fn end_line(&self) -> Result<()> {
         self.end_thought();
-        let mut said = self.said.borrow_mut();
-        if said.is_empty() || said.ends_with('\n') {
+        let mut shown = self.shown.borrow_mut();
+        if shown.is_empty() || shown.ends_with('\n') {
             return Ok(());
         }
-        said.push('\n');
+        shown.push('\n');
         print("\n")
     }
 }

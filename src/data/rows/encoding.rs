@@ -38,8 +38,8 @@ pub(crate) fn text<'a>(bytes: &'a [u8], path: &Path, line: u64) -> Result<&'a st
         let skipped = on_line.chars().count().saturating_sub(SHOWN);
         let shown: String = on_line.chars().skip(skipped).collect();
         let byte = bytes.get(error.valid_up_to()).copied().unwrap_or_default();
-        let place = if shown.is_empty() { String::new() } else { format!(" after `{shown}`") };
-        Error::new(Kind::Data, format!("the text is not UTF-8: byte 0x{byte:02X}{place}"))
+        let after = if shown.is_empty() { String::new() } else { format!(" after `{shown}`") };
+        Error::new(Kind::Data, format!("the text is not UTF-8: byte 0x{byte:02X}{after}"))
             .at(format!("{}:{}", path.display(), line + lines(before.as_bytes())))
             .hint(format!("if it is Latin-1: {}", convert("LATIN1", path)))
     })
@@ -125,8 +125,8 @@ mod tests {
             (0..data.len()).map(|index| data.row(index)).collect()
         };
         read().map_err(|error| {
-            let place = error.place.unwrap_or_default();
-            let line = place.rsplit_once(name).map_or("", |(_, line)| line);
+            let location = error.place.unwrap_or_default();
+            let line = location.rsplit_once(name).map_or("", |(_, line)| line);
             format!("{name}{line} {}", error.message)
         })
     }

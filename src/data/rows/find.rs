@@ -15,7 +15,7 @@ const ABOUT: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_di
 /// # Errors
 /// [`Kind::Data`] for a directory or a pattern without files.
 pub(crate) fn find(paths: &[PathBuf], base: &Path, format: Option<DataFormat>) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for path in paths {
         let other = base.join(path);
         let is_pattern = !path.exists() && !other.exists() && path.to_string_lossy().contains('*');
@@ -27,12 +27,12 @@ pub(crate) fn find(paths: &[PathBuf], base: &Path, format: Option<DataFormat>) -
             if all.is_empty() {
                 return Err(Error::new(Kind::Data, "no file matches the pattern").at_path(path));
             }
-            found.append(&mut all);
+            files.append(&mut all);
             continue;
         }
         let path = if path.exists() || !other.exists() { path.clone() } else { other };
         if !path.is_dir() {
-            found.push(path);
+            files.push(path);
             continue;
         }
         let mut all = Vec::new();
@@ -42,22 +42,22 @@ pub(crate) fn find(paths: &[PathBuf], base: &Path, format: Option<DataFormat>) -
             let hint = "it reads .jsonl, .json, .csv, .tsv, .parquet, .arrow, and lines compressed as .gz or .zst";
             return Err(Error::new(Kind::Data, "the folder has no files that r1 reads").at_path(&path).hint(hint));
         }
-        found.append(&mut all);
+        files.append(&mut all);
     }
-    Ok(found)
+    Ok(files)
 }
 
 /// The files with rows below a directory. Without a format, those with a known extension.
-fn within(folder: &Path, format: Option<DataFormat>, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
+fn within(folder: &Path, format: Option<DataFormat>, files: &mut Vec<PathBuf>) -> std::io::Result<()> {
     for path in listed(folder)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         if name.starts_with(['.', '_']) || ABOUT.contains(&name.as_str()) {
             continue;
         }
         if path.is_dir() {
-            within(&path, format, found)?;
-        } else if DataFormat::of(&path).is_some_and(|own| format.is_none_or(|format| format == own)) {
-            found.push(path);
+            within(&path, format, files)?;
+        } else if DataFormat::of(&path).is_some_and(|file_format| format.is_none_or(|format| format == file_format)) {
+            files.push(path);
         }
     }
     Ok(())
@@ -81,12 +81,12 @@ fn fitting(pattern: &Path) -> Vec<PathBuf> {
                 continue;
             }
             let folder = if path.as_os_str().is_empty() { Path::new(".") } else { &path };
-            let fits = |found: &PathBuf| {
-                let name = found.file_name().unwrap_or_default().to_string_lossy();
+            let fits = |matching: &PathBuf| {
+                let name = matching.file_name().unwrap_or_default().to_string_lossy();
                 !name.starts_with('.') && glob::matches(&part, &name)
             };
             let names = listed(folder).unwrap_or_default().into_iter().filter(fits);
-            next.extend(names.map(|found| path.join(found.file_name().unwrap_or_default())));
+            next.extend(names.map(|matching| path.join(matching.file_name().unwrap_or_default())));
         }
         all = next;
     }
@@ -106,16 +106,16 @@ mod tests {
         for name in ["d/b.jsonl", "d/a.jsonl.gz", "d/state.json", "d/notes.txt", "d/.x.csv", "d/inner/c.parquet"] {
             std::fs::write(dir.path().join(name), "").unwrap();
         }
-        let found = |paths: &[&str]| -> std::result::Result<Vec<String>, String> {
+        let names = |paths: &[&str]| -> std::result::Result<Vec<String>, String> {
             let paths: Vec<PathBuf> = paths.iter().map(Into::into).collect();
-            let found = find(&paths, dir.path(), None).map_err(|error| error.message)?;
-            Ok(found.iter().map(|path| path.strip_prefix(dir.path()).unwrap().display().to_string()).collect())
+            let names = find(&paths, dir.path(), None).map_err(|error| error.message)?;
+            Ok(names.iter().map(|path| path.strip_prefix(dir.path()).unwrap().display().to_string()).collect())
         };
-        assert_eq!(found(&["d"]).unwrap(), ["d/a.jsonl.gz", "d/b.jsonl", "d/inner/c.parquet"]);
-        assert_eq!(found(&["d/*.jsonl", "d/inner/*"]).unwrap(), ["d/b.jsonl", "d/inner/c.parquet"]);
-        assert_eq!(found(&["d/in*/c*"]).unwrap(), ["d/inner/c.parquet"]);
-        assert_eq!(found(&["d/*.tsv"]).unwrap_err(), "no file matches the pattern");
+        assert_eq!(names(&["d"]).unwrap(), ["d/a.jsonl.gz", "d/b.jsonl", "d/inner/c.parquet"]);
+        assert_eq!(names(&["d/*.jsonl", "d/inner/*"]).unwrap(), ["d/b.jsonl", "d/inner/c.parquet"]);
+        assert_eq!(names(&["d/in*/c*"]).unwrap(), ["d/inner/c.parquet"]);
+        assert_eq!(names(&["d/*.tsv"]).unwrap_err(), "no file matches the pattern");
         std::fs::create_dir(dir.path().join("empty")).unwrap();
-        assert_eq!(found(&["empty"]).unwrap_err(), "the folder has no files that r1 reads");
+        assert_eq!(names(&["empty"]).unwrap_err(), "the folder has no files that r1 reads");
     }
 }

@@ -159,24 +159,24 @@ impl CsvFile {
     pub(crate) fn open(path: &Path, delimiter: u8) -> Result<Self> {
         let file = open(path)?;
         let size = file.metadata().map_err(|error| failed(path, &error))?.len();
-        let mut own = Self { path: path.to_owned(), file, size, delimiter, names: Vec::new() };
+        let mut lines = Self { path: path.to_owned(), file, size, delimiter, names: Vec::new() };
         let mut first = csv::ByteRecord::new();
-        let mut reader = own.reader()?;
-        reader.read_byte_record(&mut first).map_err(|error| own.broken(&error, 1))?;
+        let mut reader = lines.reader()?;
+        reader.read_byte_record(&mut first).map_err(|error| lines.broken(&error, 1))?;
         let length = usize::try_from(reader.position().byte()).unwrap_or(0);
         drop(reader);
-        own.check(&first, &Row { start: 0, length, line: 1 })?;
+        lines.check(&first, &Row { start: 0, length, line: 1 })?;
         let text = |cell: &[u8]| {
             encoding::text(cell, path, 1).map(|text| text.trim_start_matches('\u{feff}').trim().to_owned())
         };
-        own.names = first.iter().map(text).collect::<Result<_>>()?;
+        lines.names = first.iter().map(text).collect::<Result<_>>()?;
         let mut seen = HashSet::new();
-        if let Some(twice) = own.names.iter().find(|name| !seen.insert(name.as_str())) {
+        if let Some(twice) = lines.names.iter().find(|name| !seen.insert(name.as_str())) {
             return Err(Error::new(Kind::Data, format!("two columns are called `{twice}`"))
                 .at(format!("{}:1", path.display()))
                 .hint("the first line of a CSV dataset names its columns"));
         }
-        Ok(own)
+        Ok(lines)
     }
 
     /// Calls `use_row` with each record after the first, and its position.
@@ -264,11 +264,11 @@ impl Bounded<'_> {
 
 impl Read for Bounded<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        let most = buffer.len().min(self.left.get());
-        if most == 0 && !buffer.is_empty() {
+        let limit = buffer.len().min(self.left.get());
+        if limit == 0 && !buffer.is_empty() {
             return Err(std::io::ErrorKind::FileTooLarge.into());
         }
-        let count = self.file.read(&mut buffer[..most])?;
+        let count = self.file.read(&mut buffer[..limit])?;
         self.left.set(self.left.get() - count);
         Ok(count)
     }

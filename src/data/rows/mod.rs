@@ -173,11 +173,11 @@ impl Dataset {
         let mut fields = file.row(within).map_err(|error| error.about(about(None)))?;
         for (name, column) in &self.columns {
             let Some(value) = take(&mut fields, column) else {
-                let known: Vec<&str> = fields.keys().map(String::as_str).collect();
+                let columns: Vec<&str> = fields.keys().map(String::as_str).collect();
                 return Err(Error::new(Kind::Data, format!("the row has no column `{column}`"))
                     .about(about(Some(column.clone())))
                     .at(self.place(index))
-                    .hint(suggest(column, known)));
+                    .hint(suggest(column, columns)));
             };
             fields.insert(name.clone(), value);
         }
@@ -224,7 +224,10 @@ impl Rows {
                 // JSON lines files are often named .json.
                 let lines = Lines::jsonl(path)?;
                 let nested = if lines.len() == 1 { lines.row(0).ok() } else { None };
-                nested.as_ref().and_then(nested_rows).map_or(Ok(Self::Lines(lines)), |own| Err(own.error(path)))
+                nested
+                    .as_ref()
+                    .and_then(nested_rows)
+                    .map_or(Ok(Self::Lines(lines)), |nested_rows_error| Err(nested_rows_error.error(path)))
             }
         }
     }
@@ -271,8 +274,8 @@ fn list_of(path: &Path) -> Result<Option<Vec<Json>>> {
     }
     let items = json::read(text).map_err(|error| {
         let not_json = Error::new(Kind::Data, format!("the dataset is not JSON: {error}"));
-        let place = format!("{}:{}", path.display(), error.line());
-        utf8(text, path, 1).err().unwrap_or_else(|| not_json.at(place))
+        let location = format!("{}:{}", path.display(), error.line());
+        utf8(text, path, 1).err().unwrap_or_else(|| not_json.at(location))
     })?;
     match items {
         Json::Array(items) => Ok(Some(items)),

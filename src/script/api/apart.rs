@@ -64,8 +64,8 @@ pub(super) fn apart<T: Send + 'static>(
     function: &'static str,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> mlua::Result<T> {
-    let most = std::thread::available_parallelism().map_or(UNDER_WAY, |cores| cores.get().max(UNDER_WAY));
-    let free = |count| (count < most).then_some(count + 1);
+    let limit = std::thread::available_parallelism().map_or(UNDER_WAY, |cores| cores.get().max(UNDER_WAY));
+    let free = |count| (count < limit).then_some(count + 1);
     while THREADS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_err() {
         std::thread::sleep(TICK);
     }
@@ -83,12 +83,12 @@ pub(super) fn apart<T: Send + 'static>(
     let clock: Clock = clock.recv().map_err(|_| gone())?;
     let mut used = 0;
     loop {
-        let found = result.recv_timeout(TICK);
+        let result = result.recv_timeout(TICK);
         let now = clock.now().max(used);
         charge(lua, Duration::from_nanos(now - used))?;
         used = now;
-        match found {
-            Ok(found) => return found.map_err(raise),
+        match result {
+            Ok(result) => return result.map_err(raise),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(gone()),
         }

@@ -88,7 +88,7 @@ impl<const MIN: u64, const MAX: u64> Argument for Whole<MIN, MAX> {
     fn wanted() -> String {
         match MAX {
             ANY => format!("a whole number, {MIN} or more"),
-            most => format!("a whole number from {MIN} to {most}"),
+            limit => format!("a whole number from {MIN} to {limit}"),
         }
     }
 

@@ -9,15 +9,15 @@ use super::args::Fields;
 /// A table of named arguments, declared by `arguments!`.
 pub(crate) trait Arguments: Sized {
     /// The names of the fields that are read one by one.
-    fn own() -> Vec<&'static str>;
+    fn own_names() -> Vec<&'static str>;
 
     /// The names of the other fields, which are plain data.
     fn others() -> Vec<&'static str>;
 
     /// All names that the table may have.
     fn names() -> Vec<&'static str> {
-        let mut names = Self::own();
-        names.extend(Self::others().into_iter().filter(|name| !Self::own().contains(name)));
+        let mut names = Self::own_names();
+        names.extend(Self::others().into_iter().filter(|name| !Self::own_names().contains(name)));
         names
     }
 
@@ -93,11 +93,11 @@ macro_rules! arguments {
         }
 
         impl $crate::script::api::arguments::Arguments for $Name {
-            fn own() -> Vec<&'static str> {
-                let own: &[&'static str] = &[$(stringify!($field)),*];
+            fn own_names() -> Vec<&'static str> {
+                let own_names: &[&'static str] = &[$(stringify!($field)),*];
                 let parts: Vec<Vec<&'static str>> =
                     vec![$(<$Part as $crate::script::api::arguments::Arguments>::names()),*];
-                [own, &parts.concat()].concat()
+                [own_names, &parts.concat()].concat()
             }
 
             fn others() -> Vec<&'static str> {
@@ -130,13 +130,13 @@ macro_rules! arguments {
     (@read $fields:ident, $name:expr, $Type:ty) => { $fields.read::<$Type>($name)? };
     (@read $fields:ident, $name:expr, $Type:ty, default $default:expr) => {
         match $fields.read::<Option<$Type>>($name)? {
-            Some(given) => given,
+            Some(value) => value,
             None => $default,
         }
     };
     (@read $fields:ident, $name:expr, $Type:ty, needs $what:literal) => {
         $fields.needed::<$Type>($name, $what)?
     };
-    (@rest $fields:ident, $others:expr) => { $fields.rest(&Self::own())? };
+    (@rest $fields:ident, $others:expr) => { $fields.rest(&Self::own_names())? };
 }
 pub(crate) use arguments;

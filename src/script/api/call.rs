@@ -126,13 +126,13 @@ impl Answer {
         if !self.files.is_empty() {
             let files = lua.create_table_with_capacity(self.files.len(), 0)?;
             for file in &self.files {
-                let own = lua.create_table_with_capacity(0, 3)?;
-                own.raw_set("name", file.name.as_str())?;
-                own.raw_set("size", file.size)?;
+                let entry = lua.create_table_with_capacity(0, 3)?;
+                entry.raw_set("name", file.name.as_str())?;
+                entry.raw_set("size", file.size)?;
                 if let Some(content) = file.content() {
-                    own.raw_set("content", lua.create_string(content)?)?;
+                    entry.raw_set("content", lua.create_string(content)?)?;
                 }
-                files.raw_push(own)?;
+                files.raw_push(entry)?;
             }
             table.raw_set("files", files)?;
         }
@@ -160,8 +160,8 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
     let mut tools = host.tools();
     tools.retain(|tool| hidden || !tool.hidden);
     let env = host.current().env.clone();
-    let usual = EnvSettings::default();
-    let settings = settings_of(call, &usual);
+    let defaults = EnvSettings::default();
+    let settings = settings_of(call, &defaults);
     let rewards = &settings.call_rewards;
     let mut quota = Quota::new(call, settings, calls, hidden)?;
     let mut jobs = Vec::with_capacity(calls.raw_len());
@@ -180,9 +180,10 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
             continue;
         }
         let Some(name) = text("name") else { return Err(fail(lua, NAME, format!("call {index} has no `name`"))) };
-        let given: Value = given_call.raw_get("arguments")?;
-        let mut arguments = to_json(&given, "arguments", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
-        if given.is_nil() || arguments.as_array().is_some_and(Vec::is_empty) {
+        let given_arguments: Value = given_call.raw_get("arguments")?;
+        let mut arguments =
+            to_json(&given_arguments, "arguments", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
+        if given_arguments.is_nil() || arguments.as_array().is_some_and(Vec::is_empty) {
             arguments = json!({});
         }
         // A code block names no tool: it is for the only tool that takes code.
@@ -208,7 +209,8 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
             jobs.push(Job::Refused(Answer::refused(call_id, kind, &tool.name, arguments, why, reward)));
             continue;
         }
-        let given = if given.is_nil() { Value::Table(lua.create_table()?) } else { given };
+        let given_arguments =
+            if given_arguments.is_nil() { Value::Table(lua.create_table()?) } else { given_arguments };
         let kwargs = env.as_ref().and_then(|env| env.tool_kwargs.get(&tool.name)).cloned();
         let options = match &kwargs {
             Some(kwargs) => with_kwargs(lua, options, kwargs)?,
@@ -216,7 +218,8 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
         };
         let (tool, prelude) = (tool.clone(), prelude.clone());
         let files = files.clone();
-        let call = ToolCall { tool, arguments, given, prelude, files, hidden, options, kwargs };
+        let call =
+            ToolCall { tool, arguments, lua_arguments: given_arguments, prelude, files, hidden, options, kwargs };
         jobs.push(Job::Run { call, call_id });
     }
     Ok((jobs, hidden))
@@ -224,24 +227,24 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
 
 /// The options of a tool's call, with the task's arguments for the tool.
 fn with_kwargs(lua: &Lua, options: &Value, kwargs: &Json) -> mlua::Result<Value> {
-    let own = lua.create_table()?;
+    let merged = lua.create_table()?;
     if let Value::Table(options) = options {
-        options.for_each(|name: Value, value: Value| own.raw_set(name, value))?;
+        options.for_each(|name: Value, value: Value| merged.raw_set(name, value))?;
     }
-    own.raw_set("kwargs", convert::from_json(lua, kwargs)?)?;
-    Ok(Value::Table(own))
+    merged.raw_set("kwargs", convert::from_json(lua, kwargs)?)?;
+    Ok(Value::Table(merged))
 }
 
 /// The settings of the call's environment.
-fn settings_of<'a>(call: &'a Call, usual: &'a EnvSettings) -> &'a EnvSettings {
-    call.env.as_ref().map_or(usual, |env| &env.env.settings)
+fn settings_of<'a>(call: &'a Call, defaults: &'a EnvSettings) -> &'a EnvSettings {
+    call.env.as_ref().map_or(defaults, |env| &env.env.settings)
 }
 
 /// Limit on the number of calls of one response.
 struct Quota<'a> {
     call: &'a Call,
     /// `env.max_calls`; `None` without a limit.
-    most: Option<usize>,
+    limit: Option<usize>,
     /// Number of calls of the response, if more than `most` refuse all.
     too_many: Option<usize>,
     /// Calls beyond the limit get no result.
@@ -251,14 +254,14 @@ struct Quota<'a> {
 /// A call beyond `env.max_calls`.
 #[derive(Debug)]
 struct TooManyCalls {
-    most: usize,
+    limit: usize,
     /// Number of calls of the response, if none of them is run.
     all: Option<usize>,
 }
 
 impl std::fmt::Display for TooManyCalls {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let calls = if self.most == 1 { "1 call".to_owned() } else { format!("{} calls", self.most) };
+        let calls = if self.limit == 1 { "1 call".to_owned() } else { format!("{} calls", self.limit) };
         match self.all {
             Some(all) => write!(f, "a reply may have {calls}, this one has {all}: none was run"),
             None => write!(f, "a reply may have {calls}: this one was not run"),
@@ -271,7 +274,7 @@ impl<'a> Quota<'a> {
     /// those made by a tool or by the script itself.
     fn new(call: &'a Call, env: &EnvSettings, calls: &Table, hidden: bool) -> mlua::Result<Self> {
         let limited = env.max_calls > 0 && call.entry == EntryPoint::Step && !call.in_tool() && !hidden;
-        let most = limited.then_some(env.max_calls);
+        let limit = limited.then_some(env.max_calls);
         let mut well_formed = call.calls_run.get();
         for index in 1..=calls.raw_len() {
             if let Value::Table(item) = calls.raw_get(index)? {
@@ -279,22 +282,22 @@ impl<'a> Quota<'a> {
             }
         }
         let refuses_all = env.excess_calls == ExcessCalls::RefuseAll;
-        let too_many = most.filter(|most| refuses_all && well_formed > *most).map(|_| well_formed);
-        Ok(Self { call, most, too_many, ignored: env.excess_calls == ExcessCalls::Ignore })
+        let too_many = limit.filter(|limit| refuses_all && well_formed > *limit).map(|_| well_formed);
+        Ok(Self { call, limit, too_many, ignored: env.excess_calls == ExcessCalls::Ignore })
     }
 
     /// Whether the limit is reached and further calls get no result.
     fn ignores(&self) -> bool {
-        self.ignored && self.most.is_some_and(|most| self.call.calls_run.get() >= most)
+        self.ignored && self.limit.is_some_and(|limit| self.call.calls_run.get() >= limit)
     }
 
     /// Counts one more call, or returns why it is not run.
     fn take(&mut self) -> Result<(), TooManyCalls> {
-        let Some(most) = self.most else { return Ok(()) };
+        let Some(limit) = self.limit else { return Ok(()) };
         let all = self.too_many;
         let so_far = self.call.calls_run.get();
-        if all.is_some() || so_far == most {
-            return Err(TooManyCalls { most, all });
+        if all.is_some() || so_far == limit {
+            return Err(TooManyCalls { limit, all });
         }
         self.call.calls_run.set(so_far + 1);
         Ok(())
@@ -318,9 +321,9 @@ impl Job {
         let CallResult { output, reward, retries, cached } = validated.run(&lua, &call, host).await?;
         let (tool, arguments, hidden) = (validated.tool, validated.arguments, validated.hidden);
         let Output { text, ok, seconds, files, .. } = output;
-        let (most, usual) = {
-            let usual = EnvSettings::default();
-            let env = settings_of(&call, &usual);
+        let (limit, default_settings) = {
+            let default_settings = EnvSettings::default();
+            let env = settings_of(&call, &default_settings);
             let reward = if ok {
                 tool.rewards.ok.unwrap_or(env.call_rewards.ok)
             } else {
@@ -328,9 +331,9 @@ impl Job {
             };
             (tool.max_result_tokens.unwrap_or(env.max_result_tokens), reward)
         };
-        let reward = reward.unwrap_or(usual);
+        let reward = reward.unwrap_or(default_settings);
         let text = match &host.renderer() {
-            Some(renderer) if most > 0 && !hidden => cut_to_tokens(renderer, text, most).map_err(raise)?,
+            Some(renderer) if limit > 0 && !hidden => cut_to_tokens(renderer, text, limit).map_err(raise)?,
             _ => text,
         };
         let (name, kind) = (tool.name.clone(), CallKind::Ran);
@@ -341,18 +344,18 @@ impl Job {
 }
 
 /// A result truncated to `most` tokens, and the number of omitted tokens.
-fn cut_to_tokens(renderer: &Renderer, text: String, most: usize) -> Result<String, Error> {
+fn cut_to_tokens(renderer: &Renderer, text: String, limit: usize) -> Result<String, Error> {
     // A token has at least one byte.
-    if text.len() <= most {
+    if text.len() <= limit {
         return Ok(text);
     }
     let tokenizer = renderer.tokenizer();
     let ids = tokenizer.encode(&text)?;
-    if ids.len() <= most {
+    if ids.len() <= limit {
         return Ok(text);
     }
-    let shown = tokenizer.decode(&ids[..most], false);
+    let shown = tokenizer.decode(&ids[..limit], false);
     // A character may span several tokens.
     let shown = shown.trim_end_matches(char::REPLACEMENT_CHARACTER);
-    Ok(format!("{shown}\n… ({} more tokens)", ids.len() - most))
+    Ok(format!("{shown}\n… ({} more tokens)", ids.len() - limit))
 }

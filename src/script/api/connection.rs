@@ -74,37 +74,37 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 }
 
 fn open(lua: &Lua, host: &Rc<Host>, value: &Value) -> mlua::Result<ConnectionHandle> {
-    let given = ConnectionArguments::read(lua, NAME, value)?;
-    let is_program = given.command.is_some();
+    let arguments = ConnectionArguments::read(lua, NAME, value)?;
+    let is_program = arguments.command.is_some();
     let only = |name: &str, with: &str| {
         let error = Error::new(Kind::Script, format!("`{name}` is for a connection with `{with}`"));
         Err(fail_with(lua, NAME, error.about_setting(name)))
     };
-    match (&given.restarts, &given.processes, &given.open_message, &given.close_message) {
+    match (&arguments.restarts, &arguments.processes, &arguments.open_message, &arguments.close_message) {
         (Some(_), ..) if !is_program => return only("restarts", "command"),
         (_, Some(_), ..) if !is_program => return only("processes", "command"),
         (_, _, message, _) if !message.is_null() && !is_program => return only("open_message", "command"),
         (_, _, _, message) if !message.is_null() && is_program => return only("close_message", "url"),
         _ => {}
     }
-    let ConnectionArguments { url, command, name, headers, env, directory, timeout, max_bytes, .. } = given;
-    let usual = url.clone();
+    let ConnectionArguments { url, command, name, headers, env, directory, timeout, max_bytes, .. } = arguments;
+    let default_name = url.clone();
     let fields = PlaceFields { command, url, env, headers, directory };
     let endpoint = Place::read(lua, NAME, WEBSOCKET, fields, "{ \"python3\", \"server.py\" }")?;
     let target = endpoint.host().map(|(host, port)| (host.to_owned(), port)).unwrap_or_default();
-    let name = name.or(usual).unwrap_or_else(|| endpoint.usual_name());
+    let name = name.or(default_name).unwrap_or_else(|| endpoint.usual_name());
     let (named, endpoint) = (format!("connection `{name}`"), Rc::new(endpoint));
     let connection = DeclaredConnection {
         // Its messages are those of one program.
-        definition: json!([endpoint.definition(), given.open_message]).to_string(),
+        definition: json!([endpoint.definition(), arguments.open_message]).to_string(),
         timeout,
-        start_timeout: given.start_timeout.unwrap_or(if is_program { PROGRAM_START } else { SOCKET_START }),
+        start_timeout: arguments.start_timeout.unwrap_or(if is_program { PROGRAM_START } else { SOCKET_START }),
         max_bytes: max_bytes.0,
-        open_message: Some(given.open_message).filter(|message| !message.is_null()),
-        close_message: Some(given.close_message).filter(|message| !message.is_null()).map(|last| last.to_string()),
-        restarts: given.restarts.map_or(USUAL_RESTARTS, |restarts| restarts.0) as u32,
+        open_message: Some(arguments.open_message).filter(|message| !message.is_null()),
+        close_message: Some(arguments.close_message).filter(|message| !message.is_null()).map(|last| last.to_string()),
+        restarts: arguments.restarts.map_or(USUAL_RESTARTS, |restarts| restarts.0) as u32,
         program: endpoint.program().map(str::to_owned),
-        processes: given.processes.map_or(1, |processes| processes.0 as usize),
+        processes: arguments.processes.map_or(1, |processes| processes.0 as usize),
         place: place_of_recipe(lua),
         is_prepared: Cell::new(false),
         programs: RefCell::default(),
@@ -201,8 +201,8 @@ fn pending(lua: &Lua, connection: &Value, message: &Value, options: &Value) -> m
     // What the recipe does not declare is a lasting error, as for r1.http.
     let refused = (handle.connection.check)(&handle.host.grants.borrow()).err();
     if let Some(error) = refused {
-        let place = error.place.clone().or_else(|| place(lua));
-        let error = Error { place, ..error };
+        let location = error.place.clone().or_else(|| place(lua));
+        let error = Error { place: location, ..error };
         handle.host.current().undeclared.replace(Some(error.clone()));
         return Err(raise(error));
     }
@@ -219,14 +219,15 @@ struct Answered {
 impl Pending {
     /// The answer as Lua data, or nil and the reason.
     async fn answer(self, lua: &Lua) -> mlua::Result<(Value, Option<String>)> {
-        let Self { handle: ConnectionHandle { connection, target, host }, call, message, timeout, place } = self;
+        let Self { handle: ConnectionHandle { connection, target, host }, call, message, timeout, place: location } =
+            self;
         let recorded = json!({ "connection": connection.name, "message": &message });
         let session = call.session.clone();
-        let own = session.as_ref().map_or(&connection.outside, |session| &session.connections);
+        let connections = session.as_ref().map_or(&connection.outside, |session| &session.connections);
         let is_live = Cell::new(false);
         let live = async {
             is_live.set(true);
-            Ok(match connection.request(&host.grants, own, message.clone(), timeout).await? {
+            Ok(match connection.request(&host.grants, connections, message.clone(), timeout).await? {
                 Ok(answer) => Outcome::Ok(Answered { answer }),
                 Err(ConnectionError::NotPublic(error)) => Outcome::Failed(Failed { error, undeclared: true }),
                 Err(ConnectionError::Failed(error)) => Outcome::Failed(Failed { error, undeclared: false }),
@@ -235,17 +236,17 @@ impl Pending {
         let outcome = call
             .external("connection", recorded, live)
             .await
-            .map_err(|error| raise(Error { place: error.place.clone().or_else(|| place.clone()), ..error }))?;
+            .map_err(|error| raise(Error { place: error.place.clone().or_else(|| location.clone()), ..error }))?;
         match outcome {
             Outcome::Ok(Answered { answer }) => {
                 if !is_live.get() {
-                    own.skipped(&connection, message).await;
+                    connections.skipped(&connection, message).await;
                 }
                 Ok((from_json(lua, &answer)?, None))
             }
             Outcome::Failed(Failed { error, undeclared: true }) => {
                 let target = (target.0.as_str(), target.1);
-                Err(raise(not_public(&call, REQUEST, target, &error, place)))
+                Err(raise(not_public(&call, REQUEST, target, &error, location)))
             }
             Outcome::Failed(Failed { error, .. }) => Ok((Value::Nil, Some(error))),
         }

@@ -26,11 +26,11 @@ fn read(lua: &Lua, list: &Table) -> mlua::Result<Vec<Message>> {
 }
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
-    let own = host.clone();
+    let shared_host = host.clone();
     let fits = lua.create_function(move |lua, (messages, tokens): (Table, usize)| {
         let messages = read(lua, &messages)?;
-        let renderer = renderer(lua, &own)?;
-        let tools = own.schemas();
+        let renderer = renderer(lua, &shared_host)?;
+        let tools = shared_host.schemas();
         // A token has at least one byte, so most prompts fit without being counted.
         let bytes: usize = messages.iter().map(|message| message.content.text().len() + TEMPLATE_BYTES).sum();
         let tool_bytes: usize = tools.iter().map(|tool| tool.to_string().len()).sum::<usize>() * 2;
@@ -42,11 +42,11 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         }
         Ok(count(lua, &renderer, &messages, &tools)? <= tokens)
     })?;
-    let own = host.clone();
+    let shared_host = host.clone();
     let tokens = lua.create_function(move |lua, messages: Table| {
         let messages = read(lua, &messages)?;
-        let renderer = renderer(lua, &own)?;
-        count(lua, &renderer, &messages, &own.schemas())
+        let renderer = renderer(lua, &shared_host)?;
+        count(lua, &renderer, &messages, &shared_host.schemas())
     })?;
     let (context, meta, tools): (Function, Table, Table) =
         lua.load(include_str!("../../../lua/context.lua")).set_name("=[r1]").call((fits.clone(), tokens))?;

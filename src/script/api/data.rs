@@ -77,7 +77,7 @@ fn file(lua: &Lua, function: &'static str, formats: [DataFormat; 2], value: &Val
     let path = settings.get("path").map(|path| path.get(0).unwrap_or(path));
     let path = path.and_then(Json::as_str).map(PathBuf::from).unwrap_or_default();
     match DataFormat::of(&path) {
-        Some(said) if formats.contains(&said) => {}
+        Some(named_format) if formats.contains(&named_format) => {}
         Some(_) => {
             let path = path.display();
             return Err(fail(
@@ -132,7 +132,7 @@ impl FromField for DataSource {
     fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         match value {
             Value::Function(_) => return Err(fields.misplaced_function(name)),
-            Value::UserData(own) if own.is::<Dataset>() => {}
+            Value::UserData(dataset) if dataset.is::<Dataset>() => {}
             Value::String(_) | Value::Table(_) => {}
             other => return Err(fields.refuse(name, "a path or a dataset of r1.data", other)),
         }
@@ -148,12 +148,13 @@ fn source(lua: &Lua, name: &str, value: &Value) -> mlua::Result<(Json, BTreeMap<
     let (mut parts, mut rows) = (Map::new(), BTreeMap::new());
     let mut add = |key: Option<String>, value: &Value| {
         let Dataset { settings, row } = match value {
-            Value::UserData(own) if own.is::<Dataset>() => own.borrow::<Dataset>()?.clone(),
+            Value::UserData(object) if object.is::<Dataset>() => object.borrow::<Dataset>()?.clone(),
             value => Dataset { settings: plain(lua, &at, value)?, row: None },
         };
-        let own = settings.as_object();
-        let said = own.and_then(|own| own.get("name")).and_then(Json::as_str).map(str::to_owned);
-        let Some(name) = key.or(said).or_else(|| own.map(Source::name_of)).filter(|name| !name.is_empty()) else {
+        let object = settings.as_object();
+        let written_name = object.and_then(|object| object.get("name")).and_then(Json::as_str).map(str::to_owned);
+        let Some(name) = key.or(written_name).or_else(|| object.map(Source::name_of)).filter(|name| !name.is_empty())
+        else {
             return Err(fail(lua, NAME, format!("a dataset of `{at}` has no name")));
         };
         if row.is_none() && settings.get("count").is_some() {
@@ -169,8 +170,8 @@ fn source(lua: &Lua, name: &str, value: &Value) -> mlua::Result<(Json, BTreeMap<
         Ok(())
     };
     match value {
-        Value::UserData(own) if own.is::<Dataset>() => {
-            let Dataset { settings, row } = own.borrow::<Dataset>()?.clone();
+        Value::UserData(object) if object.is::<Dataset>() => {
+            let Dataset { settings, row } = object.borrow::<Dataset>()?.clone();
             let named = settings.get("name").or(settings.get("weight")).or(settings.get("env")).is_some();
             if named {
                 add(None, value)?;

@@ -62,10 +62,10 @@ impl Endpoint {
     ///
     /// # Errors
     /// Refuses unknown fields, and a host or a variable that the recipe does not declare.
-    pub(super) fn read(lua: &Lua, host: &Rc<Host>, function: &'static str, given: &Value) -> mlua::Result<Self> {
+    pub(super) fn read(lua: &Lua, host: &Rc<Host>, function: &'static str, arguments: &Value) -> mlua::Result<Self> {
         let ServerArguments { url, name, key, headers, timeout, retries } =
-            ServerArguments::read(lua, function, given)?;
-        let needed = |name: &str, given: Option<String>, example: &str| match given {
+            ServerArguments::read(lua, function, arguments)?;
+        let needed = |name: &str, arguments: Option<String>, example: &str| match arguments {
             Some(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
             _ => Err(fail(lua, function, format!("`model` has no `{name}`, such as \"{example}\""))),
         };
@@ -120,14 +120,14 @@ impl Endpoint {
     ) -> Result<Outcome<GeneratedText>> {
         let mut body = json!({ "model": self.name, "messages": messages });
         body[MAX_TOKENS] = json!(options.max_new_tokens.unwrap_or(256));
-        let given = [
+        let sampling_options = [
             ("temperature", json!(options.temperature)),
             ("top_p", json!(options.top_p)),
             ("top_k", json!(options.top_k)),
             ("min_p", json!(options.min_p)),
             ("stop", if options.stop.is_empty() { Json::Null } else { json!(options.stop) }),
         ];
-        for (name, value) in given.into_iter().filter(|(_, value)| !value.is_null()) {
+        for (name, value) in sampling_options.into_iter().filter(|(_, value)| !value.is_null()) {
             body[name] = value;
         }
         let failed = |why: String| {
@@ -158,9 +158,9 @@ impl Endpoint {
                     let (status, wait) = (answer.status, wait_of(&answer));
                     let text = String::from_utf8_lossy(&secrets.mask_bytes(answer.body)).into_owned();
                     if status == 400 && text.contains(MAX_COMPLETION_TOKENS) && !body[MAX_TOKENS].is_null() {
-                        let most = body[MAX_TOKENS].take();
+                        let limit = body[MAX_TOKENS].take();
                         body.as_object_mut().map(|body| body.remove(MAX_TOKENS));
-                        body[MAX_COMPLETION_TOKENS] = most;
+                        body[MAX_COMPLETION_TOKENS] = limit;
                         continue;
                     }
                     let why = format!("the server answered {status}: {}", clip(text.trim(), 300));
@@ -270,13 +270,13 @@ fn parse_response(body: &str) -> Result<GeneratedText, Unreadable> {
 }
 
 /// The text of a message: text, or a list of parts, of which those with reasoning are left out.
-fn content(given: &Json) -> Option<String> {
+fn content(answer: &Json) -> Option<String> {
     let part = |part: &Json| match part["type"].as_str() {
         Some("text" | "output_text") => part["text"].as_str().map(str::to_owned),
         Some("thinking" | "reasoning" | "reference") => Some(String::new()),
         _ => None,
     };
-    match given {
+    match answer {
         Json::String(text) => Some(text.clone()),
         Json::Array(parts) if !parts.is_empty() => parts.iter().map(part).collect(),
         _ => None,

@@ -51,12 +51,12 @@ fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
     let Tools(tools) = tools;
     let format = match format {
         None => None,
-        Some(FormatArgument::Own(own)) => Some(own.options.name.clone()),
+        Some(FormatArgument::Own(format)) => Some(format.options.name.clone()),
         Some(FormatArgument::Named(name)) => {
-            let known = host.formats.borrow();
-            let own: Vec<&str> = known.iter().map(|format| format.options.name.as_str()).collect();
-            if name != AUTO && !own.contains(&name.as_str()) && Format::from_name(&name).is_err() {
-                let error = Format::unknown(&name, &own);
+            let formats = host.formats.borrow();
+            let names: Vec<&str> = formats.iter().map(|format| format.options.name.as_str()).collect();
+            if name != AUTO && !names.contains(&name.as_str()) && Format::from_name(&name).is_err() {
+                let error = Format::unknown(&name, &names);
                 return Err(fail_with(lua, NAME, error.about_setting("format")));
             }
             Some(name)
@@ -65,10 +65,10 @@ fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
     settings.extend(format.map(|name| ("format".to_owned(), Json::from(name))));
     let settings = Json::Object(settings);
     let read: EnvSettings = settings::section("env", &settings).map_err(|error| fail_with(lua, NAME, error))?;
-    let own = if flow.is_some() { flow.as_ref().map(|_| "flow") } else { reset.as_ref().map(|_| "reset") };
-    if let Some(own) = own.filter(|_| !read.system.is_empty()) {
+    let function = if flow.is_some() { flow.as_ref().map(|_| "flow") } else { reset.as_ref().map(|_| "reset") };
+    if let Some(function) = function.filter(|_| !read.system.is_empty()) {
         let why = format!(
-            "`system` is for the default reset; with a `{own}` of your own, put r1.system(…) first in its messages"
+            "`system` is for the default reset; with a `{function}` of your own, put r1.system(…) first in its messages"
         );
         return Err(fail(lua, NAME, why));
     }

@@ -31,13 +31,13 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let format = Rc::new(format(lua, &value)?);
         // A format made later, by a function, belongs to no recipe.
         if host.current().entry == EntryPoint::Load {
-            let mut known = host.formats.borrow_mut();
-            if known.iter().any(|known| known.options.name == format.options.name) {
+            let mut formats = host.formats.borrow_mut();
+            if formats.iter().any(|listed| listed.options.name == format.options.name) {
                 let why = format!("two formats are called `{}`", format.options.name);
                 let error = Error::new(Kind::Script, why).about_setting("name").hint("give each a `name` of its own");
                 return Err(fail_with(lua, NAME, error));
             }
-            known.push(format.clone());
+            formats.push(format.clone());
         }
         Ok(FormatHandle(format))
     };
@@ -79,15 +79,15 @@ impl FromField for FormatArgument {
             Value::String(name) => Ok(Self::Named(name.to_string_lossy())),
             Value::Function(_) => Err(fields.misplaced_function(name)),
             other => host_object(other)
-                .map(|FormatHandle(own)| Self::Own(own))
+                .map(|FormatHandle(format)| Self::Own(format))
                 .ok_or_else(|| fields.refuse(name, "a name, or a result of r1.format", other)),
         }
     }
 }
 
 fn format(lua: &Lua, value: &Value) -> mlua::Result<RecipeFormat> {
-    let given = FormatArguments::read(lua, NAME, value)?;
-    let FormatArguments { name, parse, write, result, schema, starts, stop, same_turn, thinking } = given;
+    let arguments = FormatArguments::read(lua, NAME, value)?;
+    let FormatArguments { name, parse, write, result, schema, starts, stop, same_turn, thinking } = arguments;
     let refuse = |field: &str, why: String| fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting(field));
     if name == AUTO || Format::from_name(&name).is_ok() {
         return Err(refuse("name", format!("`name` is \"{name}\", the name of a built-in format")));
@@ -232,11 +232,11 @@ impl Stored for LocalFormat {
     }
 
     fn with<T>(&self, f: impl FnOnce(&Callable<'_>) -> Result<T>) -> Result<T> {
-        let known = LENT.with_borrow(|lent| {
+        let lent_format = LENT.with_borrow(|lent| {
             let (lua, format) = lent.get(&self.number)?;
             Some((lua.try_upgrade()?, format.upgrade()?))
         });
-        let Some((lua, format)) = known else {
+        let Some((lua, format)) = lent_format else {
             let why = format!("the virtual machine of the format `{}` is gone", self.options.name);
             return Err(Error::new(Kind::Internal, why));
         };
@@ -340,13 +340,14 @@ fn one(item: &Value, index: usize, broken: &dyn Fn(String) -> Error) -> Result<P
         (Some(_), Some(_)) => Err(broken(format!("{at} with both `name` and `error`"))),
         (None, None) => Err(broken(format!("{at} without `name`"))),
         (Some(name), None) => {
-            let given = field("arguments")?;
-            let arguments = match to_json(&given, &format!("{at}.arguments"), NonJson::Refuse) {
+            let call_arguments = field("arguments")?;
+            let arguments = match to_json(&call_arguments, &format!("{at}.arguments"), NonJson::Refuse) {
                 Ok(Json::Object(arguments)) => arguments,
                 Ok(Json::Null) => Map::new(),
                 Ok(Json::Array(empty)) if empty.is_empty() => Map::new(),
                 Ok(_) => {
-                    let why = format!("{at}.arguments = {}; it must be a table of named arguments", kind(&given));
+                    let why =
+                        format!("{at}.arguments = {}; it must be a table of named arguments", kind(&call_arguments));
                     return Err(broken(why));
                 }
                 Err(not_plain) => return Err(broken(not_plain.to_string())),

@@ -52,10 +52,10 @@ fn index(lua: &Lua, texts: &Value, options: &Value) -> mlua::Result<IndexOf> {
         Value::UserData(data) if data.is::<ResourceOf>() => {
             let resource = Arc::clone(&data.borrow::<ResourceOf>()?.resource);
             let index = resource.index(column.as_deref().unwrap_or("text"), weights).map_err(|error| {
-                let place = place(lua);
+                let location = place(lua);
                 super::args::raise(crate::error::Error {
                     message: format!("{NAME}: {}", error.message),
-                    place,
+                    place: location,
                     ..error
                 })
             })?;
@@ -69,16 +69,16 @@ fn index(lua: &Lua, texts: &Value, options: &Value) -> mlua::Result<IndexOf> {
 
 fn of_list(lua: &Lua, list: &Table, weights: Bm25Weights) -> mlua::Result<IndexOf> {
     let held = lua.app_data_ref::<Held>().map(|held| held.clone()).unwrap_or_default();
-    let most = lua.app_data_ref::<Limits>().map_or(usize::MAX, |limits| limits.memory << 20);
+    let limit = lua.app_data_ref::<Limits>().map_or(usize::MAX, |limits| limits.memory << 20);
     let mut index = TextIndex::new(weights);
-    for place in 1..=list.raw_len() {
+    for number in 1..=list.raw_len() {
         in_time(lua)?;
-        index.add(&text(lua, NAME, &format!("texts[{place}]"), &list.raw_get(place)?)?);
-        if held.0.get() + index.bytes() > most {
+        index.add(&text(lua, NAME, &format!("texts[{number}]"), &list.raw_get(number)?)?);
+        if held.0.get() + index.bytes() > limit {
             // The collection frees unused indexes.
             lua.gc_collect()?;
-            if held.0.get() + index.bytes() > most {
-                let why = format!("the indexes take more memory than limits.memory = {} MiB", most >> 20);
+            if held.0.get() + index.bytes() > limit {
+                let why = format!("the indexes take more memory than limits.memory = {} MiB", limit >> 20);
                 return Err(fail(lua, NAME, why));
             }
         }
@@ -110,20 +110,20 @@ impl UserData for IndexOf {
 
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         methods.add_meta_method(mlua::MetaMethod::Len, |_, this, ()| Ok(this.index.len()));
-        methods.add_method("search", |lua, this, (query, most): (Value, Value)| {
+        methods.add_method("search", |lua, this, (query, limit): (Value, Value)| {
             let query = text(lua, "search", "query", &query)?;
-            let most: Option<usize> = optional(lua, "search", "k", &most)?;
-            found(lua, this.index.search(&query, most.unwrap_or(MOST), || in_time(lua))?)
+            let limit: Option<usize> = optional(lua, "search", "k", &limit)?;
+            matches(lua, this.index.search(&query, limit.unwrap_or(MOST), || in_time(lua))?)
         });
     }
 }
 
 /// Indexes of texts (from 0) and scores as `{ { index =, score = }, … }`.
-pub(super) fn found(lua: &Lua, places: Vec<(usize, f64)>) -> mlua::Result<Table> {
+pub(super) fn matches(lua: &Lua, places: Vec<(usize, f64)>) -> mlua::Result<Table> {
     let list = lua.create_table_with_capacity(places.len(), 0)?;
-    for (place, score) in places {
+    for (number, score) in places {
         let entry = lua.create_table_with_capacity(0, 2)?;
-        entry.raw_set("index", place + 1)?;
+        entry.raw_set("index", number + 1)?;
         entry.raw_set("score", score)?;
         list.raw_push(entry)?;
     }

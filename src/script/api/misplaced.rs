@@ -52,7 +52,7 @@ pub(crate) fn misplaced_function(function: &str, path: &str) -> Error {
 
 /// The hint for an unknown field of `function`, whose fields are `known`: the table that has the
 /// field, or the nearest name.
-pub(crate) fn unknown_field(function: &str, name: &str, known: &[&str]) -> Option<String> {
+pub(crate) fn unknown_field(function: &str, name: &str, names: &[&str]) -> Option<String> {
     let of_trainer = || Learner::FIELDS.contains(&name);
     let trainer = TRAINERS.contains(&function);
     if trainer && name == "algorithm" {
@@ -74,7 +74,7 @@ pub(crate) fn unknown_field(function: &str, name: &str, known: &[&str]) -> Optio
         "r1.recipe" => name.to_owned(),
         _ => return None,
     };
-    Some(unknown_hint(&key, name, known))
+    Some(unknown_hint(&key, name, names))
 }
 
 /// Whether a function has the field.

@@ -51,7 +51,10 @@ fn params(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Table> {
     let result = lua.create_table()?;
     for (name, default) in &declared {
         let params = host.params.borrow();
-        let value = params.values.get(name).map_or_else(|| Ok(default.clone()), |given| typed(name, default, given));
+        let value = params
+            .values
+            .get(name)
+            .map_or_else(|| Ok(default.clone()), |typed_value| typed(name, default, typed_value));
         result.raw_set(name.as_str(), from_json(lua, &value.map_err(raise)?)?)?;
     }
     host.params.borrow_mut().declared = Some(declared);
@@ -59,17 +62,17 @@ fn params(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Table> {
 }
 
 /// A value of the command line with the type of its default.
-fn typed(name: &str, default: &Json, given: &Json) -> Result<Json, Error> {
-    let wanted = match (default, given) {
+fn typed(name: &str, default: &Json, value: &Json) -> Result<Json, Error> {
+    let wanted = match (default, value) {
         (Json::String(_), Json::String(_)) | (Json::Number(_), Json::Number(_)) | (Json::Bool(_), Json::Bool(_)) => {
-            return Ok(given.clone());
+            return Ok(value.clone());
         }
         // Text that reads as JSON: `params.index=18`.
-        (Json::String(_), _) => return Ok(given.to_string().into()),
+        (Json::String(_), _) => return Ok(value.to_string().into()),
         (Json::Number(_), _) => "a number",
         _ => "true or false",
     };
-    let message = format!("`params.{name}` must be {wanted}, got {given}");
+    let message = format!("`params.{name}` must be {wanted}, got {value}");
     Err(Error::new(Kind::Usage, message).about_setting(format!("params.{name}")))
 }
 

@@ -97,7 +97,7 @@ impl UserData for Policy {
 impl Policy {
     /// Whether the flow of this policy runs in a call.
     fn is_of(&self, call: &Call) -> bool {
-        call.flow.borrow().as_ref().is_some_and(|own| Rc::ptr_eq(own, &self.channel))
+        call.flow.borrow().as_ref().is_some_and(|channel| Rc::ptr_eq(channel, &self.channel))
     }
 
     /// Stores the request; the answer arrives when the host resumes the flow.
@@ -128,9 +128,9 @@ impl Policy {
 
     fn wanted(&self, lua: &Lua, shown: &Value, options: &Value) -> mlua::Result<GenerateArguments> {
         let observation = self.observation(lua, shown)?;
-        if let Value::Table(given) = options {
+        if let Value::Table(table) = options {
             for name in SAMPLING {
-                if !given.raw_get::<Value>(name)?.is_nil() {
+                if !table.raw_get::<Value>(name)?.is_nil() {
                     let why = format!("{GENERATE}: `{name}` is a setting of the whole run, which the loss depends on");
                     return Err(fail_hint(lua, &why, format!("set sampling = {{ {name} = … }} in the recipe")));
                 }
@@ -148,10 +148,10 @@ impl Policy {
     /// The schemas of the named tools, in the environment's order.
     fn tools(&self, lua: &Lua, names: &[String]) -> mlua::Result<Arc<[Json]>> {
         let name_of = |schema: &Json| schema["function"]["name"].as_str().unwrap_or_default().to_owned();
-        let known: Vec<String> = self.schemas.iter().map(name_of).collect();
-        if let Some(name) = names.iter().find(|name| !known.contains(name)) {
+        let tool_names: Vec<String> = self.schemas.iter().map(name_of).collect();
+        if let Some(name) = names.iter().find(|name| !tool_names.contains(name)) {
             let why = format!("{GENERATE}: `tools` names `{name}`, which is not a tool of the environment");
-            return Err(fail_hint(lua, &why, suggest(name, known.iter().map(String::as_str))));
+            return Err(fail_hint(lua, &why, suggest(name, tool_names.iter().map(String::as_str))));
         }
         Ok(self.schemas.iter().filter(|schema| names.contains(&name_of(schema))).cloned().collect())
     }

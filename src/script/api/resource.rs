@@ -20,14 +20,14 @@ const NAME: &str = "r1.resource";
 
 pub(crate) fn install(lua: &Lua, r1: &Table, loader: &Rc<RefCell<Loader>>) -> mlua::Result<()> {
     let loader = Rc::clone(loader);
-    let next = lua.create_function(|lua, (own, last): (AnyUserData, usize)| {
-        let row = own.borrow::<ResourceOf>()?.row(lua, last + 1)?;
+    let next = lua.create_function(|lua, (resource_of, last): (AnyUserData, usize)| {
+        let row = resource_of.borrow::<ResourceOf>()?.row(lua, last + 1)?;
         Ok((if row.is_nil() { Value::Nil } else { Value::Integer(last as i64 + 1) }, row))
     })?;
-    let open = move |lua: &Lua, given: Value| {
-        let spec = spec(lua, &given)?;
-        let found = loader.borrow_mut().resource(&spec);
-        let resource = found.map_err(|error| placed(lua, NAME, error))?;
+    let open = move |lua: &Lua, argument: Value| {
+        let spec = spec(lua, &argument)?;
+        let opened = loader.borrow_mut().resource(&spec);
+        let resource = opened.map_err(|error| placed(lua, NAME, error))?;
         let (rows, weak) = (lua.create_table()?, lua.create_table()?);
         weak.raw_set("__mode", "v")?;
         rows.set_metatable(Some(weak))?;
@@ -58,9 +58,9 @@ arguments! {
 
 impl ResourceArguments {
     /// The file, of at most `most` MiB if its size is not given.
-    pub(super) fn spec(self, most: u64, keep: KeptParts) -> ResourceSpec {
+    pub(super) fn spec(self, limit: u64, keep: KeptParts) -> ResourceSpec {
         let Self { path, format, columns, max_size } = self;
-        ResourceSpec { path: path.into(), format, columns, max_size: max_size.map_or(most, |size| size.0), keep }
+        ResourceSpec { path: path.into(), format, columns, max_size: max_size.map_or(limit, |size| size.0), keep }
     }
 }
 
@@ -86,12 +86,12 @@ argument!(Columns, "names: { mine = \"theirs\" }", |value| {
 });
 
 /// `r1.resource "corpus.jsonl"` or `r1.resource { path =, format =, columns =, max_size = }`.
-fn spec(lua: &Lua, given: &Value) -> mlua::Result<ResourceSpec> {
-    if let Value::String(path) = given {
+fn spec(lua: &Lua, argument: &Value) -> mlua::Result<ResourceSpec> {
+    if let Value::String(path) = argument {
         let path = path.to_string_lossy().into();
         return Ok(ResourceSpec { path, format: None, columns: Columns::new(), max_size: MOST, keep: KeptParts::Rows });
     }
-    Ok(ResourceArguments::read(lua, NAME, given)?.spec(MOST, KeptParts::Rows))
+    Ok(ResourceArguments::read(lua, NAME, argument)?.spec(MOST, KeptParts::Rows))
 }
 
 pub(crate) struct ResourceOf {
@@ -104,17 +104,17 @@ pub(crate) struct ResourceOf {
 
 impl ResourceOf {
     /// A row, counted from 1, frozen; nil after the last one.
-    fn row(&self, lua: &Lua, place: usize) -> mlua::Result<Value> {
-        let known: Value = self.rows.raw_get(place)?;
-        if !known.is_nil() {
-            return Ok(known);
+    fn row(&self, lua: &Lua, number: usize) -> mlua::Result<Value> {
+        let made: Value = self.rows.raw_get(number)?;
+        if !made.is_nil() {
+            return Ok(made);
         }
-        let Some(json) = place.checked_sub(1).and_then(|index| self.resource.row(index)) else {
+        let Some(json) = number.checked_sub(1).and_then(|index| self.resource.row(index)) else {
             return Ok(Value::Nil);
         };
         let row = from_row(lua, &json)?;
         freeze(&row)?;
-        self.rows.raw_set(place, row.clone())?;
+        self.rows.raw_set(number, row.clone())?;
         Ok(row)
     }
 }
@@ -138,7 +138,7 @@ impl UserData for ResourceOf {
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         methods.add_meta_method(MetaMethod::Len, |_, this, ()| Ok(this.resource.len()));
         methods.add_meta_method(MetaMethod::Index, |lua, this, key: Value| match key {
-            Value::Integer(place) => this.row(lua, usize::try_from(place).unwrap_or(0)),
+            Value::Integer(index) => this.row(lua, usize::try_from(index).unwrap_or(0)),
             Value::Number(_) => Ok(Value::Nil),
             other => {
                 let name = other.to_string()?;
@@ -151,9 +151,9 @@ impl UserData for ResourceOf {
         methods.add_meta_method(MetaMethod::NewIndex, |lua, _, _: (Value, Value)| -> mlua::Result<()> {
             Err(raise(misuse(lua, "a resource is read-only").hint("keep data that a trajectory changes in its state")))
         });
-        methods.add_meta_function(MetaMethod::Iter, |_, own: AnyUserData| {
-            let next = own.borrow::<Self>()?.next.clone();
-            Ok((next, own, 0))
+        methods.add_meta_function(MetaMethod::Iter, |_, this: AnyUserData| {
+            let next = this.borrow::<Self>()?.next.clone();
+            Ok((next, this, 0))
         });
     }
 }

@@ -28,21 +28,21 @@ const QUERIES: usize = 10_000;
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     lua.set_named_registry_value(SEARCH_KEY, search(lua)?)?;
     let table = lua.create_table()?;
-    let own = Rc::clone(host);
+    let shared_host = Rc::clone(host);
     let open = move |lua: &Lua, directory: Value| {
         let name = text(lua, NAME, "directory", &directory)?;
-        let passages = named(&own, name);
-        match &*own.grants.borrow() {
+        let passages = named(&shared_host, name);
+        match &*shared_host.grants.borrow() {
             Grants::Everything => drop(passages.open().map_err(|error| fail_with(lua, NAME, error))?),
             // A recipe may be loaded for a replay, which needs no index: it is opened before a run.
-            Grants::Loading { .. } => own.searches.borrow_mut().push(SearchPart::Index(passages.clone())),
+            Grants::Loading { .. } => shared_host.searches.borrow_mut().push(SearchPart::Index(passages.clone())),
             // The run's record would not have its version.
             Grants::Declared { .. } => {
                 let error = misuse(lua, format!("{NAME}(\"{}\") after loading", passages.name));
                 return Err(raise(error.hint("open indexes at the top of the script")));
             }
         }
-        Ok(IndexHandle { passages, host: Rc::clone(&own) })
+        Ok(IndexHandle { passages, host: Rc::clone(&shared_host) })
     };
     table.raw_set("open", lua.create_function(open)?)?;
     super::seal(lua, "r1.index", &table)?;
@@ -140,9 +140,9 @@ fn path_of(host: &Host, name: &str) -> PathBuf {
 
 impl FromField for Mode {
     fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
-        let given = String::from_field(fields, name, value)?;
-        Self::named("search mode", &given).map_err(|error| {
-            let message = format!("`{name}` is \"{given}\"; it is one of {}", Self::NAMES.join(", "));
+        let mode = String::from_field(fields, name, value)?;
+        Self::named("search mode", &mode).map_err(|error| {
+            let message = format!("`{name}` is \"{mode}\"; it is one of {}", Self::NAMES.join(", "));
             fields.refused(name, Error { message, kind: Kind::Script, ..error })
         })
     }
@@ -202,8 +202,8 @@ fn search(lua: &Lua) -> mlua::Result<Function> {
                 request.extend(written);
             }
             let live = searched(passages, queries, options);
-            let found: Vec<Vec<Hit>> = call.external("index", request, live).await.map_err(raise)?;
-            let lists: Vec<Value> = found.iter().map(|hits| list(&lua, hits)).collect::<mlua::Result<_>>()?;
+            let hits_by_query: Vec<Vec<Hit>> = call.external("index", request, live).await.map_err(raise)?;
+            let lists: Vec<Value> = hits_by_query.iter().map(|hits| list(&lua, hits)).collect::<mlua::Result<_>>()?;
             if batch {
                 return lua.create_sequence_from(lists).map(Value::Table);
             }
@@ -232,7 +232,7 @@ fn pending(lua: &Lua, this: &IndexHandle, query: &Value, options: &Value) -> mlu
                 return Err(fail(lua, SEARCH, format!("{} queries at once; at most {QUERIES}", list.raw_len())));
             }
             let each = 1..=list.raw_len();
-            let queries = each.map(|place| text(lua, SEARCH, &format!("queries[{place}]"), &list.raw_get(place)?));
+            let queries = each.map(|index| text(lua, SEARCH, &format!("queries[{index}]"), &list.raw_get(index)?));
             (queries.collect::<mlua::Result<_>>()?, true)
         }
         Value::String(_) => (vec![text(lua, SEARCH, "query", query)?], false),
@@ -246,14 +246,14 @@ fn pending(lua: &Lua, this: &IndexHandle, query: &Value, options: &Value) -> mlu
 fn list(lua: &Lua, hits: &[Hit]) -> mlua::Result<Value> {
     let table = lua.create_table_with_capacity(hits.len(), 0)?;
     for hit in hits {
-        let own = lua.create_table_with_capacity(0, 6)?;
-        own.raw_set("id", hit.id.as_str())?;
-        own.raw_set("title", hit.title.as_str())?;
-        own.raw_set("text", hit.text.as_str())?;
-        own.raw_set("score", hit.score)?;
-        own.raw_set("rank", hit.rank)?;
-        own.raw_set("columns", from_json(lua, &hit.columns.clone().into())?)?;
-        table.raw_push(own)?;
+        let entry = lua.create_table_with_capacity(0, 6)?;
+        entry.raw_set("id", hit.id.as_str())?;
+        entry.raw_set("title", hit.title.as_str())?;
+        entry.raw_set("text", hit.text.as_str())?;
+        entry.raw_set("score", hit.score)?;
+        entry.raw_set("rank", hit.rank)?;
+        entry.raw_set("columns", from_json(lua, &hit.columns.clone().into())?)?;
+        table.raw_push(entry)?;
     }
     Ok(Value::Table(table))
 }

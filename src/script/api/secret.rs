@@ -156,9 +156,9 @@ impl Secrets {
         // Escaped patterns of plain text always compile, except for texts of megabytes.
         for form in [value.to_owned(), url_escape(value)] {
             if !form.is_empty()
-                && let Ok(found) = Regex::new(&secret_pattern(&form))
+                && let Ok(pattern) = Regex::new(&secret_pattern(&form))
             {
-                self.0.push(found);
+                self.0.push(pattern);
             }
         }
     }
@@ -193,7 +193,7 @@ impl UserData for Text {
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     const NAME: &str = "r1.secret";
-    let own = host.clone();
+    let shared_host = host.clone();
     let secret = lua.create_function(move |lua, name: Value| -> mlua::Result<AnyUserData> {
         let name = super::args::text(lua, NAME, "name", &name)?;
         let good = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
@@ -202,8 +202,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         }
         let secret = Text(vec![Part::Variable(name)]);
         // Needs are not known while a recipe is loaded; the handle is checked again on use.
-        if !host_is_loading(&own) {
-            secret.check(lua, &own, NAME)?;
+        if !host_is_loading(&shared_host) {
+            secret.check(lua, &shared_host, NAME)?;
         }
         lua.create_userdata(secret)
     })?;

@@ -17,13 +17,13 @@ pub(super) struct Command(pub(super) Vec<String>);
 
 impl FromField for Command {
     fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
-        let words = fields.plain(name, value)?;
-        let words = words.as_array().into_iter().flatten().map(|word| match word {
+        let arguments = fields.plain(name, value)?;
+        let arguments = arguments.as_array().into_iter().flatten().map(|word| match word {
             Json::String(text) if !text.contains('\0') => Some(text.clone()),
             Json::Number(number) => Some(number.to_string()),
             _ => None,
         });
-        let argv = words.collect::<Option<Vec<String>>>().filter(|argv| !argv.is_empty());
+        let argv = arguments.collect::<Option<Vec<String>>>().filter(|argv| !argv.is_empty());
         let wanted = "a list, the program and its arguments: { \"npx\", \"-y\", \"PACKAGE\" }";
         argv.map(Self).ok_or_else(|| fields.refuse(name, wanted, value))
     }

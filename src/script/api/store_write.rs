@@ -60,12 +60,12 @@ const LISTS: [&str; 7] = ["messages", "record", "steps", "tools", "prompt_ids", 
 /// # Errors
 /// [`Kind::Usage`] with the field.
 pub(super) fn trajectory(table: &Json, base: Option<&Trajectory>) -> Result<Trajectory> {
-    let usual = json!({
+    let defaults = json!({
         "id": "", "group": 0, "sample": 0, "seed": 0, "task_index": 0, "task": null, "status": "terminated",
         "error": null, "script_hash": "", "outcome_reward": 0.0, "reward_parts": {}, "messages": [], "record": [],
         "steps": [],
     });
-    let start = base.map_or(usual, |base| json!(base));
+    let start = base.map_or(defaults, |base| json!(base));
     let kept: &[&str] = if base.is_some() { &["seed", "record"] } else { &[] };
     let mut merged = overlay(start, table, &FIELDS, kept, "a trajectory")?;
     // A seed that a double would round is given as text.
@@ -83,10 +83,10 @@ pub(super) fn trajectory(table: &Json, base: Option<&Trajectory>) -> Result<Traj
     if made.id.is_empty() {
         return Err(Error::new(Kind::Usage, "a trajectory has an `id`, such as \"1-0-0\""));
     }
-    for (place, step) in made.steps.iter().enumerate() {
+    for (index, step) in made.steps.iter().enumerate() {
         if step.logprobs.len() != step.response_ids.len() {
             let (numbers, ids) = (step.logprobs.len(), step.response_ids.len());
-            let message = format!("step {} has {numbers} logprobs for {ids} response_ids", place + 1);
+            let message = format!("step {} has {numbers} logprobs for {ids} response_ids", index + 1);
             return Err(Error::new(Kind::Usage, message).hint("give a log-probability for each sampled id"));
         }
     }
@@ -97,12 +97,12 @@ fn steps_of(steps: &Json, stored: &[Step]) -> Result<Json> {
     let Some(list) = steps.as_array() else {
         return Err(Error::new(Kind::Usage, "`steps` must be a list of tables"));
     };
-    let usual = json!({
+    let defaults = json!({
         "prompt_ids": [], "response_ids": [], "logprobs": [], "text": "", "finish_reason": "stop", "reward": 0.0,
         "terminated": false, "truncated": false, "tools": [], "prefilled": 0, "new_row": true, "next_prompt_ids": [],
     });
-    let one = |(place, step): (usize, &Json)| {
-        let start = stored.get(place).map_or_else(|| usual.clone(), |own| json!(own));
+    let one = |(index, step): (usize, &Json)| {
+        let start = stored.get(index).map_or_else(|| defaults.clone(), |stored_step| json!(stored_step));
         overlay(start, step, &STEP_FIELDS, &[], "a step")
     };
     list.iter().enumerate().map(one).collect()
@@ -112,12 +112,12 @@ fn steps_of(steps: &Json, stored: &[Step]) -> Result<Json> {
 fn overlay(start: Json, table: &Json, fields: &[(&str, &str)], kept: &[&str], what: &str) -> Result<Json> {
     let mut merged = start;
     for (name, value) in fields_of(table, what)? {
-        let Some((_, own)) = fields.iter().find(|(known, _)| known == name) else {
-            let known = fields.iter().map(|(known, _)| *known).collect::<Vec<_>>();
-            return Err(Error::new(Kind::Usage, format!("{what} has no field `{name}`")).hint(suggest(name, known)));
+        let Some((_, stored_name)) = fields.iter().find(|(field, _)| field == name) else {
+            let field = fields.iter().map(|(field, _)| *field).collect::<Vec<_>>();
+            return Err(Error::new(Kind::Usage, format!("{what} has no field `{name}`")).hint(suggest(name, field)));
         };
-        if !own.is_empty() && !kept.contains(own) {
-            merged[*own] = listed(own, value);
+        if !stored_name.is_empty() && !kept.contains(stored_name) {
+            merged[*stored_name] = listed(stored_name, value);
         }
     }
     Ok(merged)
@@ -156,10 +156,10 @@ pub(super) fn write(
             .at_path(path)
             .hint("choose another name, or pass { overwrite = true }"));
     }
-    let read = |(place, table): (usize, &Json)| {
+    let read = |(index, table): (usize, &Json)| {
         let base = table["id"].as_str().and_then(|id| stored.get(id));
         trajectory(table, base)
-            .map_err(|error| Error { message: format!("trajectory {}: {}", place + 1, error.message), ..error })
+            .map_err(|error| Error { message: format!("trajectory {}: {}", index + 1, error.message), ..error })
     };
     let all = tables.iter().enumerate().map(read).collect::<Result<Vec<_>>>()?;
     // The directory is synced too, so a bare name needs one.

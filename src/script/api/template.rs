@@ -70,14 +70,14 @@ arguments! {
 pub(super) fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<TemplateOf> {
     const NAME: &str = "r1.text.template";
     let TemplateOptions { bos_token, eos_token, format } = TemplateOptions::read_optional(lua, NAME, options)?;
-    let (format, own) = match format {
+    let (format, recipe_format) = match format {
         None => (None, None),
         Some(FormatArgument::Named(name)) => {
             let choice = FormatChoice::named(&name);
             (Some(choice.map_err(|error| fail_with(lua, NAME, error.about_setting("format")))?), None)
         }
-        Some(FormatArgument::Own(own)) => {
-            (Some(FormatChoice::Is(Format::of_recipe(LocalFormat::new(lua, &own)))), Some(own))
+        Some(FormatArgument::Own(recipe_format)) => {
+            (Some(FormatChoice::Is(Format::of_recipe(LocalFormat::new(lua, &recipe_format)))), Some(recipe_format))
         }
     };
     let path = Path::new(from);
@@ -91,7 +91,7 @@ pub(super) fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<T
             (read, jinja.display().to_string())
         } else {
             let style = Style::of_format(format.unwrap_or(FormatChoice::Auto));
-            return Ok(TemplateOf::of_model(Renderer::load_styled(path, &style)?, own));
+            return Ok(TemplateOf::of_model(Renderer::load_styled(path, &style)?, recipe_format));
         };
         if format.is_some() {
             let why =
@@ -125,9 +125,9 @@ fn read_messages(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Vec<Me
         messages(list, "messages").map_err(|invalid| fail_with(lua, function, invalid.of_script()))?
     } else {
         let list = conversation(lua, function, list)?;
-        let given = crate::mdp::conversation::messages(&list, "messages")
+        let rows = crate::mdp::conversation::messages(&list, "messages")
             .map_err(|invalid| fail_with(lua, function, invalid.of_script()))?;
-        given.into_iter().map(|given| given.message).collect()
+        rows.into_iter().map(|rows| rows.message).collect()
     };
     check_text(lua, function, &read)?;
     Ok(read)

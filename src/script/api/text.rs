@@ -77,18 +77,18 @@ fn rank(lua: &Lua, query: &Value, texts: &Value) -> mlua::Result<Table> {
         }
         texts.push(text);
     }
-    super::index::found(lua, crate::script::runtime::rank::rank(&query, &texts, || in_time(lua))?)
+    super::index::matches(lua, crate::script::runtime::rank::rank(&query, &texts, || in_time(lua))?)
 }
 
 /// `r1.text.parse_tool_calls(format, text, options)`: parses a response like the policy's.
 /// Arguments are validated if tools are given.
 fn parse(lua: &Lua, format: &Value, reply: &Value, options: &Value) -> mlua::Result<Table> {
     const NAME: &str = "r1.text.parse_tool_calls";
-    let own = format.as_userdata().and_then(|data| Some(data.borrow::<FormatHandle>().ok()?.0.clone()));
+    let recipe_format = format.as_userdata().and_then(|data| Some(data.borrow::<FormatHandle>().ok()?.0.clone()));
     let reply = text(lua, NAME, "text", reply)?;
     let ParseOptions { tools: Schemas(tools), thinking, code_tool } = ParseOptions::read_optional(lua, NAME, options)?;
-    let read = if let Some(own) = &own {
-        read_with(&Callable { format: own, lua, vm: None }, &reply, thinking, &tools)
+    let read = if let Some(recipe_format) = &recipe_format {
+        read_with(&Callable { format: recipe_format, lua, vm: None }, &reply, thinking, &tools)
     } else {
         let name = text(lua, NAME, "format", format)?;
         let format = Format::from_name(&name).map_err(|error| fail_with(lua, NAME, error))?;

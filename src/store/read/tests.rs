@@ -104,13 +104,13 @@ prop_compose! {
     fn error()(
         kind in proptest::sample::select(Kind::ALL.to_vec()),
         message in ".*",
-        (place, line, hint) in
+        (location, line, hint) in
             (proptest::option::of(".*"), proptest::option::of(".*"), proptest::option::of(".*")),
         subject in proptest::option::of(".*"),
         traceback in vec(".*", 0..3),
     ) -> ErrorRecord {
         let subject = subject.map(|name| Box::new(Subject::Setting(name)));
-        ErrorRecord { kind, message, subject, place, line, hint, traceback }
+        ErrorRecord { kind, message, subject, place: location, line, hint, traceback }
     }
 }
 

@@ -278,8 +278,8 @@ impl Inner {
                 Err(failed(running.ending().await).hint("run its command by hand to see what it says"))
             }
             Err(RequestFault::Late) => {
-                let said = running.process.last_line().map(|line| format!(": {line}")).unwrap_or_default();
-                let why = format!("it did not answer within {} s{said}", start_timeout.as_secs_f64());
+                let last_line = running.process.last_line().map(|line| format!(": {line}")).unwrap_or_default();
+                let why = format!("it did not answer within {} s{last_line}", start_timeout.as_secs_f64());
                 Err(failed(why).hint("`start_timeout` sets the limit"))
             }
         }

@@ -45,8 +45,9 @@ impl Connection {
         let opened = tokio::time::timeout(limit, async {
             match &options.endpoint {
                 Endpoint::Command { argv, env, directory } => {
-                    let (own, pipes) = Process::start(&format!("MCP server `{}`", options.name), argv, env, directory)?;
-                    process = Some(own);
+                    let (child, pipes) =
+                        Process::start(&format!("MCP server `{}`", options.name), argv, env, directory)?;
+                    process = Some(child);
                     Ok(serve_client(
                         Notifications::default(),
                         Stdio::new(pipes, Arc::clone(&traffic), Arc::clone(&too_long)),
@@ -72,8 +73,8 @@ impl Connection {
                 return Err(failed(why).hint(hint(options, &traffic)));
             }
             Err(_) => {
-                let said = process.as_ref().and_then(Process::last_line).map(|line| format!(": {line}"));
-                let why = format!("no answer within {} s{}", limit.as_secs_f64(), said.unwrap_or_default());
+                let last_line = process.as_ref().and_then(Process::last_line).map(|line| format!(": {line}"));
+                let why = format!("no answer within {} s{}", limit.as_secs_f64(), last_line.unwrap_or_default());
                 return Err(failed(why).hint(format!("{}; `start_timeout` sets the limit", hint(options, &traffic))));
             }
         };
@@ -97,8 +98,11 @@ impl Connection {
         let (tools, unusable) = listing::tools(self.service.peer()).await.map_err(|why| failed(why.to_string()))?;
         let info = self.service.peer().peer_info();
         let (server, protocol) = info.map_or_else(Default::default, |info| {
-            let own = info.server_info.as_ref().map(|own| format!("{} {}", own.name, own.version).trim().to_owned());
-            (own.unwrap_or_default(), info.protocol_version.to_string())
+            let implementation = info
+                .server_info
+                .as_ref()
+                .map(|implementation| format!("{} {}", implementation.name, implementation.version).trim().to_owned());
+            (implementation.unwrap_or_default(), info.protocol_version.to_string())
         });
         Ok(Listing { server, protocol, tools, unusable })
     }
@@ -122,8 +126,8 @@ impl Connection {
                 biased;
                 answer = call.answer() => break self.reply(answer).await,
                 () = &mut too_long => {
-                    let most = MOST_MESSAGE >> 20;
-                    break Reply::failed(format!("the server `{}` sent a message of more than {most} MiB", self.name));
+                    let max = MOST_MESSAGE >> 20;
+                    break Reply::failed(format!("the server `{}` sent a message of more than {max} MiB", self.name));
                 }
                 Ok(()) = progress.changed(), if options.progress => end = Instant::now() + limit,
                 () = sleep_until(end) => {
@@ -164,8 +168,8 @@ impl Connection {
             Err(ServiceError::McpError(error)) => Reply::failed(&error.message),
             Err(ServiceError::TransportClosed) if self.traffic.flooded.load(Ordering::Relaxed) => {
                 self.kill();
-                let most = MOST_OUTPUT >> 20;
-                Reply::failed(format!("the server `{name}` sent more than {most} MiB without an answer"))
+                let limit = MOST_OUTPUT >> 20;
+                Reply::failed(format!("the server `{name}` sent more than {limit} MiB without an answer"))
             }
             Err(ServiceError::TransportClosed) => {
                 let how = match &self.process {

@@ -75,7 +75,7 @@ pub(super) async fn tools(peer: &Peer<RoleClient>) -> Result<(Vec<RemoteTool>, U
         for (number, tool) in (1..).zip(&page) {
             match read(tool, number)? {
                 // Pages may overlap, and a server may list a tool twice.
-                Ok(tool) if tools.iter().any(|known| known.name == tool.name) => {}
+                Ok(tool) if tools.iter().any(|listed| listed.name == tool.name) => {}
                 Ok(tool) => tools.push(tool),
                 Err(fault) if unusable.contains(&fault) => {}
                 Err(fault) => unusable.push(fault),
@@ -169,8 +169,8 @@ mod tests {
 
     #[test]
     fn schemas_of_mcp_tools_are_bounded_and_kept() {
-        let own = json!({ "name": "a", "inputSchema": { "$defs": { "x": { "not": {} } }, "properties": { "p": { "$ref": "#/$defs/x" } } } });
-        let read = tool(&own).unwrap();
+        let declaration = json!({ "name": "a", "inputSchema": { "$defs": { "x": { "not": {} } }, "properties": { "p": { "$ref": "#/$defs/x" } } } });
+        let read = tool(&declaration).unwrap();
         assert_eq!(
             read.parameters,
             json!({ "$defs": { "x": { "not": {} } }, "properties": { "p": { "$ref": "#/$defs/x" } }, "type": "object" })

@@ -31,11 +31,11 @@ pub(super) fn read(text: &[u8]) -> Option<Vec<Part>> {
         }
         Err(_) => return None,
     };
-    let found = match value {
+    let parts = match value {
         Value::Array(batch) => batch.into_iter().filter_map(one).collect(),
         other => Vec::from_iter(one(other)),
     };
-    Some(found).filter(|found: &Vec<Part>| !found.is_empty())
+    Some(parts).filter(|parts: &Vec<Part>| !parts.is_empty())
 }
 
 /// Whether text is the complete or incomplete JSON of a message, rather than other output.
@@ -205,9 +205,9 @@ mod tests {
             (r#"{"jsonrpc":"2.0","id":1,"result":{"content":{"type":"text","text":"hello"}}}"#.to_owned(), "hello"),
             (r#"{"jsonrpc":"2.0","id":1,"result":{"content":["hello"]}}"#.to_owned(), "hello"),
         ] {
-            let found = shown(&input);
-            assert_eq!(found.len(), 1, "{input}: {found:?}");
-            let read: Value = serde_json::from_str(&found[0]).unwrap();
+            let messages = shown(&input);
+            assert_eq!(messages.len(), 1, "{input}: {messages:?}");
+            let read: Value = serde_json::from_str(&messages[0]).unwrap();
             assert_eq!((&read["id"], &read["result"]["content"][0]["text"]), (&json!(1), &json!(text)), "{input}");
         }
         let odd = r#"{"jsonrpc":"2.0","id":1,"result":{"content":[{"type":"text","text":"a"},{"type":"video","url":"u"},7,{"type":"text"}]}}"#;
@@ -241,8 +241,8 @@ mod tests {
                 r#"{"jsonrpc":"2.0","id":7,"error":{"code":-32603,"message":"no"}}"#,
             ),
         ] {
-            let found = shown(input);
-            assert!(found.len() == 1 && found[0].starts_with(expected), "{input}: {found:?}");
+            let actual = shown(input);
+            assert!(actual.len() == 1 && actual[0].starts_with(expected), "{input}: {actual:?}");
         }
         for garbage in ["", "hello", "[1]", "[INFO] start", "{}", r#"{"method": 5}"#, "{ start", "7", "null"] {
             assert!(read(garbage.as_bytes()).is_none(), "{garbage}");

@@ -53,7 +53,7 @@ pub struct ServedTools {
 
 /// One session of a client.
 struct Session {
-    own: ServedTools,
+    tools: ServedTools,
     /// Its id over HTTP, known with the first call.
     id: OnceLock<String>,
 }
@@ -76,7 +76,7 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
-            let calls = self.own.calls.clone();
+            let calls = self.tools.calls.clone();
             // A full queue: the state of the session stays until another one takes its place.
             let _ = calls.try_send(Served::End(id));
         }
@@ -85,9 +85,9 @@ impl Drop for Session {
 
 impl ServerHandler for Session {
     fn get_info(&self) -> ServerConfig {
-        let own = Implementation::new("r1", env!("CARGO_PKG_VERSION"));
+        let implementation = Implementation::new("r1", env!("CARGO_PKG_VERSION"));
         let info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build());
-        info.with_server_info(own).with_instructions(self.own.about.clone())
+        info.with_server_info(implementation).with_instructions(self.tools.about.clone())
     }
 
     async fn list_tools(
@@ -95,7 +95,7 @@ impl ServerHandler for Session {
         _page: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> std::result::Result<ListToolsResult, ErrorData> {
-        let tools = self.own.tools.iter().map(|tool| {
+        let tools = self.tools.tools.iter().map(|tool| {
             let schema = tool.parameters.as_object().cloned().unwrap_or_default();
             Tool::new(Cow::Owned(tool.name.clone()), Cow::Owned(tool.description.clone()), Arc::new(schema))
         });
@@ -116,7 +116,7 @@ impl ServerHandler for Session {
         }
         let call = ServedCall { session: self.of(&context), tool: request.name.into_owned(), arguments, reply };
         let gone = || ErrorData::internal_error("the tools have stopped", None);
-        self.own.calls.send(Served::Call(call)).await.map_err(|_| gone())?;
+        self.tools.calls.send(Served::Call(call)).await.map_err(|_| gone())?;
         let reply = tokio::select! {
             reply = answer => reply.map_err(|_| gone())?,
             () = context.ct.cancelled() => return Err(ErrorData::internal_error("cancelled", None)),
@@ -143,7 +143,7 @@ fn size_of_value(value: &Value) -> usize {
 /// # Errors
 /// [`Kind::Usage`] for a client that does not begin with the handshake of the protocol.
 pub async fn serve_stdio(tools: ServedTools) -> Result<()> {
-    let served = Session { own: tools, id: OnceLock::new() };
+    let served = Session { tools, id: OnceLock::new() };
     let lost = |error: &dyn std::fmt::Display| Error::new(Kind::Internal, format!("the MCP session stopped: {error}"));
     let running = match served.serve(rmcp::transport::stdio()).await {
         Ok(running) => running,
@@ -201,15 +201,15 @@ pub async fn serve_http(
     let config = StreamableHttpServerConfig::default().with_max_request_body_bytes(MOST_MESSAGE);
     let config = config.disable_allowed_hosts();
     let sessions = Arc::new(LocalSessionManager::default());
-    let new = move || Ok(Session { own: tools.clone(), id: OnceLock::new() });
+    let new = move || Ok(Session { tools: tools.clone(), id: OnceLock::new() });
     let service = StreamableHttpService::new(new, Arc::clone(&sessions), config);
     let limits = ServerLimits { head_wait: WAIT, body_wait: WAIT, ..ServerLimits::new(MOST_MESSAGE) };
     let (recent, token) = (Arc::new(Recent::default()), token.map(|token| format!("Bearer {token}")));
     let handler = move |request: Request<Incoming>| {
         let (service, sessions, recent) = (service.clone(), Arc::clone(&sessions), Arc::clone(&recent));
         let is_allowed = token.as_ref().is_none_or(|token| {
-            let given = request.headers().get(AUTHORIZATION);
-            given.is_some_and(|given| is_equal(given.as_bytes(), token.as_bytes()))
+            let header = request.headers().get(AUTHORIZATION);
+            header.is_some_and(|header| is_equal(header.as_bytes(), token.as_bytes()))
         });
         async move {
             let plain = |response: Response<Full<Bytes>>| response.map(BodyExt::boxed);

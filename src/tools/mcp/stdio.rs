@@ -148,8 +148,8 @@ impl Transport<RoleClient> for Stdio {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         match &message {
             ClientJsonRpcMessage::Request(request) => waiting.push(request.id.clone()),
-            ClientJsonRpcMessage::Notification(own) => {
-                if let ClientNotification::CancelledNotification(cancelled) = &own.notification {
+            ClientJsonRpcMessage::Notification(notification) => {
+                if let ClientNotification::CancelledNotification(cancelled) = &notification.notification {
                     waiting.retain(|id| Some(id) != cancelled.params.request_id.as_ref());
                 }
             }

@@ -85,7 +85,7 @@ pub(super) fn encode(files: &[InputFile]) -> Vec<u8> {
 /// The files of a report, with at most `most` bytes of content; what can't be read is dropped. A
 /// program can falsify the report: a name is one that a file of its directory may have, and a size
 /// is that of the content, or at most `disk` bytes.
-pub(super) fn decode(block: &[u8], most: usize, disk: u64) -> Vec<OutputFile> {
+pub(super) fn decode(block: &[u8], limit: usize, disk: u64) -> Vec<OutputFile> {
     let mut rest = block;
     let mut take = |count: usize| {
         let (taken, left) = rest.split_at_checked(count)?;
@@ -103,7 +103,7 @@ pub(super) fn decode(block: &[u8], most: usize, disk: u64) -> Vec<OutputFile> {
         } else {
             let Some(content) = take(length as usize) else { break };
             kept += content.len();
-            (kept <= most).then(|| content.to_vec())
+            (kept <= limit).then(|| content.to_vec())
         };
         let size = if length == u32::MAX { size.min(disk) } else { u64::from(length) };
         // Brackets end the mark of a file in the text of a result.

@@ -39,14 +39,14 @@ impl Interpreter {
         static CACHE: Mutex<Option<HashMap<Key, Interpreter>>> = Mutex::new(None);
         let name = if options.interpreter.as_os_str().is_empty() { Path::new("python3") } else { &options.interpreter };
         let key = (name.to_path_buf(), options.sees_packages(), options.preload.clone(), options.all_packages());
-        let mut known = CACHE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let known = known.get_or_insert_default();
-        if let Some(found) = known.get(&key) {
-            return Ok(found.clone());
+        let mut cache = CACHE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let cache = cache.get_or_insert_default();
+        if let Some(interpreter) = cache.get(&key) {
+            return Ok(interpreter.clone());
         }
-        let found = describe(name, options)?;
-        known.insert(key, found.clone());
-        Ok(found)
+        let interpreter = describe(name, options)?;
+        cache.insert(key, interpreter.clone());
+        Ok(interpreter)
     }
 }
 
@@ -115,18 +115,18 @@ fn describe(name: &Path, options: &PythonOptions) -> Result<Interpreter> {
         return Err(fail(format!("the Python interpreter {} failed: {last}", name.display()))
             .hint("python3 3.8 or later with the ctypes module is needed; name another with `interpreter`"));
     }
-    let found: Interpreter = serde_json::from_slice(&output.stdout)
+    let interpreter: Interpreter = serde_json::from_slice(&output.stdout)
         .map_err(|_| fail(format!("the Python interpreter {} returned an invalid description", name.display())))?;
-    if found.implementation != "cpython" || found.version < (3, 8, 0) {
-        let (major, minor, patch) = found.version;
+    if interpreter.implementation != "cpython" || interpreter.version < (3, 8, 0) {
+        let (major, minor, patch) = interpreter.version;
         return Err(fail(format!(
             "CPython 3.8 or later is needed, this is {} {major}.{minor}.{patch}",
-            found.implementation
+            interpreter.implementation
         ))
         .hint("name another interpreter with the tool's `interpreter` option"));
     }
-    if !found.missing.is_empty() {
-        let ((major, minor, patch), missing) = (found.version, &found.missing);
+    if !interpreter.missing.is_empty() {
+        let ((major, minor, patch), missing) = (interpreter.version, &interpreter.missing);
         let (noun, verb) = if missing.len() == 1 { ("package", "is") } else { ("packages", "are") };
         let names = missing.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         let message = format!("the Python {noun} {names} {verb} not installed for Python {major}.{minor}.{patch}");
@@ -137,11 +137,11 @@ fn describe(name: &Path, options: &PythonOptions) -> Result<Interpreter> {
         );
         return Err(fail(message).hint(hint));
     }
-    if let Some(problem) = &found.problem {
+    if let Some(problem) = &interpreter.problem {
         return Err(fail(problem.clone())
             .hint("install it for this interpreter; outside the standard library, `site_packages = true` is needed"));
     }
-    Ok(found)
+    Ok(interpreter)
 }
 
 #[cfg(test)]

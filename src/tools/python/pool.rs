@@ -240,8 +240,8 @@ impl Host {
 
     /// Starts a server with the best namespaces that the system allows; the first start finds them.
     async fn start_server(&self) -> Result<Server> {
-        let known = self.namespaces.get().map(|known| vec![known]);
-        let candidates = known.unwrap_or_else(|| {
+        let working = self.namespaces.get().map(|working| vec![working]);
+        let candidates = working.unwrap_or_else(|| {
             if self.options.namespaces { Namespaces::candidates().to_vec() } else { vec![Namespaces::None] }
         });
         let mut last = Error::new(Kind::Tool, "no way to confine Python");
@@ -286,8 +286,8 @@ impl Host {
     }
 
     async fn run_in_session(&self, number: u64, call: Call<'_>) -> Result<Output> {
-        let known = self.sessions.borrow().get(&number).cloned();
-        let session = match known {
+        let open_session = self.sessions.borrow().get(&number).cloned();
+        let session = match open_session {
             Some(session) => session,
             None if self.sessions.borrow().len() >= self.options.max_sessions => {
                 let limit = self.options.max_sessions;

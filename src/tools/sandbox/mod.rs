@@ -290,8 +290,8 @@ fn covering_directories(reach: &AllowedAddresses) -> Vec<PathBuf> {
     for path in reach.read.iter().chain(&reach.list) {
         let top = path.ancestors().filter(|a| a.parent().is_some() && !reach.scratch.starts_with(a)).last();
         let top = top.unwrap_or(path);
-        if !paths.iter().any(|known| top.starts_with(known)) {
-            paths.retain(|known| !known.starts_with(top));
+        if !paths.iter().any(|listed| top.starts_with(listed)) {
+            paths.retain(|listed| !listed.starts_with(top));
             paths.push(top.to_path_buf());
         }
     }

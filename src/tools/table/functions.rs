@@ -167,12 +167,12 @@ unsafe extern "C" fn instr(context: *mut ffi::sqlite3_context, count: c_int, val
     let call = unsafe { Call::new(context, count, values) };
     let blobs = call.kind(0) == ffi::SQLITE_BLOB && call.kind(1) == ffi::SQLITE_BLOB;
     let (Some(text), Some(part)) = (call.bytes(0, blobs), call.bytes(1, blobs)) else { return };
-    let place = memmem::find(text, part).map_or(0, |at| {
+    let index = memmem::find(text, part).map_or(0, |at| {
         let before = &text[..at];
         let characters = || before.iter().filter(|byte| **byte & 0xc0 != 0x80).count();
         1 + if blobs { at } else { characters() }
     });
-    call.integer(i64::try_from(place).unwrap_or(0));
+    call.integer(i64::try_from(index).unwrap_or(0));
 }
 
 /// `replace(text, part, new)`.

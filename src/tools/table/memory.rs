@@ -84,8 +84,8 @@ pub(super) fn is_late() -> bool {
 pub(super) struct Limit(());
 
 impl Limit {
-    pub(super) fn new(most: u64, end: Option<Instant>) -> Self {
-        COUNT.set((0, i64::try_from(most).unwrap_or(i64::MAX)));
+    pub(super) fn new(limit: u64, end: Option<Instant>) -> Self {
+        COUNT.set((0, i64::try_from(limit).unwrap_or(i64::MAX)));
         END.set((end, false));
         Self(())
     }
@@ -104,9 +104,9 @@ fn in_time(bytes: c_int) -> bool {
         return true;
     }
     // The value of an ending thread no longer exists.
-    END.try_with(|own| match own.get().0 {
+    END.try_with(|cell| match cell.get().0 {
         Some(end) if Instant::now() >= end => {
-            own.set((Some(end), true));
+            cell.set((Some(end), true));
             false
         }
         _ => true,

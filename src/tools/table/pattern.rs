@@ -82,7 +82,7 @@ impl Pattern {
                     last = Some((part, rest));
                     continue;
                 }
-                (Some(own), Some(letter)) if self.takes(own, letter) => {
+                (Some(next_part), Some(letter)) if self.takes(next_part, letter) => {
                     part += 1;
                     rest = &rest[letter.len_utf8()..];
                     continue;
@@ -100,8 +100,8 @@ impl Pattern {
         match part {
             Part::Many | Part::Never => false,
             Part::One => true,
-            Part::Letter(own) if self.ignores_case => own.eq_ignore_ascii_case(&letter),
-            Part::Letter(own) => *own == letter,
+            Part::Letter(expected) if self.ignores_case => expected.eq_ignore_ascii_case(&letter),
+            Part::Letter(expected) => *expected == letter,
             Part::Set { ranges, inverted } => {
                 ranges.iter().any(|(first, last)| (*first..=*last).contains(&letter)) != *inverted
             }

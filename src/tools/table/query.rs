@@ -51,12 +51,12 @@ impl Tables {
         report: impl Fn(Event) + Send + 'static,
     ) -> Result<Cancel> {
         let (tables, cancelled) = (Arc::clone(self), Arc::new(AtomicBool::new(false)));
-        let own = Arc::clone(&cancelled);
+        let cancelled_flag = Arc::clone(&cancelled);
         thread::start("r1-sql", move || {
             let clock = Clock::of_this_thread();
             report(Event::Thread(clock));
             let outcome = tables.database().map(|database| {
-                let result = database.query(&sql, &params, &limits, &own, || report(Event::Begins));
+                let result = database.query(&sql, &params, &limits, &cancelled_flag, || report(Event::Begins));
                 result.map_err(|error| error.with_tables(&tables.infos))
             });
             report(Event::Ended(outcome, Duration::from_nanos(clock.now())));
@@ -69,7 +69,7 @@ impl Tables {
     /// # Errors
     /// [`Kind::Data`] if the database could not be built; the inner error is a query that failed.
     pub(crate) async fn query(self: &Arc<Self>, sql: String, limits: QueryLimits) -> Outcome {
-        let most = limits.time.saturating_add(GRACE);
+        let limit = limits.time.saturating_add(GRACE);
         let late = Why::Time(limits.time);
         let (sender, mut events) = unbounded_channel();
         let report = move |event| drop(sender.send(event));
@@ -85,7 +85,7 @@ impl Tables {
             };
             match event {
                 Some(Event::Thread(_)) => {}
-                Some(Event::Begins) => end = tokio::time::Instant::now().checked_add(most),
+                Some(Event::Begins) => end = tokio::time::Instant::now().checked_add(limit),
                 Some(Event::Ended(outcome, _)) => return outcome,
                 None => return Err(stopped()),
             }
@@ -113,7 +113,7 @@ impl Tables {
         let mut end = Instant::now().checked_add(wait);
         loop {
             match events.recv_timeout(LOOK) {
-                Ok(Event::Thread(own)) => clock = Some(own),
+                Ok(Event::Thread(thread_clock)) => clock = Some(thread_clock),
                 Ok(Event::Begins) => {
                     (late, end) = (Why::Time(time), Instant::now().checked_add(time.saturating_add(GRACE)));
                 }

@@ -77,14 +77,14 @@ fn line(row: &[Cell], options: &TableOptions) -> String {
 }
 
 fn shown_cell(cell: &Cell, options: &TableOptions) -> String {
-    let (format, most) = (options.format, options.max_cell);
+    let (format, limit) = (options.format, options.max_cell);
     match (cell, format) {
         (Cell::Null, ResultFormat::Markdown) => "NULL".to_owned(),
         (Cell::Null, ResultFormat::Csv) => String::new(),
-        (Cell::Text(text), ResultFormat::Json) => Json::from(cut(text, most)).to_string(),
-        (Cell::Blob(_), ResultFormat::Json) => Json::from(blob(cell, most)).to_string(),
-        (Cell::Text(text), _) => plain(&cut(text, most), format),
-        (Cell::Blob(_), _) => blob(cell, most),
+        (Cell::Text(text), ResultFormat::Json) => Json::from(cut(text, limit)).to_string(),
+        (Cell::Blob(_), ResultFormat::Json) => Json::from(blob(cell, limit)).to_string(),
+        (Cell::Text(text), _) => plain(&cut(text, limit), format),
+        (Cell::Blob(_), _) => blob(cell, limit),
         (number, _) => json(number).to_string(),
     }
 }
@@ -110,18 +110,18 @@ impl QueryResult {
 }
 
 /// `x'00ff'`, at most `most` characters of it.
-fn blob(cell: &Cell, most: usize) -> String {
+fn blob(cell: &Cell, limit: usize) -> String {
     let Cell::Blob(bytes) = cell else { return String::new() };
-    let digits = bytes.iter().take(most / 2).fold(String::new(), |mut text, byte| {
+    let digits = bytes.iter().take(limit / 2).fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
         text
     });
-    if bytes.len() > most / 2 { format!("x'{digits}…'") } else { format!("x'{digits}'") }
+    if bytes.len() > limit / 2 { format!("x'{digits}…'") } else { format!("x'{digits}'") }
 }
 
 /// The first `most` characters, and a mark if there are more.
-fn cut(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
+fn cut(text: &str, limit: usize) -> String {
+    match text.char_indices().nth(limit) {
         None => text.to_owned(),
         Some((end, _)) => format!("{}… ({} more characters)", &text[..end], text[end..].chars().count()),
     }

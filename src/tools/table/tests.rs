@@ -168,7 +168,7 @@ fn functions_of_large_values_end_with_the_time_of_the_query() {
 #[test]
 fn functions_that_replace_those_of_sqlite_give_its_results() {
     let [tables, _] = films();
-    let own = rusqlite::Connection::open_in_memory().unwrap();
+    let plain = rusqlite::Connection::open_in_memory().unwrap();
     for expression in [
         "instr('añb', 'b')",
         "instr('abc', '')",
@@ -211,9 +211,9 @@ fn functions_that_replace_those_of_sqlite_give_its_results() {
         "'ab?' GLOB '?b[?]'",
     ] {
         let sql = format!("SELECT {expression}");
-        let wanted = own.query_row(&sql, [], |row| Ok(Cell::from(row.get_ref(0)?))).unwrap();
-        let found = query(&tables, &sql, &[], &limits()).unwrap().unwrap();
-        assert_eq!(found.rows, [[wanted]], "{expression}");
+        let wanted = plain.query_row(&sql, [], |row| Ok(Cell::from(row.get_ref(0)?))).unwrap();
+        let result = query(&tables, &sql, &[], &limits()).unwrap().unwrap();
+        assert_eq!(result.rows, [[wanted]], "{expression}");
     }
     assert_eq!(
         ask(&tables, "SELECT 'a' LIKE 'b' ESCAPE 'xy'").unwrap_err(),
@@ -279,8 +279,8 @@ fn a_caller_does_not_wait_for_a_query_longer_than_its_time() {
             assert!(waited.is_err());
         }
         let one = "SELECT max(year) FROM films".to_owned();
-        let found = runtime.block_on(tables.query(one.clone(), limits())).unwrap().unwrap();
-        assert_eq!(found.rows, [[Cell::Integer(2004)]]);
+        let result = runtime.block_on(tables.query(one.clone(), limits())).unwrap().unwrap();
+        assert_eq!(result.rows, [[Cell::Integer(2004)]]);
         let mut used = Duration::ZERO;
         let spend = |so_far| {
             used = so_far;
@@ -288,8 +288,8 @@ fn a_caller_does_not_wait_for_a_query_longer_than_its_time() {
         };
         let stopped = tables.query_blocking(endless.to_owned(), Vec::new(), long, Duration::MAX, spend);
         assert!(stopped.unwrap().unwrap_err().timed_out() && used >= Duration::from_millis(50));
-        let found = tables.query_blocking(one, Vec::new(), limits(), Duration::from_mins(1), |_| true);
-        assert_eq!(found.unwrap().unwrap().rows.len(), 1);
+        let result = tables.query_blocking(one, Vec::new(), limits(), Duration::from_mins(1), |_| true);
+        assert_eq!(result.unwrap().unwrap().rows.len(), 1);
     }
 }
 

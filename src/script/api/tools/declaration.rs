@@ -43,8 +43,9 @@ impl ToolArguments {
         let name = self.name.unwrap_or_else(|| name.to_owned());
         let description = self.description.unwrap_or_else(|| description.to_owned());
         let Self { max_result_tokens, rewards, hidden, .. } = self;
-        let place = place_of_recipe(lua);
-        let tool = Tool { name, description, parameters, max_result_tokens, rewards, limits, hidden, place, run };
+        let location = place_of_recipe(lua);
+        let tool =
+            Tool { name, description, parameters, max_result_tokens, rewards, limits, hidden, place: location, run };
         ToolHandle(Rc::new(tool))
     }
 }

@@ -35,11 +35,11 @@ arguments! {
 pub(super) fn read(
     lua: &Lua,
     function: &'static str,
-    given: &Value,
+    argument: &Value,
     loader: &RefCell<Loader>,
     disk_mb: u64,
 ) -> mlua::Result<Vec<ToolFile>> {
-    let table = match given {
+    let table = match argument {
         Value::Nil => return Ok(Vec::new()),
         Value::Table(table) => table,
         other => return Err(fail(lua, function, format!("`files` must be files by name, got {}", kind(other)))),
@@ -62,16 +62,16 @@ pub(super) fn read(
                 max_size,
                 keep: KeptParts::Bytes,
             };
-            let found = loader.borrow_mut().resource(&spec);
-            let found = found.map_err(|error| placed(lua, function, large(error)))?;
-            Ok::<_, mlua::Error>(FileSource::Content(found.content.clone()))
+            let opened = loader.borrow_mut().resource(&spec);
+            let opened = opened.map_err(|error| placed(lua, function, large(error)))?;
+            Ok::<_, mlua::Error>(FileSource::Content(opened.content.clone()))
         };
         let source = match &value {
-            Value::String(given) => path(given.to_string_lossy(), None)?,
+            Value::String(argument) => path(argument.to_string_lossy(), None)?,
             Value::Table(_) => {
-                let own = ToolFileArguments::read(lua, function, &value)?;
-                match (own.path, own.text, own.column) {
-                    (Some(given), None, None) => path(given, own.max_size.map(|size| size.0))?,
+                let arguments = ToolFileArguments::read(lua, function, &value)?;
+                match (arguments.path, arguments.text, arguments.column) {
+                    (Some(argument), None, None) => path(argument, arguments.max_size.map(|size| size.0))?,
                     (None, Some(text), None) => FileSource::Content(text.into()),
                     (None, None, Some(column)) => FileSource::Column(column),
                     _ => {
@@ -101,8 +101,8 @@ pub(super) fn read(
 }
 
 /// Files that a script passes with a call: texts by name.
-pub(crate) fn of_call(lua: &Lua, function: &'static str, given: &Value) -> mlua::Result<Vec<InputFile>> {
-    let table = match given {
+pub(crate) fn of_call(lua: &Lua, function: &'static str, argument: &Value) -> mlua::Result<Vec<InputFile>> {
+    let table = match argument {
         Value::Nil => return Ok(Vec::new()),
         Value::Table(table) => table,
         other => return Err(fail(lua, function, format!("`files` must be texts by name, got {}", kind(other)))),

@@ -98,7 +98,7 @@ pub(crate) struct ToolCall {
     pub(crate) tool: Rc<Tool>,
     /// As the policy wrote them, and as the script passed them.
     pub(crate) arguments: Json,
-    pub(crate) given: Value,
+    pub(crate) lua_arguments: Value,
     pub(crate) prelude: String,
     /// Files that the script passes to programs.
     pub(crate) files: Rc<Vec<InputFile>>,

@@ -51,23 +51,23 @@ pub(super) fn declare(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
 
 /// A JSON Schema, or the short form `{ city = { type = "string" }, days = "integer" }`, in which
 /// parameters without `optional = true` are required.
-fn parameters(given: Json) -> Result<Json> {
+fn parameters(declared: Json) -> Result<Json> {
     let wrong = |name: String, message: String| Err(Error::new(Kind::Script, message).about_setting(name));
-    let mut given = match given {
+    let mut declared = match declared {
         Json::Null => Map::new(),
-        Json::Object(given) => given,
+        Json::Object(declared) => declared,
         _ => return wrong("parameters".to_owned(), "`parameters` must be a table of named parameters".to_owned()),
     };
-    if given.get("type").and_then(Json::as_str) == Some("object") {
-        given.entry("properties").or_insert_with(|| json!({}));
+    if declared.get("type").and_then(Json::as_str) == Some("object") {
+        declared.entry("properties").or_insert_with(|| json!({}));
         // An empty Lua table may be a list or an object.
-        if given.get("required").is_some_and(|required| required.as_object().is_some_and(Map::is_empty)) {
-            given.remove("required");
+        if declared.get("required").is_some_and(|required| required.as_object().is_some_and(Map::is_empty)) {
+            declared.remove("required");
         }
-        return Ok(schema_in_order(&Json::Object(given)));
+        return Ok(schema_in_order(&Json::Object(declared)));
     }
     let (mut properties, mut required) = (Map::new(), Vec::new());
-    for (name, schema) in given {
+    for (name, schema) in declared {
         let mut schema = match schema {
             Json::String(kind) => Map::from_iter([("type".to_owned(), Json::String(kind))]),
             Json::Object(schema) => schema,
@@ -95,7 +95,7 @@ impl HostTool for LuaTool {
                 Some(_) => without_state(lua, name, &attempt.of.options)?,
                 None => attempt.of.options.clone(),
             };
-            let arguments = (attempt.of.given.clone(), options);
+            let arguments = (attempt.of.lua_arguments.clone(), options);
             let mut future = Suspended::<(Value, Value, Value, Value)>::inner(lua, &self.run, arguments);
             let called = |result: mlua::Result<_>| result.context(format!("{}, tool `{name}`", call::NAME));
             let result = match self.timeout {
@@ -123,10 +123,11 @@ impl HostTool for LuaTool {
 
 /// Options for a tool with a cache: its results must only depend on the arguments.
 fn without_state(lua: &Lua, name: &str, options: &Value) -> mlua::Result<Value> {
-    let own = lua.create_table()?;
+    let copied = lua.create_table()?;
     if let Value::Table(options) = options {
-        options
-            .for_each(|name: String, value: Value| if name == "state" { Ok(()) } else { own.raw_set(name, value) })?;
+        options.for_each(
+            |name: String, value: Value| if name == "state" { Ok(()) } else { copied.raw_set(name, value) },
+        )?;
     }
     let refused = format!("tool `{name}` has a cache and uses call.state: its results would depend on the trajectory");
     let meta = lua.create_table()?;
@@ -138,8 +139,8 @@ fn without_state(lua: &Lua, name: &str, options: &Value) -> mlua::Result<Value> 
         Ok(Value::Nil)
     };
     meta.raw_set("__index", lua.create_function(index)?)?;
-    own.set_metatable(Some(meta))?;
-    Ok(Value::Table(own))
+    copied.set_metatable(Some(meta))?;
+    Ok(Value::Table(copied))
 }
 
 /// Result of a tool written in Lua.

@@ -104,25 +104,25 @@ impl FromField for Allow {
 }
 
 pub(super) fn declare(lua: &Lua, value: &Value) -> mlua::Result<ServerHandle> {
-    let mut given = McpArguments::read(lua, NAME, value)?;
+    let mut arguments = McpArguments::read(lua, NAME, value)?;
     let fields = PlaceFields {
-        command: given.command.take(),
-        url: given.url.take(),
-        env: given.env.take(),
-        headers: given.headers.take(),
-        directory: given.directory.take(),
+        command: arguments.command.take(),
+        url: arguments.url.take(),
+        env: arguments.env.take(),
+        headers: arguments.headers.take(),
+        directory: arguments.directory.take(),
     };
     let endpoint = Rc::new(Place::read(lua, NAME, HTTP, fields, "{ \"npx\", \"-y\", \"PACKAGE\" }")?);
-    let McpArguments { name, prefix, allow, scope, timeout, progress, start_timeout, restarts, .. } = given;
+    let McpArguments { name, prefix, allow, scope, timeout, progress, start_timeout, restarts, .. } = arguments;
     let name = name.unwrap_or_else(|| endpoint.usual_name());
     let limits = Limits { timeout, progress, start_timeout, restarts: restarts.0 as u32 };
     Ok(ServerHandle(Rc::new(ToolServer {
         prefix: prefix.0,
         allow: allow.map(|allow| allow.0),
         scope: scope.0,
-        max_result_tokens: given.max_result_tokens,
-        rewards: given.rewards,
-        limits: given.limits.into(),
+        max_result_tokens: arguments.max_result_tokens,
+        rewards: arguments.rewards,
+        limits: arguments.limits.into(),
         definition: endpoint.definition(),
         place: place(lua),
         check: {
@@ -146,9 +146,9 @@ struct Limits {
 }
 
 /// The options of a server with the values of its secrets, for its start.
-fn open(name: &str, place: &Place, limits: Limits, grants: &Grants) -> Result<OpenServer> {
+fn open(name: &str, server_place: &Place, limits: Limits, grants: &Grants) -> Result<OpenServer> {
     let mut secrets = Secrets::default();
-    let endpoint = place.open(&named(name), grants, &mut secrets)?;
+    let endpoint = server_place.open(&named(name), grants, &mut secrets)?;
     let Limits { timeout, progress, start_timeout, restarts } = limits;
     let options = ServerOptions { name: name.to_owned(), endpoint, timeout, progress, start_timeout, restarts };
     Ok(OpenServer { options, mask: Box::new(move |text| secrets.mask(text)) })

@@ -43,11 +43,11 @@ arguments! {
 /// `r1.tools.python { timeout = 5, memory = "512MiB", session = false, … }`.
 pub(super) fn declare(lua: &Lua, value: &Value, loader: &RefCell<Loader>) -> mlua::Result<ToolHandle> {
     const NAME: &str = "r1.tools.python";
-    let given = PythonArguments::read_optional(lua, NAME, value)?;
-    let PythonArguments { session, files, timeout, memory, disk, tool, limits, mut options } = given;
+    let arguments = PythonArguments::read_optional(lua, NAME, value)?;
+    let PythonArguments { session, files, timeout, memory, disk, tool, limits, mut options } = arguments;
     let limits = CallLimits::from(limits);
-    for (setting, given) in [("cache", limits.cache.is_some()), ("retries", limits.retries > 0)] {
-        if session && given {
+    for (setting, arguments) in [("cache", limits.cache.is_some()), ("retries", limits.retries > 0)] {
+        if session && arguments {
             let why = format!("`{setting}` needs independent programs: with `session` they depend on earlier ones");
             return Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting(setting)));
         }
@@ -94,22 +94,22 @@ impl HostTool for PythonTool {
             let (call, of) = (attempt.call, attempt.of);
             let live = async {
                 let python: Arc<Python> = interpreters::python(&self.options)?;
-                let mut given = Vec::new();
+                let mut files = Vec::new();
                 let columns = call.env.as_ref().map_or(&Json::Null, |env| &env.columns);
                 for file in &self.files {
-                    given.push(file.read(&of.tool.name, columns)?);
+                    files.push(file.read(&of.tool.name, columns)?);
                 }
                 // Those of the call replace those of the tool.
-                given.retain(|file| of.files.iter().all(|own| own.name != file.name));
-                given.extend(of.files.iter().cloned());
+                files.retain(|file| of.files.iter().all(|extra| extra.name != file.name));
+                files.extend(of.files.iter().cloned());
                 if !of.files.is_empty() {
-                    files::check_together(&given)?;
+                    files::check_together(&files)?;
                 }
                 let code = attempt.text("code");
                 // A grader compares the whole output.
                 let output_bytes = if of.hidden { call.result } else { 0 };
                 let prelude = &of.prelude;
-                let program = PythonCall { code: &code, prelude, files: &given, session: None, output_bytes };
+                let program = PythonCall { code: &code, prelude, files: &files, session: None, output_bytes };
                 match call.session.as_ref().filter(|_| self.session) {
                     Some(session) => session.run(&python, program).await,
                     None => python.call(program).await,

@@ -87,8 +87,8 @@ impl ToolCall {
                 (CacheScope::Trajectory, None) => None,
             })
         };
-        let found: Option<CachedResult> = call.external_now("cache", request, look).map_err(raise)?;
-        Ok(found.map(|CachedResult { text, reward }| {
+        let result: Option<CachedResult> = call.external_now("cache", request, look).map_err(raise)?;
+        Ok(result.map(|CachedResult { text, reward }| {
             let output = Output { text, ok: true, ..Output::default() };
             CallResult { output, reward, retries: 0, cached: true }
         }))
@@ -119,11 +119,11 @@ impl ToolCall {
 
     /// Waits for the tool's concurrency limit. A tool that calls itself already holds a permit.
     async fn permit(&self, call: &Call, host: &Host) -> mlua::Result<Option<OwnedSemaphorePermit>> {
-        let most = self.tool.limits.concurrency;
-        if most == 0 || call.record.is_replay() || call.is_inside_tool(&self.tool.name) {
+        let limit = self.tool.limits.concurrency;
+        if limit == 0 || call.record.is_replay() || call.is_inside_tool(&self.tool.name) {
             return Ok(None);
         }
-        let permits = host.shared.borrow().permits(&self.tool.name, most);
+        let permits = host.shared.borrow().permits(&self.tool.name, limit);
         let permit = permits.acquire_owned().await;
         permit.map(Some).map_err(|error| raise(Error::new(Kind::Internal, format!("a tool's turn: {error}"))))
     }

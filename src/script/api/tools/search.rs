@@ -175,7 +175,7 @@ async fn attempt(search: &SearchTool, arguments: &Json, host: &Host) -> Result<S
     if query.trim().is_empty() {
         return Ok(SearchResult::failed("the query is empty", started));
     }
-    let found = match &search.source {
+    let result_of_source = match &search.source {
         SearchSource::Index(passages) => {
             let hits = searched(passages.clone(), vec![query.to_owned()], search.options.clone());
             match tokio::time::timeout(search.timeout, hits).await {
@@ -203,6 +203,6 @@ async fn attempt(search: &SearchTool, arguments: &Json, host: &Host) -> Result<S
             }
         }
     };
-    let (text, seconds) = (as_text(&found), started.elapsed().as_secs_f64());
+    let (text, seconds) = (as_text(&result_of_source), started.elapsed().as_secs_f64());
     Ok(SearchResult { text, ok: true, timed_out: false, retryable: false, seconds })
 }

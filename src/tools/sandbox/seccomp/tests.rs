@@ -37,11 +37,11 @@ const DENIED: u32 = libc::SECCOMP_RET_ERRNO | libc::EPERM as u32;
 
 #[test]
 fn every_system_call_has_its_listed_verdict() {
-    for (role, own) in [(Role::Server, SERVER), (Role::Child, &[][..]), (Role::Program, PROGRAM)] {
+    for (role, role_calls) in [(Role::Server, SERVER), (Role::Child, &[][..]), (Role::Program, PROGRAM)] {
         let program = filter(role);
         for number in (0..1000).chain([1 << 30, u32::MAX]) {
             let call = c_long::from(number);
-            let listed = ALWAYS.contains(&call) || own.contains(&call);
+            let listed = ALWAYS.contains(&call) || role_calls.contains(&call);
             // An argument that no condition accepts.
             let got = verdict(&program, THIS_ARCHITECTURE, number, [u64::MAX - (1 << 16); 6]);
             let expected = if call == libc::SYS_clone3 {
