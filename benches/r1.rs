@@ -14,11 +14,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use r1::adamw::{self, AdamW};
 use r1::config::Learner;
 use r1::engine::{Engine, EngineClient, EngineOptions, TokenBytes, channel};
 use r1::mdp::{Action, FinishReason, PendingReply, Policy, Request, Sampling, Scripted, StreamSeed, Trajectory};
 use r1::model::Model;
-use r1::rl::adamw::{self, AdamW};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Script, Split, Worker};
 use r1::text::Renderer;

@@ -9,10 +9,10 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
+use r1::adamw::{self, AdamW};
 use r1::config::{DeviceChoice, Learner};
 use r1::mdp::Sampling;
 use r1::model::{Model, Packed, peak_memory, resident_memory};
-use r1::rl::adamw::{self, AdamW};
 use r1::rl::pack::Row;
 use r1::train::{Objective, Update, UpdateBatch};
 use r1::{Error, Kind, Result, native};

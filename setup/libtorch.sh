@@ -4,7 +4,7 @@
 # The PyPI wheel is available on every machine with pip. It is built for CUDA, so the CUDA libraries
 # are removed and `libtorch.so`, which needs them, is replaced by an empty shared object that needs
 # only `libtorch_cpu.so`. A CUDA torch found at run time is loaded next to it
-# (src/native/cuda/mod.rs), so the same binary supports both.
+# (crates/model/src/native/cuda/mod.rs), so the same binary supports both.
 #
 #   setup/libtorch.sh          fetch if missing, print the directory
 #   LIBTORCH=/dir              use this libtorch (2.11), without a download

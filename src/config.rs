@@ -33,14 +33,14 @@ pub use kl::{Kl, KlKind, KlPlace};
 pub use learner::{
     CUSTOM, Choice, CriticSettings, Decay, Filter, Learner, MiniBatchBy, OnNan, RoutingReplay, WeightGroup,
 };
-pub use policy::{
-    DeviceChoice, Dtype, InitModel, LORA_TARGETS, LoraSettings, PolicySettings, Price, ServerApi, Switch,
-};
+pub use policy::{Dtype, InitModel, LORA_TARGETS, LoraSettings, PolicySettings, Price, ServerApi, Switch};
 pub use reference::{Lacking, NumberRange, check_ranges, lacking, settings, value_of};
-pub use refusal::unknown_hint;
+pub use refusal::{refused, unknown_hint};
 pub use server::{refuse_reply_prefix, refuse_server};
 pub use shaping::{Grouping, Method, OverlongPenalty, Shaping};
 pub use source::{Columns, DataFile, Generated, HubData, MixedDataset, PartOptions, Paths, SOURCE_KINDS, Source};
+
+pub use r1_base::DeviceChoice;
 
 pub use crate::algorithms::{Binary, Input, LossAgg, LossGraph, Node, Op, Operand, Over, Shape, Unary};
 use crate::mdp::Sampling;
@@ -106,33 +106,6 @@ impl Field for Box<Settings> {
 
     fn read(key: &str, json: &Json, _: Option<&Self>) -> Result<Self, Misfit> {
         Settings::read(key, json, None).map(Self::new)
-    }
-}
-
-/// `envs`: a section for each environment.
-impl Field for BTreeMap<String, EnvSettings> {
-    type Value = Self;
-
-    fn kind() -> String {
-        "table".to_owned()
-    }
-
-    fn lua() -> String {
-        "{[string]: Env}".to_owned()
-    }
-
-    fn read(key: &str, json: &Json, _: Option<&Self>) -> Result<Self, Misfit> {
-        let env = |(name, env): (&String, &Json)| Ok((name.clone(), EnvSettings::read(&join(key, name), env, None)?));
-        fields_of(key, json)?.iter().map(env).collect()
-    }
-
-    /// Added and removed environments take effect after a restart.
-    fn reloaded(_: Reload, old: &Self, new: &Self) -> Self {
-        let env = |(name, old): (&String, &EnvSettings)| {
-            let new = new.get(name).unwrap_or(old);
-            (name.clone(), <EnvSettings as Section>::reloaded(old, new))
-        };
-        old.iter().map(env).collect()
     }
 }
 

@@ -16,6 +16,7 @@
 //! - [`model`]: transformer architectures over libtorch, their weights and key-value caches
 //! - [`native`]: C++ over libtorch: operations that `tch` does not bind, and CPU kernels
 //! - [`encoders`]: the models of searches: text encoders and cross-encoders of BERT checkpoints
+//! - [`adamw`]: the optimiser
 //! - [`engine`]: continuous-batching generation, sampling, prefix reuse
 //! - [`remote`]: models behind servers: clients of OpenAI's and Anthropic's APIs, and the policy
 //! - [`rl`]: pure tensor maths: advantages, losses, masks, packing, schedules, the optimiser
@@ -39,37 +40,29 @@
 //! E hidden size, V vocabulary.
 
 pub mod algorithms;
-pub mod answers;
 pub mod cli;
-mod clock;
 pub mod config;
 mod data;
 pub mod encoders;
-pub mod engine;
-pub mod error;
 pub mod eval;
-mod glob;
 pub mod hub;
-mod json;
 pub mod load;
-pub mod mdp;
-pub mod model;
-pub mod native;
-pub mod net;
 #[cfg(test)]
 mod reference_data;
 pub mod remote;
 pub mod rl;
 pub mod rollout;
-pub mod schema;
 pub mod script;
-pub mod search;
 pub mod services;
 pub mod store;
 pub mod telemetry;
-pub mod text;
 pub mod tools;
 pub mod train;
-pub mod units;
 
-pub use error::{Error, Kind, Result};
+pub use r1_answers as answers;
+pub use r1_base::{Error, Kind, Result, error, mdp, schema, units};
+use r1_base::{clock, glob, json};
+pub use r1_model::{adamw, engine, model, native};
+pub use r1_net as net;
+pub use r1_search as search;
+pub use r1_text as text;

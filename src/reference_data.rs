@@ -22,7 +22,11 @@ pub(crate) fn optional_reference_data(name: &str) -> Option<PathBuf> {
 }
 
 fn root() -> PathBuf {
-    let default_directory = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data");
+    // Next to the repository, of which this package is the root or a folder.
+    let default_directory = || {
+        let above = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().map(|folder| folder.join("shared/data"));
+        above.into_iter().find(|folder| folder.is_dir()).unwrap_or_else(|| PathBuf::from("../shared/data"))
+    };
     std::env::var_os("R1_SHARED").map_or_else(default_directory, PathBuf::from)
 }
 

@@ -172,7 +172,7 @@ fn the_glossary_names_existing_settings_and_every_algorithm() {
 fn ignored_tests_have_a_just_recipe() {
     let recipes = read("Justfile") + read("tests/golden/models/exchange.py").as_str();
     let mut checked = 0;
-    for (path, text) in sources("src") {
+    for (path, text) in ["src", "crates"].into_iter().flat_map(sources) {
         if path.ends_with("reference_data.rs") {
             continue;
         }
@@ -202,7 +202,7 @@ fn the_crate_of_the_page_is_the_one_that_is_built() {
 /// The last column of the tables of docs/guide/bad-input.md names tests.
 #[test]
 fn the_page_of_bad_input_names_existing_tests() {
-    let code: String = ["src", "tests"].into_iter().flat_map(sources).map(|(_, text)| text).collect();
+    let code: String = ["src", "crates", "tests"].into_iter().flat_map(sources).map(|(_, text)| text).collect();
     let page = read("docs/guide/bad-input.md");
     let mut named = 0;
     for row in page.lines().filter(|line| line.starts_with("| ") && line.contains('`')) {

@@ -1,5 +1,7 @@
 //! The policy: the model, its type and device, or the server that has it.
 
+use r1_base::DeviceChoice;
+
 use crate::schema::{Time, choices, section};
 
 section! {
@@ -78,14 +80,6 @@ section! {
         input: f64 = 0.0, unit("per million tokens"), range("≥ 0");
         /// Response tokens, those of reasoning included.
         output: f64 = 0.0, unit("per million tokens"), range("≥ 0");
-    }
-}
-
-choices! {
-    pub enum DeviceChoice {
-        Auto = "auto",
-        Cpu = "cpu",
-        Cuda = "cuda",
     }
 }
 

@@ -3,26 +3,18 @@
 
 use super::counterparts::{self, similarity};
 use super::settings;
-use crate::error::{Error, Kind, nearest, suggest};
+use crate::error::{Error, suggest};
 use crate::schema::{Misfit, MisfitReason, Setting};
 
-impl From<Misfit> for Error {
-    fn from(misfit: Misfit) -> Self {
-        let error = Self::new(Kind::Script, misfit.to_string()).about_setting(&misfit.key);
-        match misfit.why {
-            MisfitReason::Unknown { name, names } => error.hint(unknown_hint(&misfit.key, &name, &names)),
-            MisfitReason::NotOneOf { got, names } => match counterparts::value_hint(&misfit.key, &got) {
-                Some(hint) => error.hint(hint),
-                None if nearest(&got, names.iter().copied()).is_empty() => error,
-                None => error.hint(suggest(&got, names)),
-            },
-            MisfitReason::Wanted { wanted, got } if got.is_string() && wanted.starts_with("a list") => {
-                error.hint("a list is written [1, 2] on the command line, and { 1, 2 } in a script")
-            }
-            MisfitReason::Refused { hint: "", .. } | MisfitReason::Wanted { .. } => error,
-            MisfitReason::Refused { hint, .. } => error.hint(hint),
-        }
-    }
+/// The error of an invalid value of a setting.
+pub fn refused(misfit: Misfit) -> Error {
+    let hint = match &misfit.why {
+        MisfitReason::Unnames { name, names } => Some(unnames_hint(&misfit.key, name, names)),
+        MisfitReason::NotOneOf { got, .. } => counterparts::value_hint(&misfit.key, got),
+        _ => None,
+    };
+    let error = Error::from(misfit);
+    Error { hint: hint.or(error.hint), ..error }
 }
 
 /// Minimum similarity of a name to the name that it is a misspelling of; 1 is equality.

@@ -318,23 +318,3 @@ impl<P: Into<PathBuf>> From<P> for Paths {
 
 /// Column name in the script -> column name in the file.
 pub type Columns = BTreeMap<String, String>;
-
-impl Field for Columns {
-    type Value = Self;
-    const WRITTEN: ValueSyntax = ValueSyntax::Text;
-    const OPEN: bool = true;
-
-    fn kind() -> String {
-        "table".to_owned()
-    }
-
-    fn lua() -> String {
-        "{[string]: string}".to_owned()
-    }
-
-    fn read(key: &str, json: &Json, _: Option<&Self>) -> Result<Self, Misfit> {
-        let column =
-            |(name, column): (&String, &Json)| Ok((name.clone(), String::read(&join(key, name), column, None)?));
-        fields_of(key, json)?.iter().map(column).collect()
-    }
-}

@@ -9,13 +9,35 @@ use serde_json::{Value as Json, json};
 use tch::Tensor;
 
 use super::{Checkpoints, CrossEncoder, EncoderSettings, load_encoder};
-use crate::error::Kind;
+use crate::error::{Kind, Result};
 use crate::model::{self, Pair, Pooling, write_tensors};
-use crate::search::tests::{build, options};
 use crate::search::{
-    BuildOptions, DenseOptions, Index, Mode, Passage, RerankOptions, Reranker, SearchOptions, Similarity, VectorType,
+    Analyzer, Bm25, BuildOptions, Builder, DenseOptions, DuplicateIds, Fields, Index, Mode, Passage, Report,
+    RerankOptions, Reranker, SearchOptions, Similarity, VectorType,
 };
 use crate::text::Tokenizer;
+
+fn options() -> BuildOptions {
+    BuildOptions {
+        analyzer: Analyzer::Standard,
+        bm25: Bm25::default(),
+        duplicate_ids: DuplicateIds::Refuse,
+        max_passage: 1 << 20,
+        commit_every: 1000,
+        corpus: json!({ "files": [] }),
+        dense: None,
+    }
+}
+
+/// Builds an index of rows.
+fn build(out: &Path, options: BuildOptions, rows: &[Json]) -> Result<Report> {
+    let mut builder = Builder::begin(out, options, false, false)?;
+    while let Some(row) = rows.get(builder.next_row() as usize) {
+        let passage = Fields::default().passage(builder.next_row(), row.as_object().unwrap().clone())?;
+        builder.add(&passage)?;
+    }
+    builder.finish()
+}
 
 /// The cases of tests/golden/models/make.py: shapes of a checkpoint, and pairs of texts.
 fn golden() -> Json {

@@ -32,5 +32,5 @@ pub use report::{Comparison, Figures, PolicyReport, PolicySamples, Report, Repor
 pub use samples::{final_answer, is_missing, score};
 pub use sequential::{Betting, Sequential, betting};
 pub use show::{markdown, missing_note, sequential_note, tables};
-pub use summary::{by_source, solved};
+pub use summary::{by_source, solved, summary};
 pub use training::at_k;

@@ -10,7 +10,7 @@
 //! 4. [`objective`]: a loss by name from [`losses`], with [`kl`] and [`correction`]; [`custom`]
 //!    computes those in Lua
 //! 5. [`aggregate`]: token losses into one number, with the denominators of the whole mini-batch
-//! 6. [`adamw`] with a [`schedule`], and [`ema`]: the update
+//! 6. [`adamw`](crate::adamw) with a [`schedule`], and [`ema`]: the update
 //!
 //! [`compare`] compares two rewards. [`plain`] computes the same over tables of numbers, for
 //! scripts. `train::rules::combinations` has the rules of valid combinations.
@@ -18,7 +18,6 @@
 //! Nothing here depends on a model, text or files. A *sampled* token is one that the policy
 //! generated; all other tokens of a row are context, and have no loss and no gradient.
 
-pub mod adamw;
 pub mod advantages;
 pub mod aggregate;
 pub mod compare;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::advantages::{mean_std, per_group};
 use super::kl::{KlKind, kl_value};
-use super::rows::{Batch, Path, StepRow, on_sampled};
+use super::rows::{Batch, Path, StepRow};
 pub use crate::config::{Grouping, Method, OverlongPenalty, Shaping};
 use crate::error::{Error, Kind, Result};
 
@@ -221,7 +221,7 @@ pub fn shape(rows: &[StepRow], shaping: &RewardShaping, include_failures: bool) 
 
 /// A step's rewards: one for each sampled token, or their sum if none was sampled.
 fn slots(rewards: &[f64], row: &StepRow) -> Vec<f64> {
-    if row.sampled() == 0 { vec![rewards.iter().sum()] } else { on_sampled(rewards, &row.mask) }
+    if row.sampled() == 0 { vec![rewards.iter().sum()] } else { row.on_sampled(rewards) }
 }
 
 /// The slot of a trajectory's last sampled token; the last slot of one without any.

@@ -13,8 +13,12 @@ pub(super) struct Source {
     pub(super) path: PathBuf,
     /// `["script", "runtime", "vm"]`; empty for `lib.rs` and `main.rs`.
     pub(super) module: Vec<String>,
+    /// Its package as a module: `["text"]` for crates/text; empty for r1, and for crates of several
+    /// modules.
+    package: Vec<String>,
     pub(super) text: String,
-    /// Paths that its code uses, absolute (`crate::…` without `crate`, or `name_of_a_crate::…`).
+    /// Paths that its code uses, absolute: `crate::text::Format` and `r1_text::Format` are
+    /// `["text", "Format"]`.
     pub(super) paths: BTreeSet<Vec<String>>,
     /// Paths of other crates.
     pub(super) foreign: BTreeSet<Vec<String>>,
@@ -39,19 +43,22 @@ impl Source {
     }
 }
 
-/// All files below `src` that a build without tests has.
+/// Packages below `crates` of several modules. The others are one module each.
+const SEVERAL_MODULES: [&str; 2] = ["base", "model"];
+
+/// The module that is a package below `crates`.
+fn package_module(name: &str) -> Vec<String> {
+    if SEVERAL_MODULES.contains(&name) { Vec::new() } else { vec![name.to_owned()] }
+}
+
+/// All files of r1 and of its crates that a build without tests has.
 pub(super) fn sources() -> Vec<Source> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let (mut sources, mut folders) = (Vec::new(), vec![root.clone()]);
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(&folder).expect("src is readable") {
-            let path = entry.expect("src is readable").path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                sources.push(read(&root, path));
-            }
-        }
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut sources = rust_files(&repository.join("src"), &[]);
+    for entry in std::fs::read_dir(repository.join("crates")).expect("crates is readable") {
+        let path = entry.expect("crates is readable").path();
+        let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+        sources.extend(rust_files(&path.join("src"), &package_module(&name)));
     }
     let for_tests: BTreeSet<Vec<String>> = sources
         .iter()
@@ -64,9 +71,25 @@ pub(super) fn sources() -> Vec<Source> {
     sources
 }
 
-fn read(root: &Path, path: PathBuf) -> Source {
+fn rust_files(root: &Path, package: &[String]) -> Vec<Source> {
+    let (mut files, mut folders) = (Vec::new(), vec![root.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).expect("src is readable") {
+            let path = entry.expect("src is readable").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                files.push(read(root, package, path));
+            }
+        }
+    }
+    files
+}
+
+fn read(root: &Path, package: &[String], path: PathBuf) -> Source {
     let relative = path.strip_prefix(root).expect("below src").with_extension("");
-    let mut module: Vec<String> = relative.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    let parts = relative.iter().map(|part| part.to_string_lossy().into_owned());
+    let mut module: Vec<String> = package.iter().cloned().chain(parts).collect();
     if ["mod", "lib", "main"].contains(&module.last().expect("a file").as_str()) {
         module.pop();
     }
@@ -75,6 +98,7 @@ fn read(root: &Path, path: PathBuf) -> Source {
     let tests = test_lines(&text);
     let mut source = Source {
         path,
+        package: package.to_vec(),
         text,
         tests,
         paths: BTreeSet::new(),
@@ -92,7 +116,8 @@ fn read(root: &Path, path: PathBuf) -> Source {
 fn test_lines(text: &str) -> Vec<std::ops::Range<usize>> {
     let lines: Vec<&str> = text.lines().collect();
     let indentation = |line: &str| line.len() - line.trim_start().len();
-    let starts = (0..lines.len()).filter(|&line| lines[line].trim().starts_with("#[cfg(test)]"));
+    let starts = (0..lines.len())
+        .filter(|&line| ["#[cfg(test)]", "#[cfg(any(test"].iter().any(|start| lines[line].trim().starts_with(start)));
     starts
         .map(|start| {
             let depth = indentation(lines[start]);
@@ -115,7 +140,7 @@ fn walk(source: &mut Source, module: &[String], tokens: TokenStream) {
             TokenTree::Punct(punct) if punct.as_char() == '#' => {
                 let attribute = tokens.get(at + 1).map(ToString::to_string).unwrap_or_default().replace(' ', "");
                 at += 2;
-                if attribute.starts_with("[cfg(test") || attribute.starts_with("[cfg(all(test") {
+                if ["[cfg(test", "[cfg(all(test", "[cfg(any(test"].iter().any(|start| attribute.starts_with(start)) {
                     at = skip_item(source, &tokens, at);
                 }
             }
@@ -222,8 +247,12 @@ fn leaves(tokens: &[TokenTree]) -> Vec<(Vec<String>, String)> {
 fn add(source: &mut Source, module: &[String], path: Vec<String>, exported: Option<String>) {
     let mut rest = &path[..];
     let mut base = match path[0].as_str() {
-        "crate" => Vec::new(),
+        "crate" => source.package.clone(),
         "self" | "super" => module.to_vec(),
+        other if other.starts_with("r1_") && path.len() > 1 => {
+            rest = &path[1..];
+            package_module(&other["r1_".len()..])
+        }
         _ => {
             source.foreign.insert(path);
             return;

@@ -7,8 +7,9 @@ use tch::{Kind, Tensor};
 
 use super::estimators::estimated;
 use super::padded::{Mask, Padded, assert_close, floats};
+use crate::adamw::{AdamW, AdamWOptions};
+use crate::adamw::{AdamW, AdamWOptions};
 use crate::config::LossAgg;
-use crate::rl::adamw::{AdamW, AdamWOptions};
 use crate::rl::advantages::{Deviation, Whiten, gae, group_normalized, whiten};
 use crate::rl::aggregate::{Denominators, aggregate};
 use crate::rl::kl::{KlKind, kl, kl_straight_through};

@@ -7,9 +7,9 @@ use serde::Deserialize;
 use tch::{Device, Kind, Tensor};
 
 use super::padded::assert_close;
+use crate::adamw::{AdamW, AdamWOptions};
 use crate::model::{Model, Packed};
 use crate::reference_data::reference_data;
-use crate::rl::adamw::{AdamW, AdamWOptions};
 use crate::rl::aggregate::{Denominators, aggregate};
 use crate::rl::pack::{MicroBatch, Row};
 

@@ -252,25 +252,28 @@ pub(crate) trait Stored {
     fn with<T>(&self, f: impl FnOnce(&Callable<'_>) -> Result<T>) -> Result<T>;
 }
 
-impl<F: Stored> OwnFormat for F {
+/// A stored format as one of a renderer.
+pub(crate) struct FormatOfRecipe<F>(pub(crate) F);
+
+impl<F: Stored + Send + Sync> OwnFormat for FormatOfRecipe<F> {
     fn options(&self) -> &OwnOptions {
-        Stored::options(self)
+        self.0.options()
     }
 
     fn parse(&self, text: &str, tools: &[Json]) -> Result<Vec<Parsed>> {
-        self.with(|format| format.parse(text, tools))
+        self.0.with(|format| format.parse(text, tools))
     }
 
     fn write(&self, calls: &[ToolCall]) -> Result<String> {
-        self.with(|format| format.write(calls))
+        self.0.with(|format| format.write(calls))
     }
 
     fn results(&self, results: &[Message]) -> Result<Option<String>> {
-        self.with(|format| format.results(results))
+        self.0.with(|format| format.results(results))
     }
 
     fn describe(&self, tools: &[Json]) -> Result<Option<String>> {
-        self.with(|format| format.describe(tools))
+        self.0.with(|format| format.describe(tools))
     }
 }
 

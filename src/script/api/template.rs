@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json};
 use super::apart::{self, timed};
 use super::args::{check_text, fail, fail_with, in_time, raise, text, time_left};
 use super::arguments::{Arguments, arguments};
-use super::format::{FormatArgument, LocalFormat};
+use super::format::{FormatArgument, FormatOfRecipe, LocalFormat};
 use super::text_files::{TEMPLATE, is_source};
 use crate::error::{Error, Kind, Result};
 use crate::json;
@@ -77,7 +77,7 @@ pub(super) fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<T
             (Some(choice.map_err(|error| fail_with(lua, NAME, error.about_setting("format")))?), None)
         }
         Some(FormatArgument::Own(recipe_format)) => {
-            (Some(FormatChoice::Is(Format::of_recipe(LocalFormat::new(lua, &recipe_format)))), Some(recipe_format))
+            (Some(FormatChoice::Is(Format::of_recipe(FormatOfRecipe(LocalFormat::new(lua, &recipe_format))))), Some(recipe_format))
         }
     };
     let path = Path::new(from);

@@ -49,7 +49,7 @@ fn constructor(
         }
         let written = Json::Object(fields);
         let settings = config::Trainer::read("trainer", &written, None);
-        let settings = settings.map_err(|error| fail_with(lua, function, error))?;
+        let settings = settings.map_err(|error| fail_with(lua, function, config::refused(error)))?;
         Ok(Trainer { written, settings, own })
     };
     r1.raw_set(name, lua.create_function(make)?)

@@ -15,7 +15,7 @@ use super::load;
 use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
 use crate::script::api;
-use crate::script::api::format::{Callable, Stored};
+use crate::script::api::format::{Callable, FormatOfRecipe, Stored};
 use crate::script::runtime::definitions::RecipeFormat;
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::log::LogLine;
@@ -49,7 +49,7 @@ impl Formats {
         let source = Arc::new(source());
         let format = |(index, format): (usize, &Rc<RecipeFormat>)| {
             let options = OwnOptions { version: source.hash.clone(), ..format.options.clone() };
-            Format::of_recipe(ThreadedFormat { options, index, source: Arc::clone(&source) })
+            Format::of_recipe(FormatOfRecipe(ThreadedFormat { options, index, source: Arc::clone(&source) }))
         };
         Self(made.iter().enumerate().map(format).collect())
     }

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value as Json};
 
-use crate::config::{PartOptions, SOURCE_KINDS, Settings, Source};
+use crate::config::{PartOptions, SOURCE_KINDS, Settings, Source, refused};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::hub::ModelId;
 use crate::schema::{Field, Section, join};
@@ -13,7 +13,7 @@ use crate::schema::{Field, Section, join};
 /// # Errors
 /// `Kind::Script` names the field.
 pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
-    let source = Source::read(at, json, None)?;
+    let source = Source::read(at, json, None).map_err(refused)?;
     check_hub_names(&source)?;
     Ok(source)
 }

@@ -8,7 +8,7 @@ pub(crate) mod reload;
 use serde_json::{Map, Value as Json};
 
 pub(crate) use self::data::dataset;
-use crate::config::{Settings, Trainer, settings, unknown_hint};
+use crate::config::{Settings, Trainer, refused, settings, unknown_hint};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::schema::{Field, Section, Setting, ValueSyntax, fields_of, join};
 use crate::script::runtime::grants::DeclaredNeed;
@@ -20,7 +20,7 @@ pub(crate) fn section<S: Section>(at: &str, json: &Json) -> Result<S> {
 
 /// [`section`] with defaults of its own.
 pub(crate) fn section_over<S: Section>(at: &str, json: &Json, defaults: &S) -> Result<S> {
-    Ok(crate::schema::read(at, json, defaults)?)
+    crate::schema::read(at, json, defaults).map_err(refused)
 }
 
 /// All settings from a recipe's data.
@@ -30,12 +30,12 @@ pub(crate) fn read(json: &Json) -> Result<Settings> {
 
 /// [`read`] with the trainer as its constructor has read it.
 pub(crate) fn read_with(json: &Json, trainer: Option<Trainer>) -> Result<Settings> {
-    let mut plain = fields_of("", json)?.clone();
+    let mut plain = fields_of("", json).map_err(refused)?.clone();
     plain.remove(cold_start::FIELD);
     if trainer.is_some() {
         plain.remove("trainer");
     }
-    let mut settings = Settings::read("", &Json::Object(plain), None)?;
+    let mut settings = Settings::read("", &Json::Object(plain), None).map_err(refused)?;
     if let Some(trainer) = trainer {
         settings.trainer = trainer;
     }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use crate::config::Settings;
 use crate::error::Result;
+use crate::eval;
 use crate::mdp::{Evaluation, Sampling, Split, StreamSeed, Trajectory};
 use crate::rollout::Spec;
 use crate::telemetry::Reporter;
@@ -75,7 +76,7 @@ pub(crate) fn evaluate(
     let started = Instant::now();
     let (trajectories, _) = session.rollout(specs, reporter, &format!("evaluating {label}"))?;
     session.check_accuracy(reporter, &trajectories);
-    let mut evaluation = Evaluation::of(&trajectories, &accuracy);
+    let mut evaluation = eval::summary(&trajectories, &accuracy);
     evaluation.seconds = started.elapsed().as_secs_f64();
     Ok(Some((evaluation, trajectories)))
 }

@@ -1,11 +1,11 @@
 //! One step of supervised training: forward, loss, backward, one AdamW step.
 
 use super::score::{logprobs_at_once, packed};
+use crate::adamw::AdamW;
 use crate::config::Sft;
 use crate::error::{Error, Kind, Result};
 use crate::model::Model;
 use crate::native;
-use crate::rl::adamw::AdamW;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 
 /// The result of a supervised step.

@@ -5,12 +5,12 @@ use tch::{Kind as Dtype, Tensor, no_grad_guard};
 use super::privileged::{Prefixes, shown};
 use super::update::finite;
 use super::update_batch::{UpdateBatch, set_column, trajectories_of};
+use crate::adamw::AdamW;
 use crate::config::{CriticSettings, Learner, OnNan};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Limit, Trajectory};
 use crate::model::{Critic, Model, OnHost, Packed, Pass, upload};
 use crate::native;
-use crate::rl::adamw::AdamW;
 use crate::rl::losses::value_loss;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 

@@ -3,11 +3,11 @@
 
 use tch::Tensor;
 
+use crate::adamw::{self, AdamW};
 use crate::config::Learner;
 use crate::error::{Error, Kind, Result};
 use crate::glob::matches;
 use crate::model::Model;
-use crate::rl::adamw::{self, AdamW};
 
 /// The trained weights.
 pub(crate) fn trained(model: &Model) -> Vec<(String, Tensor)> {

@@ -11,11 +11,11 @@ use std::rc::Rc;
 use std::time::Instant;
 
 use super::run_state::{RunState, no_training_data};
+use crate::adamw::{self, AdamW};
 use crate::config::{Decay, Sft, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::load::{adapter, model_dir};
 use crate::model::{Model, available_memory};
-use crate::rl::adamw::{self, AdamW};
 use crate::rl::pack::Row;
 use crate::rl::schedule::Schedule;
 use crate::script::{Split, Worker};

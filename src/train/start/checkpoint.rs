@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::files::ModelFiles;
+use crate::adamw::AdamW;
 use crate::error::{Error, Result};
 use crate::model::{Model, write_tensors};
-use crate::rl::adamw::AdamW;
 use crate::rl::ema::Ema;
 use crate::store::{RunDir, State, trainer_state};
 use crate::train::learn::tensors::{read_tensors, require_finite};

@@ -3,7 +3,7 @@
     exchange.sh        (as `just parity-checkpoints` does; it installs transformers and PEFT)
 
 Every family, with tied and with an own head, in f32, bf16 and f16, as one file and as shards with an index: transformers
-saves it, r1 reads it and saves it again (src/model/tests/exchange.rs), transformers reads that. Names, types and every
+saves it, r1 reads it and saves it again (crates/model/src/model/tests/exchange.rs), transformers reads that. Names, types and every
 bit of every tensor must be the same, and the logits of both in f32 within 1e-4. Adapters of PEFT go the same way.
 """
 

@@ -1,4 +1,4 @@
-"""Golden BM25 scores from bm25s (method "lucene", float64), for src/search/tests/ranking.rs.
+"""Golden BM25 scores from bm25s (method "lucene", float64), for crates/search/src/tests/ranking.rs.
 
     pip install bm25s==0.3.16 PyStemmer==3.1.0 numpy
     python make.py

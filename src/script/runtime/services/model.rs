@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
 use super::request::calls;
-use crate::config::PolicySettings;
+use crate::config::{self, PolicySettings};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{FinishReason, Message, Sampling, Seed, conversation};
 use crate::schema::{self, section};
@@ -99,7 +99,7 @@ impl SamplingFields {
     /// # Errors
     /// Unknown fields and values of another type.
     pub fn over(self, defaults: &Sampling) -> Result<Sampling> {
-        Ok(schema::read("sampling", &Json::Object(self.0), defaults)?)
+        schema::read("sampling", &Json::Object(self.0), defaults).map_err(config::refused)
     }
 }
 

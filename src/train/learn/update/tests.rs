@@ -3,10 +3,10 @@
 use tch::Device;
 
 use super::*;
+use crate::adamw;
 use crate::config::InitModel;
 use crate::mdp::Sampling;
 use crate::model::Config;
-use crate::rl::adamw;
 
 pub(crate) fn model(kind: Dtype) -> Model {
     let sizes = InitModel {

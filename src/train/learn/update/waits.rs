@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use super::tests::{batch, learner, model, row};
 use super::*;
+use crate::adamw;
 use crate::config::{Binary, Input, LossGraph, Op, Operand, Unary};
 use crate::mdp::Sampling;
 use crate::model::{Critic, LoraConfig};
 use crate::native::meta;
-use crate::rl::adamw;
 use crate::rl::objective::Objective as Formula;
 use crate::train::learn::value::{queue_critic, share, update_critic};
 
@@ -221,10 +221,10 @@ fn the_code_of_a_micro_batch_reads_no_numbers() {
         (include_str!("../../../rl/losses/ppo.rs"), 0),
         (include_str!("../../../rl/losses/value.rs"), 0),
         (include_str!("../../../rl/pack.rs"), 1),
-        (include_str!("../../../model/pass.rs"), 0),
-        (include_str!("../../../model/decoder.rs"), 0),
-        (include_str!("../../../model/shared_prefix.rs"), 0),
-        (include_str!("../../../model/batch.rs"), 1),
+        (include_str!("../../../../crates/model/src/model/pass.rs"), 0),
+        (include_str!("../../../../crates/model/src/model/decoder.rs"), 0),
+        (include_str!("../../../../crates/model/src/model/shared_prefix.rs"), 0),
+        (include_str!("../../../../crates/model/src/model/batch.rs"), 1),
     ];
     for (source, allowed) in sources {
         let code = source.split("#[cfg(test)]").next().unwrap();

@@ -1,0 +1,294 @@
+//! Steps and trajectories, as stored, trained on and replayed.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{ErrorRecord, ExternalCall, FinishReason, Message, Routing, ServerReply, Split, Support};
+use crate::schema::names;
+
+names! {
+    /// The end of a trajectory. All but the first two are failures: recorded, counted, and by
+    /// default excluded from the advantage statistics.
+    #[derive(Hash, PartialOrd, Ord)]
+    pub enum Status {
+        /// The environment ended the task.
+        Terminated = "terminated",
+        /// A limit ended the task before the environment did; see [`Trajectory::truncated_by`].
+        Truncated = "truncated",
+        /// The script raised an error or returned an invalid value.
+        EnvError = "env_error",
+        /// A tool or another wait timed out.
+        ToolTimeout = "tool_timeout",
+        /// The script reached its CPU or memory limit.
+        ScriptLimit = "script_limit",
+        /// The prompt left no room for a reply before the first token was sampled, or with
+        /// `env.on_overflow = "fail"`.
+        ContextOverflow = "context_overflow",
+        /// The server of the policy gave no reply.
+        PolicyError = "policy_error",
+        /// Stopped by the user.
+        Aborted = "aborted",
+    }
+}
+
+impl Status {
+    /// Whether the trajectory is a failure, which does not count for the policy.
+    pub fn is_failure(self) -> bool {
+        !matches!(self, Self::Terminated | Self::Truncated)
+    }
+}
+
+names! {
+    /// Whether a tool call ran, and if not why.
+    #[derive(Default, Hash)]
+    pub enum CallKind {
+        /// It ran; see [`ToolRecord::ok`].
+        #[default]
+        Ran = "ran",
+        /// The arguments did not match the tool's schema.
+        BadArguments = "bad_arguments",
+        /// It exceeded `env.max_calls`.
+        Excess = "excess",
+        /// The recipe has no tool with this name.
+        Unknown = "unknown",
+        /// It could not be parsed.
+        Malformed = "malformed",
+    }
+}
+
+impl CallKind {
+    /// Whether the call was parsed and named a tool of the recipe.
+    pub fn is_known(self) -> bool {
+        matches!(self, Self::Ran | Self::BadArguments | Self::Excess)
+    }
+
+    /// For `skip_serializing_if`, which passes a reference.
+    #[expect(clippy::trivially_copy_pass_by_ref)]
+    pub fn has_run(&self) -> bool {
+        *self == Self::Ran
+    }
+}
+
+names! {
+    /// The limit that truncated a trajectory.
+    #[derive(Hash, PartialOrd, Ord)]
+    pub enum Limit {
+        /// The limit `env.max_steps`.
+        MaxSteps = "max_steps",
+        /// The limit `env.max_tokens` on sampled tokens.
+        MaxTokens = "max_tokens",
+        /// The next prompt left no room for a reply (`env.on_overflow = "end"`).
+        ContextOverflow = "context_overflow",
+        /// The last reply reached its maximum length, and `step` returned `truncated = true`.
+        Length = "length",
+        /// The last reply reached its time limit, and `step` returned `truncated = true`.
+        Deadline = "deadline",
+        /// `step` returned `truncated = true` after a complete reply: a limit of the environment.
+        Env = "env",
+    }
+}
+
+impl Limit {
+    /// The limit for `truncated = true` after a reply that ended for this reason.
+    pub fn of_reply(reason: FinishReason) -> Self {
+        match reason {
+            FinishReason::Length => Self::Length,
+            FinishReason::Deadline => Self::Deadline,
+            FinishReason::Stop | FinishReason::StopString => Self::Env,
+        }
+    }
+}
+
+/// One tool call and its result, as executed by the environment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ToolRecord {
+    pub name: String,
+    pub arguments: Value,
+    #[serde(default, skip_serializing_if = "CallKind::has_run")]
+    pub kind: CallKind,
+    /// The output for the policy.
+    pub output: String,
+    /// False for an unknown tool, bad arguments, a failed program or a timeout.
+    pub ok: bool,
+    /// Process reward of the call.
+    pub reward: f64,
+    pub seconds: f64,
+    /// Attempts after the first one.
+    #[serde(default, skip_serializing_if = "none")]
+    pub retries: u32,
+    /// The result came from the tool's cache.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cached: bool,
+    /// The script called it for itself, such as a grader in `step`: no call of the policy.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hidden: bool,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // the signature that serde requires
+fn none(count: &u32) -> bool {
+    *count == 0
+}
+
+/// One transition.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Step {
+    /// The exact prompt ids.
+    pub prompt_ids: Vec<u32>,
+    /// The exact sampled ids, including the end-of-turn token.
+    pub response_ids: Vec<u32>,
+    /// Log-probability of each response id under the behaviour policy.
+    pub logprobs: Vec<f32>,
+    /// The tokens they were sampled from, if sampling dropped others.
+    #[serde(default, skip_serializing_if = "Support::is_whole")]
+    pub support: Support,
+    /// The reply as text (for display; never tokenized again).
+    pub text: String,
+    pub finish_reason: FinishReason,
+    /// Environment step reward plus process rewards; the last step includes the outcome reward.
+    pub reward: f64,
+    pub terminated: bool,
+    pub truncated: bool,
+    pub tools: Vec<ToolRecord>,
+    /// Prompt tokens that were computed, not read from the cache.
+    pub prefilled: u32,
+    /// True if this prompt does not extend the last step's prompt and reply: it starts a new
+    /// training row.
+    pub new_row: bool,
+    /// The experts of the tokens of prompt and reply, from the first token on that the previous
+    /// step did not record. Empty unless routing is recorded (`trainer.routing_replay`).
+    #[serde(default, skip_serializing_if = "Routing::is_empty")]
+    pub routing: Routing,
+    /// The state for the critic alone, from the recipe's function `privileged`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub privileged: Option<String>,
+    /// The same for the state after this step, which has `next_prompt_ids`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_privileged: Option<String>,
+    /// The prompt of the next state, if a limit truncated the trajectory here and a critic needs
+    /// its bootstrap value (`Spec::next_prompt` of rollouts). Otherwise empty.
+    pub next_prompt_ids: Vec<u32>,
+    /// The reply of a server as the policy. `prompt_ids`, `response_ids` and `logprobs` are then
+    /// empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<Box<ServerReply>>,
+}
+
+impl Step {
+    /// The policy's calls: all but those that the script made for itself.
+    pub fn policy_calls(&self) -> impl Iterator<Item = &ToolRecord> {
+        self.tools.iter().filter(|tool| !tool.hidden)
+    }
+
+    /// Number of sampled tokens; for a server, as it counts them.
+    pub fn response_tokens(&self) -> usize {
+        match &self.server {
+            Some(reply) => reply.usage.response_tokens as usize,
+            None => self.response_ids.len(),
+        }
+    }
+
+    /// Number of prompt tokens, likewise.
+    pub fn prompt_tokens(&self) -> usize {
+        match &self.server {
+            Some(reply) => reply.usage.prompt_tokens as usize,
+            None => self.prompt_ids.len(),
+        }
+    }
+}
+
+/// The branch point of a trajectory: its first steps are copies of its parent's.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Fork {
+    /// The parent's id.
+    pub parent: String,
+    /// Number of shared steps; its own steps continue from the state after them.
+    pub step: u32,
+}
+
+/// The steps of one sample of a task.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Trajectory {
+    /// Unique within the run: `step-group-sample`; in an evaluation it begins with `eval-`.
+    pub id: String,
+    /// The dataset split of its task.
+    #[serde(default)]
+    pub split: Split,
+    /// Index of the dataset row.
+    pub task_index: u64,
+    pub task: Value,
+    /// Trajectories of the same task in the same training step have the same number.
+    pub group: u64,
+    pub sample: u32,
+    /// The branch point, unless it started at `reset`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork: Option<Fork>,
+    pub seed: u64,
+    /// SHA-256 of the script and its required modules.
+    pub script_hash: String,
+    pub status: Status,
+    /// The limit that truncated it; `None` for other statuses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub truncated_by: Option<Limit>,
+    /// Failed attempts before this one (`rollout.retries`). The number selects the random stream of
+    /// the attempt.
+    #[serde(default)]
+    pub retries: u32,
+    /// Wall time of the attempt, from `reset` to the reward; 0 where it was not measured.
+    #[serde(default)]
+    pub seconds: f64,
+    /// The reason of the failure.
+    pub error: Option<ErrorRecord>,
+    pub steps: Vec<Step>,
+    /// Outcome reward; already included in the last step's reward.
+    pub outcome_reward: f64,
+    /// Named components of the reward, for logs.
+    pub reward_parts: BTreeMap<String, f64>,
+    /// The final conversation, for display.
+    pub messages: Vec<Message>,
+    /// External calls of the script and their results, in order.
+    pub record: Vec<ExternalCall>,
+}
+
+impl Trajectory {
+    /// Sum of step rewards.
+    pub fn total_reward(&self) -> f64 {
+        // Not `sum()`, which is -0.0 for an empty list.
+        self.steps.iter().fold(0.0, |sum, step| sum + step.reward)
+    }
+
+    /// The reason of the failure, as text: message, place, line, hint, frames.
+    pub fn error_text(&self) -> Option<String> {
+        self.error.as_ref().map(ToString::to_string)
+    }
+
+    /// Number of first steps shared with its parent.
+    pub fn shared_steps(&self) -> usize {
+        self.fork.as_ref().map_or(0, |fork| self.steps.len().min(fork.step as usize))
+    }
+
+    /// The steps that were sampled for it, not for its parent.
+    pub fn own_steps(&self) -> &[Step] {
+        &self.steps[self.shared_steps()..]
+    }
+
+    /// Calls that were parsed and named a tool of the recipe.
+    pub fn tool_calls(&self) -> usize {
+        self.steps.iter().flat_map(Step::policy_calls).filter(|tool| tool.kind.is_known()).count()
+    }
+
+    /// Calls that could not be parsed, or named no tool of the recipe.
+    pub fn malformed_calls(&self) -> usize {
+        self.steps.iter().flat_map(Step::policy_calls).filter(|tool| !tool.kind.is_known()).count()
+    }
+
+    /// Calls that the script made for itself.
+    pub fn hidden_calls(&self) -> usize {
+        self.steps.iter().flat_map(|step| &step.tools).filter(|tool| tool.hidden).count()
+    }
+
+    pub fn response_tokens(&self) -> usize {
+        self.steps.iter().map(Step::response_tokens).sum()
+    }
+}

@@ -1,0 +1,320 @@
+//! AdamW (arXiv:1711.05101) over named tensors, in place, with global-norm clipping.
+//!
+//! Moments are f32 (f64 for f64 weights); weights in bf16 or f16 have an f32 master copy, so that
+//! updates smaller than their last bit accumulate. The arithmetic is libtorch's own, fused. The
+//! same gradients give the same bits.
+
+use std::collections::HashMap;
+
+use tch::{Kind as Dtype, Tensor, no_grad_guard};
+
+use crate::native;
+use r1_base::error::{Error, Kind, Result};
+
+/// Maximum bytes of gradients in the type of the moments at a time.
+const COPIED: usize = 256 << 20;
+
+/// Constants of a run; the learning rate comes with every step.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AdamWOptions {
+    /// Decay rates of the first and second moment.
+    pub betas: (f64, f64),
+    pub eps: f64,
+    /// Weights shrink by `lr * weight_decay` per step.
+    pub weight_decay: f64,
+    /// Excludes gains and biases (tensors of fewer than two dimensions) from weight decay.
+    pub decay_matrices_only: bool,
+}
+
+impl Default for AdamWOptions {
+    fn default() -> Self {
+        Self { betas: (0.9, 0.999), eps: 1e-8, weight_decay: 0.0, decay_matrices_only: true }
+    }
+}
+
+/// Settings of some tensors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Group {
+    /// In place of [`AdamWOptions::weight_decay`], also for gains and biases.
+    pub weight_decay: Option<f64>,
+    /// The learning rate is multiplied by this; 0 freezes.
+    pub rate: f64,
+}
+
+/// Name of the update count in a saved state.
+const STEP: &str = "step";
+
+/// The optimiser. Tensors are shared with the model, which reads the updated values.
+#[derive(Debug)]
+pub struct AdamW {
+    options: AdamWOptions,
+    slots: Vec<ParameterSlot>,
+    /// Updates so far.
+    step: i64,
+}
+
+#[derive(Debug)]
+struct ParameterSlot {
+    name: String,
+    /// The tensor that the model uses; `backward` adds its gradient.
+    weight: Tensor,
+    weight_decay: f64,
+    rate: f64,
+    /// For weights of less precision than the moments.
+    master: Option<Tensor>,
+    /// The gradients of earlier micro-batches of such weights, in the type of the moments.
+    sum: Option<Tensor>,
+    exp_avg: Tensor,
+    exp_avg_sq: Tensor,
+}
+
+impl AdamW {
+    /// Tracks every tensor that requires a gradient; frozen ones are left out.
+    pub fn new(parameters: Vec<(String, Tensor)>, options: AdamWOptions) -> Result<Self> {
+        Self::with_groups(parameters, options, |_| None)
+    }
+
+    /// [`AdamW::new`] with the settings that `group_of` returns for the names of some tensors.
+    pub fn with_groups(
+        parameters: Vec<(String, Tensor)>,
+        options: AdamWOptions,
+        group_of: impl Fn(&str) -> Option<Group>,
+    ) -> Result<Self> {
+        let _guard = no_grad_guard();
+        let mut slots = Vec::new();
+        for (name, weight) in parameters.into_iter().filter(|(_, weight)| weight.requires_grad()) {
+            let dtype = if weight.kind() == Dtype::Double { Dtype::Double } else { Dtype::Float };
+            let master = if weight.kind() == dtype { None } else { Some(weight.f_detach()?.f_to_kind(dtype)?) };
+            let zeros = || Tensor::f_zeros(weight.size(), (dtype, weight.device()));
+            let (exp_avg, exp_avg_sq) = (zeros()?, zeros()?);
+            let group = group_of(&name);
+            let default_decay =
+                if options.decay_matrices_only && weight.dim() < 2 { 0.0 } else { options.weight_decay };
+            let weight_decay = group.and_then(|group| group.weight_decay).unwrap_or(default_decay);
+            let rate = group.map_or(1.0, |group| group.rate);
+            slots.push(ParameterSlot { name, weight, weight_decay, rate, master, sum: None, exp_avg, exp_avg_sq });
+        }
+        Ok(Self { options, slots, step: 0 })
+    }
+
+    /// Drops all gradients and frees their memory.
+    pub fn zero_grad(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.sum = None);
+        // Does not fail for trainable tensors; a tensor that kept its gradient must have it zeroed.
+        if native::forget_gradients(self.slots.iter().map(|slot| &slot.weight)).is_err() {
+            self.slots.iter_mut().for_each(|slot| slot.weight.zero_grad());
+        }
+    }
+
+    /// Adds the gradients of weights in bf16 and f16 to sums in f32. Call it after each of several
+    /// micro-batches: `backward` adds to a gradient in the type of the weight, and in bf16 the sum
+    /// of 32 micro-batches is off by 6e-3 of its norm.
+    pub fn accumulate(&mut self) -> Result<()> {
+        let _guard = no_grad_guard();
+        for slot in self.slots.iter_mut().filter(|slot| slot.master.is_some()) {
+            let gradient = slot.weight.grad();
+            if !gradient.defined() {
+                continue;
+            }
+            match &mut slot.sum {
+                Some(sum) => {
+                    let _ = sum.f_add_(&gradient)?;
+                }
+                None => slot.sum = Some(gradient.f_to_kind(slot.exp_avg.kind())?),
+            }
+            native::forget_gradients(std::iter::once(&slot.weight))?;
+        }
+        Ok(())
+    }
+
+    /// One update from the accumulated gradients, which are first scaled down together to a norm of
+    /// `max_norm` at most (0 is off). Returns the norm before that. The gradients afterwards are
+    /// undefined: drop them.
+    ///
+    /// A tensor without a gradient is updated as if its gradient were 0 (weight decay and momentum
+    /// apply), because an update must not depend on whether it had a gradient before the last
+    /// resume.
+    ///
+    /// # Errors
+    /// [`Kind::Numeric`] names the first tensor whose gradient contains NaN or infinity. Nothing
+    /// has changed then: drop the gradients and continue, or stop.
+    pub fn step(&mut self, lr: f64, max_norm: f64) -> Result<f64> {
+        let _guard = no_grad_guard();
+        let norm = self.grad_norm()?;
+        // As in torch.nn.utils.clip_grad_norm_.
+        let scale = if max_norm > 0.0 { (max_norm / (norm + 1e-6)).min(1.0) } else { 1.0 };
+        self.step += 1;
+        // Tensors with the same settings are updated together, in groups that limit the copies of
+        // their gradients.
+        let mut rest = self.slots.as_slice();
+        while let Some(first) = rest.first() {
+            let alike = |slot: &ParameterSlot| slot.settings() == first.settings();
+            let mut bytes = 0;
+            let fits = |slot: &&ParameterSlot| {
+                bytes += slot.copied();
+                alike(slot) && bytes <= COPIED
+            };
+            let (together, after) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+            rest = after;
+            self.update(together, lr, scale)?;
+        }
+        Ok(norm)
+    }
+
+    fn update(&self, slots: &[ParameterSlot], lr: f64, scale: f64) -> Result<()> {
+        let Some(first) = slots.first() else { return Ok(()) };
+        let gradients = slots.iter().map(ParameterSlot::gradient).collect::<Result<Vec<_>>>()?;
+        let of = |(slot, gradient)| -> [&Tensor; 4] {
+            let slot: &ParameterSlot = slot;
+            [slot.master.as_ref().unwrap_or(&slot.weight), gradient, &slot.exp_avg, &slot.exp_avg_sq]
+        };
+        let tensors: Vec<[&Tensor; 4]> = slots.iter().zip(&gradients).map(of).collect();
+        let (beta1, beta2) = self.options.betas;
+        let settings = native::AdamWConstants {
+            lr: lr * first.rate,
+            beta1,
+            beta2,
+            eps: self.options.eps,
+            weight_decay: first.weight_decay,
+            scale,
+            step: self.step,
+        };
+        native::adamw(&tensors, &settings)?;
+        for slot in slots {
+            if let Some(master) = &slot.master {
+                slot.weight.shallow_clone().f_copy_(master)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The global norm of all gradients.
+    ///
+    /// # Errors
+    /// [`Kind::Numeric`] names the first tensor whose gradient contains NaN or infinity.
+    pub fn grad_norm(&self) -> Result<f64> {
+        let _guard = no_grad_guard();
+        let mut with_grad: Vec<(&ParameterSlot, Tensor)> = Vec::with_capacity(self.slots.len());
+        for slot in &self.slots {
+            with_grad.extend(slot.total()?.map(|gradient| (slot, gradient)));
+        }
+        if with_grad.is_empty() {
+            return Ok(0.0);
+        }
+        let mut norms = Vec::with_capacity(with_grad.len());
+        for (slot, grad) in &with_grad {
+            norms.push(grad.f_norm_scalaropt_dtype(2.0, slot.exp_avg.kind())?);
+        }
+        // One transfer from the device for all tensors.
+        let norms = Vec::<f64>::try_from(Tensor::f_stack(&norms, 0)?.f_to_kind(Dtype::Double)?)?;
+        for ((slot, _), norm) in with_grad.iter().zip(&norms) {
+            if !norm.is_finite() {
+                return Err(Error::new(Kind::Numeric, "a gradient contains NaN or infinity")
+                    .at(format!("tensor {}", slot.name))
+                    .hint("lower the learning rate, or check the rewards; this optimiser step was not taken"));
+            }
+        }
+        Ok(norms.iter().map(|norm| norm * norm).sum::<f64>().sqrt())
+    }
+
+    /// Everything but the weights, as tensors to be saved: `step` and, for each weight,
+    /// `NAME.exp_avg`, `NAME.exp_avg_sq` and, where it has low precision, `NAME.master`. Shallow
+    /// copies: write them before the next step.
+    pub fn state(&self) -> Vec<(String, Tensor)> {
+        let mut state = vec![(STEP.to_owned(), Tensor::from_slice(&[self.step]))];
+        for slot in &self.slots {
+            state.push((format!("{}.exp_avg", slot.name), slot.exp_avg.shallow_clone()));
+            state.push((format!("{}.exp_avg_sq", slot.name), slot.exp_avg_sq.shallow_clone()));
+            if let Some(master) = &slot.master {
+                state.push((format!("{}.master", slot.name), master.shallow_clone()));
+            }
+        }
+        state
+    }
+
+    /// Restores a saved [`AdamW::state`]; the continued run is bitwise equal to an uninterrupted
+    /// one.
+    ///
+    /// # Errors
+    /// [`Kind::Store`] names a tensor that is missing, too many, or has another shape or type.
+    /// Nothing has changed then.
+    pub fn load_state(&mut self, mut state: HashMap<String, Tensor>) -> Result<()> {
+        let _guard = no_grad_guard();
+        let step = take(&mut state, STEP, &Tensor::from_slice(&[self.step]))?.f_int64_value(&[0])?;
+        let mut loaded = Vec::with_capacity(self.slots.len());
+        for slot in &self.slots {
+            let mut take = |part: &str, like: &Tensor| take(&mut state, &format!("{}.{part}", slot.name), like);
+            let exp_avg = take("exp_avg", &slot.exp_avg)?;
+            let exp_avg_sq = take("exp_avg_sq", &slot.exp_avg_sq)?;
+            let master = slot.master.as_ref().map(|master| take("master", master)).transpose()?;
+            loaded.push((exp_avg, exp_avg_sq, master));
+        }
+        if let Some(name) = state.keys().min() {
+            return Err(damaged(name, "is not one of this model's"));
+        }
+        self.step = step;
+        for (slot, (exp_avg, exp_avg_sq, master)) in self.slots.iter_mut().zip(loaded) {
+            slot.exp_avg.f_copy_(&exp_avg)?;
+            slot.exp_avg_sq.f_copy_(&exp_avg_sq)?;
+            if let (Some(current), Some(master)) = (&mut slot.master, master) {
+                current.f_copy_(&master)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl ParameterSlot {
+    /// The properties that tensors of one fused update share.
+    fn settings(&self) -> (u64, u64, Dtype, tch::Device) {
+        (self.weight_decay.to_bits(), self.rate.to_bits(), self.exp_avg.kind(), self.weight.device())
+    }
+
+    /// Bytes of the gradient's copy, if it needs one, or of zeros in its place.
+    fn copied(&self) -> usize {
+        if self.sum.is_some() {
+            return 0;
+        }
+        if self.master.is_some() || !self.weight.grad().defined() {
+            self.exp_avg.numel() * self.exp_avg.kind().elt_size_in_bytes()
+        } else {
+            0
+        }
+    }
+
+    /// The gradient of all micro-batches, if any reached this tensor.
+    fn total(&self) -> Result<Option<Tensor>> {
+        let last = self.weight.grad();
+        Ok(match &self.sum {
+            Some(sum) if last.defined() => Some(sum.f_add(&last)?),
+            Some(sum) => Some(sum.shallow_clone()),
+            None => last.defined().then_some(last),
+        })
+    }
+
+    /// The gradient in the type of the moments.
+    fn gradient(&self) -> Result<Tensor> {
+        match self.total()? {
+            Some(gradient) => Ok(gradient.f_to_kind(self.exp_avg.kind())?.f_contiguous()?),
+            None => Ok(self.exp_avg.f_zeros_like()?),
+        }
+    }
+}
+
+/// Removes `name` from a saved state and checks that it has the type and shape of `like`.
+fn take(state: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Result<Tensor> {
+    let tensor = state.remove(name).ok_or_else(|| damaged(name, "is missing"))?;
+    if tensor.size() != like.size() || tensor.kind() != like.kind() {
+        let problem = format!("is {:?} {:?}, not {:?} {:?}", tensor.kind(), tensor.size(), like.kind(), like.size());
+        return Err(damaged(name, &problem));
+    }
+    Ok(tensor)
+}
+
+fn damaged(name: &str, what: &str) -> Error {
+    Error::new(Kind::Store, format!("the saved optimiser state does not match the model: `{name}` {what}"))
+        .hint("resume with the model and the trainer settings of the checkpoint")
+}
+
+#[cfg(test)]
+mod tests;

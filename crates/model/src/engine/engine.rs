@@ -1,0 +1,473 @@
+//! The scheduler: continuous batching over the slots of one key-value cache.
+//!
+//! Each iteration assigns free slots to waiting requests in order of arrival and calls the model
+//! once, with the next token of each running response and chunks of new prompts. A request leaves
+//! the batch as soon as its response ends. Shared prefixes are computed once: a prefix is copied
+//! from another slot, and a request waits while another request computes its prefix.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use tch::Device;
+use tokio::sync::oneshot;
+
+use super::advance::ServeOutcome;
+use super::ahead::{InFlight, OnDevice};
+use super::client::{EngineMessage, Queue, ReplyChannel};
+use super::profile::StepProfile;
+use super::running::{Running, WaitingRequest};
+use super::sampler::{self, Sampler};
+use super::slots::{Slots, shared};
+use super::stats::{add, add_time};
+use super::{EngineOptions, EngineProgress, ReferenceScorer, Stats, TokenBytes};
+use crate::model::{KvCache, Model};
+use r1_base::error::{Error, Kind, Result};
+use r1_base::mdp::{Completion, FinishReason, Request};
+
+/// Minimum length of a copied prefix; shorter prefixes are recomputed.
+const WORTH_COPYING: usize = 8;
+
+/// Poll interval of `stop` while the engine is idle.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Initial capacity of each slot on the CPU, tokens.
+const FIRST_CAPACITY: usize = 256;
+
+/// Generates responses for a batch of requests, on the thread that owns the tensors.
+pub struct Engine {
+    pub(super) model: Rc<Model>,
+    /// Log-probabilities under the reference policy.
+    pub(super) reference: Option<ReferenceScorer>,
+    pub(super) vocab: Arc<TokenBytes>,
+    pub(super) options: EngineOptions,
+    pub(super) cache: KvCache,
+    pub(super) slots: Slots,
+    /// The sampler of the host.
+    pub(super) sampler: Sampler,
+    /// Logits on the host, for its sampler.
+    pub(super) logits: Vec<f32>,
+    /// Whether tokens are sampled with tensor operations, on the device of the model.
+    pub(super) tensor_sampling: bool,
+    /// Whether the weights changed since the last step.
+    pub(super) stale: bool,
+    /// A profile of some steps, if one was started.
+    pub(super) profile: Option<StepProfile>,
+    /// Whether steps are queued before the tokens of the step before are read, where the model and
+    /// the requests allow it.
+    pub(super) ahead: bool,
+    /// The state of slots on the device, for such steps.
+    pub(super) on_device: Option<OnDevice>,
+    /// The queued step.
+    pub(super) in_flight: Option<InFlight>,
+    waiting: VecDeque<WaitingRequest>,
+    /// Number of the next request that gets a slot.
+    next_serial: u64,
+    /// Running requests, in the order in which they got their slots.
+    pub(super) running: Vec<Running>,
+    pub(super) progress: Arc<EngineProgress>,
+}
+
+impl Engine {
+    /// Creates an engine for `model`; `vocab` has the bytes of its tokens.
+    ///
+    /// Errors: `Kind::Device` if the cache would exceed `options.memory`, `Kind::Usage` for invalid
+    /// sizes.
+    pub fn new(model: Rc<Model>, vocab: Arc<TokenBytes>, options: EngineOptions) -> Result<Self> {
+        options.check(&model.config, model.cache_kind())?;
+        // Recorded graphs hold the addresses of the cache, so that it does not grow on CUDA.
+        let first = if model.device().is_cuda() { options.rows() } else { options.rows().min(FIRST_CAPACITY) };
+        let cache = model.new_cache(options.slots, first)?;
+        let sampling = Sampling::of(model.device())?;
+        Ok(Self {
+            slots: Slots::new(options.slots),
+            cache,
+            tensor_sampling: sampling != Sampling::Host,
+            ahead: sampling == Sampling::Ahead,
+            stale: true,
+            profile: None,
+            on_device: None,
+            in_flight: None,
+            next_serial: 0,
+            model,
+            reference: None,
+            vocab,
+            options,
+            sampler: Sampler::default(),
+            logits: Vec::new(),
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            progress: Arc::default(),
+        })
+    }
+
+    /// Samples with tensor operations on the model's device (the default on CUDA) or on the host
+    /// (the default on the CPU). On the CPU both give the same tokens.
+    pub fn set_tensor_sampling(&mut self, on: bool) {
+        (self.tensor_sampling, self.ahead) = (on, self.ahead && on);
+    }
+
+    /// Queues a step before the tokens of the step before are read, with tensor operations (the
+    /// default on CUDA). Tokens are the same. Requests with very many biases, and models that
+    /// [`Model::decodes_ahead`] excludes, are not affected.
+    pub fn set_ahead(&mut self, on: bool) {
+        (self.tensor_sampling, self.ahead) = (self.tensor_sampling || on, on);
+    }
+
+    /// Enables recording of the experts of each token in completions.
+    ///
+    /// # Errors
+    /// `Kind::Usage` for a model without experts.
+    pub fn record_routing(&mut self) -> Result<()> {
+        let width = self.model.routing_width();
+        if width == 0 {
+            return Err(Error::new(Kind::Usage, "the model has no mixture of experts: there is no routing to record"));
+        }
+        self.cache.record_routing();
+        self.slots.record_routing(width);
+        Ok(())
+    }
+
+    /// Maximum length of prompt plus response, tokens.
+    pub fn capacity(&self) -> usize {
+        self.options.capacity
+    }
+
+    /// Counters of the current or last serve, readable from other threads.
+    pub fn progress(&self) -> Arc<EngineProgress> {
+        Arc::clone(&self.progress)
+    }
+
+    /// Clears all keys and values. Must be called after each change of the weights.
+    pub fn clear_cache(&mut self) {
+        self.slots.clear();
+        self.in_flight = None;
+        self.stale = true;
+    }
+
+    /// Serves requests until all clients are dropped and nothing is in flight.
+    ///
+    /// An invalid request, or one with non-finite logits, fails alone. Errors: `Kind::Numeric` if
+    /// all requests had non-finite logits; an error of the model (out of memory), which all
+    /// requests in flight receive too.
+    pub fn serve(&mut self, queue: Queue) -> Result<Stats> {
+        self.serve_until(queue, &|| false)
+    }
+
+    /// As [`serve`](Self::serve), but returns `Kind::Interrupted` when `stop` returns true. `stop`
+    /// is polled between the layers of the model, and every `POLL_INTERVAL` while the engine is
+    /// idle.
+    pub fn serve_until(&mut self, queue: Queue, stop: &dyn Fn() -> bool) -> Result<Stats> {
+        let begin = Instant::now();
+        self.progress.reset();
+        let mut outcome = ServeOutcome::default();
+        let mut open = true;
+        let served = loop {
+            if stop() {
+                let error = Error::new(Kind::Interrupted, "stopped");
+                self.abort(&error);
+                break Err(error);
+            }
+            if open && self.idle() {
+                let wait = Instant::now();
+                match queue.wait(POLL_INTERVAL) {
+                    Ok(Some(call)) => self.accept(call),
+                    Ok(None) => {}
+                    Err(_) => open = false,
+                }
+                add_time(&self.progress.idle_nanoseconds, wait.elapsed());
+            }
+            // All queued requests start in the same iteration.
+            while open {
+                match queue.poll() {
+                    Ok(Some(call)) => self.accept(call),
+                    Ok(None) => break,
+                    Err(_) => open = false,
+                }
+            }
+            if self.idle() {
+                if open {
+                    continue;
+                }
+                break Ok(());
+            }
+            if let Err(error) = self.iterate(&mut outcome, stop, &mut |_| ()) {
+                self.abort(&error);
+                break Err(error);
+            }
+            self.progress.nanoseconds.store(begin.elapsed().as_nanos() as u64, Relaxed);
+        };
+        self.progress.nanoseconds.store(begin.elapsed().as_nanos() as u64, Relaxed);
+        // After a failure, queued requests count as aborted.
+        drop(queue);
+        served.and_then(|()| outcome.into_result()).map(|()| self.progress.stats())
+    }
+
+    /// Serves a single request, for a chat. `on_token` receives each sampled token, including the
+    /// last. If `stop`, polled between the layers of the model, returns true, the response ends
+    /// with [`FinishReason::Length`]; the computed part of the prompt stays in the cache.
+    pub fn generate(
+        &mut self,
+        request: Request,
+        stop: &dyn Fn() -> bool,
+        on_token: &mut dyn FnMut(u32),
+    ) -> Result<Completion> {
+        let (reply, mut receiver) = oneshot::channel();
+        self.accept(EngineMessage::Generate { request, reply: reply.into(), tokens: None });
+        let mut outcome = ServeOutcome::default();
+        while !self.idle() {
+            if stop() {
+                self.end_all();
+            } else if let Err(error) = self.iterate(&mut outcome, stop, on_token) {
+                self.abort(&error);
+            }
+        }
+        receiver.try_recv().map_err(|_| Error::new(Kind::Internal, "the engine lost a request"))?
+    }
+
+    fn idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    pub(super) fn accept(&mut self, call: EngineMessage) {
+        match call {
+            EngineMessage::Generate { request, reply, tokens } => {
+                add(&self.progress.requests, 1);
+                match self.check(&request) {
+                    Ok(()) => {
+                        let seconds = Duration::try_from_secs_f64(request.sampling.max_seconds).ok();
+                        // A deadline out of the clock's range is ignored.
+                        let deadline = seconds.filter(|limit| !limit.is_zero());
+                        let deadline = deadline.and_then(|limit| Instant::now().checked_add(limit));
+                        self.waiting.push_back(WaitingRequest { request, reply, tokens, deadline });
+                    }
+                    Err(error) => self.answer(reply, Err(error)),
+                }
+            }
+            EngineMessage::Score { scoring, reply } => {
+                // A dropped receiver needs no reply.
+                let _ = reply.send(self.score(&scoring));
+            }
+            EngineMessage::Release { conversation } => self.slots.release(conversation),
+        }
+        self.progress.waiting.store(self.waiting.len() as u64, Relaxed);
+    }
+
+    /// Refuses requests that would fail later or affect other requests.
+    fn check(&self, request: &Request) -> Result<()> {
+        let (length, capacity) = (request.prompt_ids.len(), self.options.capacity);
+        if length == 0 {
+            return Err(Error::new(Kind::Env, "the prompt is empty"));
+        }
+        if length >= capacity {
+            return Err(Error::new(
+                Kind::Env,
+                format!("the prompt has {length} tokens and leaves no room for a response in a context of {capacity}"),
+            )
+            .hint("shorten the conversation, or raise policy.max_context if the model allows it"));
+        }
+        let vocab = self.model.config.vocab_size;
+        if let Some(id) = request.prompt_ids.iter().find(|&&id| id as usize >= vocab) {
+            return Err(Error::new(
+                Kind::Model,
+                format!("the prompt has token id {id}, outside the model's vocabulary of {vocab}"),
+            )
+            .hint("the tokenizer belongs to another model"));
+        }
+        if let Some((id, _)) = request.sampling.logit_bias.iter().find(|&(&id, _)| id as usize >= vocab) {
+            let why = format!("sampling.logit_bias names token id {id}, outside the model's vocabulary of {vocab}");
+            return Err(Error::new(Kind::Usage, why));
+        }
+        sampler::check(&request.sampling)
+    }
+
+    /// One iteration: assign slots, call the model once, sample, complete requests.
+    fn iterate(
+        &mut self,
+        outcome: &mut ServeOutcome,
+        stop: &dyn Fn() -> bool,
+        on_token: &mut dyn FnMut(u32),
+    ) -> Result<()> {
+        self.drop_cancelled();
+        self.end_overdue(outcome);
+        self.assign_slots();
+        self.wake()?;
+        self.profile_begins()?;
+        if self.runs_ahead() {
+            self.step_ahead(outcome, stop, on_token)?;
+            self.count_requests();
+            return self.profile_ends();
+        }
+        self.settle(outcome, on_token)?;
+        let plan = self.plan()?;
+        if !plan.is_empty()
+            && let Some(logits) = self.compute(&plan, stop)?
+        {
+            self.sample(&plan, &logits, outcome, on_token)?;
+        }
+        self.count_requests();
+        self.profile_ends()
+    }
+
+    fn count_requests(&self) {
+        self.progress.in_flight.store(self.running.len() as u64, Relaxed);
+        self.progress.waiting.store(self.waiting.len() as u64, Relaxed);
+    }
+
+    /// Removes requests whose receiver was dropped; their computed tokens stay in the cache.
+    fn drop_cancelled(&mut self) {
+        let before = self.waiting.len() + self.running.len();
+        self.waiting.retain(|pending| !pending.reply.is_closed());
+        let slots = &mut self.slots;
+        self.running.retain(|running| {
+            let cancelled = running.reply.is_closed();
+            if cancelled {
+                slots.park(running.slot);
+            }
+            !cancelled
+        });
+        add(&self.progress.finished, (before - self.waiting.len() - self.running.len()) as u64);
+    }
+
+    /// Ends responses past their deadline with the tokens sampled so far.
+    fn end_overdue(&mut self, outcome: &mut ServeOutcome) {
+        let overdue = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= Instant::now());
+        for _ in 0..self.waiting.len() {
+            let Some(pending) = self.waiting.pop_front() else { break };
+            if overdue(pending.deadline) {
+                outcome.count(None);
+                let (reply, completion) = pending.cancelled_before_start(FinishReason::Deadline);
+                self.answer(reply, Ok(completion));
+            } else {
+                self.waiting.push_back(pending);
+            }
+        }
+        while let Some(index) = self.running.iter().position(|running| overdue(running.deadline)) {
+            let running = self.running.remove(index);
+            outcome.count(None);
+            self.slots.park(running.slot);
+            let routing = self.slots.routing(running.slot);
+            let (reply, completion) = running.finish(Ok(FinishReason::Deadline), routing);
+            self.answer(reply, completion);
+        }
+    }
+
+    /// Ends all requests in flight with the tokens sampled so far.
+    fn end_all(&mut self) {
+        for running in std::mem::take(&mut self.running) {
+            self.slots.park(running.slot);
+            let routing = self.slots.routing(running.slot);
+            let (reply, completion) = running.finish(Ok(FinishReason::Length), routing);
+            self.answer(reply, completion);
+        }
+        for pending in std::mem::take(&mut self.waiting) {
+            let (reply, completion) = pending.cancelled_before_start(FinishReason::Length);
+            self.answer(reply, Ok(completion));
+        }
+    }
+
+    /// Assigns free slots to waiting requests, in order.
+    pub(super) fn assign_slots(&mut self) {
+        while let Some(pending) = self.waiting.front() {
+            let request = &pending.request;
+            let Some(slot) = self.slots.assign_slot(request.conversation, &request.prompt_ids) else { break };
+            let Some(pending) = self.waiting.pop_front() else { break };
+            self.running.push(Running::new(pending, slot, self.next_serial));
+            self.next_serial += 1;
+        }
+    }
+
+    /// Tokens to compute in this iteration, as (index in `running`, number of tokens): one per
+    /// running response, and prompt tokens up to `prefill_tokens`.
+    fn plan(&mut self) -> Result<Vec<(usize, usize)>> {
+        let mut allowance = self.options.prefill_tokens;
+        let mut plan = Vec::with_capacity(self.running.len());
+        for index in 0..self.running.len() {
+            if !self.running[index].started {
+                if allowance == 0 || self.awaits_prefix(index) {
+                    continue;
+                }
+                self.copy_prefix(index)?;
+                self.running[index].started = true;
+            }
+            let running = &self.running[index];
+            let missing = running.sequence.len() - self.slots.ids(running.slot).len();
+            if running.is_sampling() {
+                plan.push((index, missing));
+            } else if allowance > 0 {
+                let piece = missing.min(allowance);
+                allowance -= piece;
+                plan.push((index, piece));
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Whether an earlier request is computing a prefix of at least half of this prompt.
+    pub(super) fn awaits_prefix(&self, index: usize) -> bool {
+        let prompt = self.running[index].cacheable();
+        let ahead = self.running[..index].iter();
+        // Requests that sample already have their whole prompt in the cache.
+        let coming = ahead.filter(|other| !other.is_sampling()).map(|other| shared(other.cacheable(), prompt)).max();
+        let Some(coming) = coming.filter(|&coming| coming >= WORTH_COPYING) else { return false };
+        let here = self.slots.longest_prefix(prompt).1;
+        coming >= here + WORTH_COPYING && 2 * (coming - here) >= prompt.len() - here
+    }
+
+    /// Copies the longest prefix that any slot holds.
+    pub(super) fn copy_prefix(&mut self, index: usize) -> Result<()> {
+        let running = &self.running[index];
+        let cached = self.slots.ids(running.slot).len();
+        let (from, length) = self.slots.longest_prefix(running.cacheable());
+        if length >= cached + WORTH_COPYING {
+            self.cache.copy_prefix(from, running.slot, length)?;
+            self.slots.copy(from, running.slot, length);
+        }
+        Ok(())
+    }
+
+    pub(super) fn answer(&self, reply: ReplyChannel, completion: Result<Completion>) {
+        add(&self.progress.finished, 1);
+        reply.send(completion);
+    }
+
+    /// Fails all requests in flight with `error` and clears the cache.
+    fn abort(&mut self, error: &Error) {
+        let running = self.running.drain(..).map(|running| running.reply);
+        let replies: Vec<ReplyChannel> = running.chain(self.waiting.drain(..).map(|pending| pending.reply)).collect();
+        for reply in replies {
+            self.answer(reply, Err(error.clone()));
+        }
+        self.slots.clear();
+        self.in_flight = None;
+    }
+}
+
+/// Where and when tokens are sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sampling {
+    /// On the host.
+    Host,
+    /// On the device; the host reads the tokens of a step before it queues the next.
+    Tensors,
+    /// On the device; the host reads the tokens of a step while the next one runs.
+    Ahead,
+}
+
+impl Sampling {
+    /// Ahead on CUDA and on the host on the CPU, unless `R1_SAMPLER` says otherwise.
+    fn of(device: Device) -> Result<Self> {
+        match std::env::var("R1_SAMPLER").as_deref() {
+            Err(_) | Ok("") => Ok(if device.is_cuda() { Self::Ahead } else { Self::Host }),
+            Ok("host") => Ok(Self::Host),
+            Ok("tensors") => Ok(Self::Tensors),
+            Ok("ahead") => Ok(Self::Ahead),
+            Ok(other) => {
+                let message = format!("R1_SAMPLER is `{other}`; it must be `host`, `tensors` or `ahead`");
+                Err(Error::new(Kind::Usage, message).hint("unset it for the default: ahead on CUDA, host on the CPU"))
+            }
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Model configuration, read from a Hugging Face `config.json`.
+//!
+//! All supported families are one decoder with different parts, described by [`Config`]. Each
+//! family has its own reader (`families`). Unsupported and unknown fields are errors. The other
+//! fields of the file are kept and written back.
+
+mod fields;
+mod rope;
+
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::families::{self, Architecture};
+use super::weights;
+use r1_base::error::{Error, Kind, Result};
+
+pub(super) use fields::Fields;
+pub use rope::{Rope, Scaling};
+
+/// Largest RoPE base, scale or epsilon, so that their powers are finite in f32.
+const LARGEST: f64 = 1e18;
+
+/// Longest context with RoPE scaling, tokens.
+const LARGEST_CONTEXT: f64 = (1_u64 << 30) as f64;
+
+/// Shape, constants and parts of a decoder-only transformer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    pub architecture: Architecture,
+    /// V: rows of the embedding, special and padding rows included.
+    pub vocab_size: usize,
+    /// E.
+    pub hidden_size: usize,
+    /// Inner size of a dense feed-forward block.
+    pub intermediate_size: usize,
+    pub num_hidden_layers: usize,
+    /// H: query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads; divides the query heads.
+    pub num_key_value_heads: usize,
+    /// D: even; `hidden_size / num_attention_heads` unless given.
+    pub head_dim: usize,
+    /// Longest sequence the model was trained for. The model does not enforce it.
+    pub max_position_embeddings: usize,
+    pub rms_norm_eps: f64,
+    /// Whether the output projection is the embedding.
+    pub tie_word_embeddings: bool,
+    /// Standard deviation of initial weights.
+    pub initializer_range: f64,
+    pub biases: Biases,
+    pub norms: Norms,
+    /// Whether query and key heads have an RMSNorm before the rotary embedding.
+    pub head_norms: bool,
+    pub activation: Activation,
+    /// Embeddings are multiplied by this.
+    pub embedding_scale: f64,
+    /// Attention scores are multiplied by this; `head_dim^-0.5` unless given.
+    pub attention_scale: Option<f64>,
+    /// Rotary embeddings; each layer uses one of them.
+    pub ropes: Vec<Rope>,
+    /// Experts of sparse layers.
+    pub experts: Option<Experts>,
+    /// One per layer; empty if all are [`LayerKind::default`].
+    pub layers: Vec<LayerKind>,
+    /// The content of the file, which is written back with the sizes above.
+    pub source: Map<String, Value>,
+}
+
+/// Projections with a bias.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Biases {
+    /// Queries, keys and values.
+    pub qkv: bool,
+    /// The output of attention.
+    pub output: bool,
+    /// The feed-forward block.
+    pub mlp: bool,
+}
+
+/// Positions of the RMSNorms (arXiv:1910.07467).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Norms {
+    /// Before attention and before the feed-forward block.
+    Before,
+    /// Before and after each; the stored values are the weights minus 1.
+    Around,
+}
+
+/// Activation function of the gate of a feed-forward block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    Silu,
+    /// GELU, tanh approximation.
+    GeluTanh,
+}
+
+/// Experts of a sparse feed-forward block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Experts {
+    pub count: usize,
+    /// Experts per token.
+    pub chosen: usize,
+    /// Inner size of one expert.
+    pub intermediate_size: usize,
+    /// Whether the weights of the chosen experts are normalised to sum 1.
+    pub normalised: bool,
+}
+
+/// Per-layer settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LayerKind {
+    /// Sliding window: a token attends to itself and the `window - 1` tokens before it; `None` is
+    /// full attention.
+    pub window: Option<usize>,
+    /// Index into `ropes`; `None` for a layer without rotary embedding.
+    pub rope: Option<usize>,
+    /// Whether the feed-forward block is a mixture of experts.
+    pub sparse: bool,
+}
+
+impl Default for LayerKind {
+    fn default() -> Self {
+        Self { window: None, rope: Some(0), sparse: false }
+    }
+}
+
+impl Default for Config {
+    /// The shape of r1-nano, the embedded model: a Qwen2.
+    fn default() -> Self {
+        Self {
+            architecture: Architecture::Qwen2,
+            vocab_size: 512,
+            hidden_size: 192,
+            intermediate_size: 512,
+            num_hidden_layers: 4,
+            num_attention_heads: 4,
+            num_key_value_heads: 2,
+            head_dim: 48,
+            max_position_embeddings: 1024,
+            rms_norm_eps: 1e-6,
+            tie_word_embeddings: true,
+            initializer_range: 0.02,
+            biases: Biases { qkv: true, ..Biases::default() },
+            norms: Norms::Before,
+            head_norms: false,
+            activation: Activation::Silu,
+            embedding_scale: 1.0,
+            attention_scale: None,
+            ropes: vec![Rope::default()],
+            experts: None,
+            layers: Vec::new(),
+            source: Map::new(),
+        }
+    }
+}
+
+impl Config {
+    /// Reads `config.json` in `dir`.
+    ///
+    /// Errors: `Kind::Model` with the path, for a missing file, bad JSON, an unsupported
+    /// architecture or field.
+    pub fn load(dir: &Path) -> Result<Self> {
+        let path = dir.join("config.json");
+        if !path.exists() {
+            return Err(Error::new(Kind::Model, "there is no config.json")
+                .at_path(&path)
+                .hint("a model is a directory with config.json, model.safetensors and tokenizer.json"));
+        }
+        let value = weights::read_json(&path, "config.json")?;
+        Self::from_json(&value).map_err(|error| error.at_path(&path))
+    }
+
+    /// Reads and validates the parsed file.
+    pub fn from_json(value: &Value) -> Result<Self> {
+        let Value::Object(object) = value else {
+            return Err(Error::new(Kind::Model, "config.json is not a JSON object"));
+        };
+        let architecture = Architecture::of(object)?;
+        let mut fields = Fields::new(object.clone());
+        let mut config = families::read(architecture, &mut fields)?;
+        fields.finish()?;
+        config.source.clone_from(object);
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Content of the file. Rotary embeddings are written in the classic form if possible, which
+    /// every version of transformers reads.
+    pub fn to_json(&self) -> Value {
+        let mut object = self.source.clone();
+        object.insert("architectures".to_owned(), json!([self.architecture.class()]));
+        object.insert("model_type".to_owned(), json!(self.architecture.model_type()));
+        for (name, value) in self.sizes() {
+            object.insert(name.to_owned(), json!(value));
+        }
+        for (name, value) in [("rms_norm_eps", self.rms_norm_eps), ("initializer_range", self.initializer_range)] {
+            object.insert(name.to_owned(), json!(value));
+        }
+        object.insert("tie_word_embeddings".to_owned(), json!(self.tie_word_embeddings));
+        if let Some(experts) = self.experts {
+            // Newer files have `num_local_experts`, which older readers do not support.
+            object.insert("num_experts".to_owned(), json!(experts.count));
+        }
+        if let (Some(Value::Object(parameters)), [rope]) = (object.get("rope_parameters").cloned(), &self.ropes[..]) {
+            object.shift_remove("rope_parameters");
+            let mut scaling = parameters;
+            scaling.shift_remove("rope_theta");
+            let scaling = if rope.scaling == Scaling::None { Value::Null } else { Value::Object(scaling) };
+            object.insert("rope_theta".to_owned(), json!(rope.theta));
+            object.insert("rope_scaling".to_owned(), scaling);
+        }
+        if let (false, [rope]) = (object.contains_key("rope_theta"), &self.ropes[..]) {
+            object.insert("rope_theta".to_owned(), json!(rope.theta));
+        }
+        Value::Object(object)
+    }
+
+    /// Longest supported sequence: `max_position_embeddings`, times `factor` with dynamic rotary
+    /// embeddings.
+    pub fn longest_context(&self) -> usize {
+        let factor = self.ropes.iter().filter_map(Rope::dynamic_factor).fold(1.0, f64::max);
+        (self.max_position_embeddings as f64 * factor).min(LARGEST_CONTEXT) as usize
+    }
+
+    /// Whether the rotary angles of a sequence of `tokens` depend on its length (dynamic scaling),
+    /// so that cached keys differ from the keys of a full pass.
+    pub fn turns_by_length(&self, tokens: usize) -> bool {
+        tokens > self.max_position_embeddings && self.ropes.iter().any(Rope::is_dynamic)
+    }
+
+    /// Settings of a layer.
+    pub fn layer(&self, index: usize) -> LayerKind {
+        self.layers.get(index).copied().unwrap_or_default()
+    }
+
+    /// Sizes by field name.
+    fn sizes(&self) -> [(&'static str, usize); 8] {
+        [
+            ("vocab_size", self.vocab_size),
+            ("hidden_size", self.hidden_size),
+            ("intermediate_size", self.intermediate_size),
+            ("num_hidden_layers", self.num_hidden_layers),
+            ("num_attention_heads", self.num_attention_heads),
+            ("num_key_value_heads", self.num_key_value_heads),
+            ("head_dim", self.head_dim),
+            ("max_position_embeddings", self.max_position_embeddings),
+        ]
+    }
+
+    /// Validates the sizes.
+    pub fn check(&self) -> Result<()> {
+        let bad = |field: &str, why: String| Err(Error::new(Kind::Model, format!("`{field}` {why}")));
+        let experts = self.experts.map(|experts| {
+            [
+                ("num_experts", experts.count),
+                ("num_experts_per_tok", experts.chosen),
+                ("moe_intermediate_size", experts.intermediate_size),
+            ]
+        });
+        let windows = self.layers.iter().filter_map(|layer| layer.window).map(|window| ("sliding_window", window));
+        for (field, value) in self.sizes().into_iter().chain(experts.into_iter().flatten()).chain(windows) {
+            if value == 0 || value > 1 << 30 {
+                return bad(field, format!("is {value}; it must be between 1 and 2^30"));
+            }
+        }
+        if !self.num_attention_heads.is_multiple_of(self.num_key_value_heads) {
+            return bad(
+                "num_key_value_heads",
+                format!("is {}, which does not divide {} heads", self.num_key_value_heads, self.num_attention_heads),
+            );
+        }
+        let dynamic = self.ropes.iter().any(Rope::is_dynamic);
+        if !self.head_dim.is_multiple_of(2) || (dynamic && self.head_dim < 4) {
+            return bad("head_dim", format!("is {}; rotary embeddings need a larger or an even one", self.head_dim));
+        }
+        if let Some(experts) = self.experts.filter(|experts| experts.chosen > experts.count) {
+            return bad("num_experts_per_tok", format!("is {} of {} experts", experts.chosen, experts.count));
+        }
+        let ropes = self.ropes.iter().map(|rope| ("rope_theta", rope.theta));
+        let scale = self.attention_scale.map(|scale| ("query_pre_attn_scalar", scale));
+        for (field, value) in ropes.chain(scale).chain([("rms_norm_eps", self.rms_norm_eps)]) {
+            // Larger values overflow in f32.
+            if !(value > 0.0 && value <= LARGEST) {
+                return bad(field, format!("is {value}; it must be above 0 and at most {LARGEST:e}"));
+            }
+        }
+        if !(self.initializer_range.is_finite() && self.initializer_range >= 0.0) {
+            return bad("initializer_range", format!("is {}; it must be 0 or more", self.initializer_range));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

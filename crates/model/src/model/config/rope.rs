@@ -1,0 +1,271 @@
+//! Rotary position embeddings (arXiv:2104.09864) and their scaling to longer contexts.
+//!
+//! A head of D numbers is D / 2 pairs; pair i is rotated by `position * frequency[i]`. Scaling
+//! methods differ in the frequencies. Both forms of a `config.json` are read: the classic one
+//! (`rope_theta`, `rope_scaling`) and the one of transformers 5 (`rope_parameters`).
+
+use std::f64::consts::TAU;
+
+use serde_json::{Map, Value};
+use tch::{Device, Kind, Tensor};
+
+use super::fields::Fields;
+use r1_base::error::Result;
+
+/// Rotary embedding of one kind of layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rope {
+    /// Wavelengths run from 2π to 2π · theta tokens.
+    pub theta: f64,
+    pub scaling: Scaling,
+}
+
+/// Scaling to contexts longer than in pretraining.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Scaling {
+    None,
+    /// Every frequency divided by `factor`.
+    Linear {
+        factor: f64,
+    },
+    /// Sequences longer than `max_position_embeddings` get a larger theta that depends on their
+    /// length ("NTK-aware").
+    Dynamic {
+        factor: f64,
+    },
+    /// YaRN: low frequencies divided by `factor`, high ones unchanged, a ramp between
+    /// (arXiv:2309.00071).
+    Yarn {
+        factor: f64,
+        /// Tokens of the original context.
+        original: usize,
+        /// Cosines and sines are multiplied by this.
+        magnitude: f64,
+        /// Rotations over the original context at which the ramp ends and begins.
+        beta_fast: f64,
+        beta_slow: f64,
+        /// Whether the ramp begins and ends at whole pairs.
+        truncate: bool,
+    },
+    /// Llama 3.1: smooth interpolation by wavelength.
+    Llama3 {
+        factor: f64,
+        low: f64,
+        high: f64,
+        original: usize,
+    },
+}
+
+impl Default for Rope {
+    fn default() -> Self {
+        Self { theta: 10_000.0, scaling: Scaling::None }
+    }
+}
+
+impl Rope {
+    /// Reads the fields of a model with one rotary embedding for all layers.
+    pub(in crate::model) fn read(fields: &mut Fields, theta: f64, max_position: usize) -> Result<Self> {
+        let outer = fields.number("rope_theta")?.unwrap_or(theta);
+        fields.only("partial_rotary_factor", 1.0)?;
+        let original = fields.size("original_max_position_embeddings", Some(max_position))?;
+        let mut shared: Option<Self> = None;
+        for name in ["rope_scaling", "rope_parameters"] {
+            let Some(value) = fields.take(name) else { continue };
+            let rope = Self::from_value(name, &value, outer, original)?;
+            if shared.is_some_and(|other| other != rope) {
+                return Err(Fields::wrong(name, &value, "`rope_scaling` has another value"));
+            }
+            shared = Some(rope);
+        }
+        Ok(shared.unwrap_or(Self { theta: outer, scaling: Scaling::None }))
+    }
+
+    /// Reads one object of rope parameters, found at `place`.
+    pub(in crate::model) fn from_value(table: &str, value: &Value, theta: f64, original: usize) -> Result<Self> {
+        let Value::Object(object) = value else {
+            return Err(Fields::wrong(table, value, "it must be an object"));
+        };
+        let mut inner = RopeFields { table, rest: object.clone(), original };
+        let kind = inner.rest.shift_remove("rope_type").into_iter().chain(inner.rest.shift_remove("type"));
+        let kinds: Vec<Value> = kind.filter(|kind| !kind.is_null()).collect();
+        let theta = inner.number("rope_theta")?.unwrap_or(theta);
+        if let Some(part) = inner.number("partial_rotary_factor")?.filter(|part| (part - 1.0).abs() > 0.0) {
+            return Err(inner.wrong("partial_rotary_factor", &part.into(), "only 1.0 is supported"));
+        }
+        let kind = match kinds.as_slice() {
+            [] => "default",
+            [kind] => kind.as_str().unwrap_or_default(),
+            [kind, other] if kind == other => kind.as_str().unwrap_or_default(),
+            [_, other, ..] => return Err(inner.wrong("type", other, "`rope_type` has another value")),
+        };
+        let scaling = match kind {
+            "default" => Scaling::None,
+            "linear" => Scaling::Linear { factor: inner.factor()? },
+            "dynamic" => Scaling::Dynamic { factor: inner.factor()? },
+            "yarn" => inner.yarn()?,
+            "llama3" => Scaling::Llama3 {
+                factor: inner.factor()?,
+                low: inner.required("low_freq_factor")?,
+                high: inner.required("high_freq_factor")?,
+                original: inner.original()?,
+            },
+            _ => {
+                let shown = kinds.into_iter().next().unwrap_or_default();
+                let accepted = "default, linear, dynamic, yarn and llama3 are supported";
+                return Err(inner.wrong("rope_type", &shown, accepted));
+            }
+        };
+        if let Some((name, value)) = inner.rest.iter().find(|(_, value)| !value.is_null()) {
+            return Err(inner.wrong(name, value, &format!("it is not a field of rope type {kind:?}")));
+        }
+        Ok(Self { theta, scaling })
+    }
+
+    /// Factor of cosines and sines.
+    pub(in crate::model) fn magnitude(&self) -> f64 {
+        match self.scaling {
+            Scaling::Yarn { magnitude, .. } => magnitude,
+            _ => 1.0,
+        }
+    }
+
+    /// Factor by which sequences can exceed `max_position_embeddings`, if frequencies depend on
+    /// their length.
+    pub(in crate::model) fn dynamic_factor(&self) -> Option<f64> {
+        match self.scaling {
+            Scaling::Dynamic { factor } => Some(factor),
+            _ => None,
+        }
+    }
+
+    /// Whether the frequencies of a sequence depend on its length.
+    pub(in crate::model) fn is_dynamic(&self) -> bool {
+        self.dynamic_factor().is_some()
+    }
+
+    /// Frequencies `[D / 2]` for a sequence of `length` tokens, f32 or f64. Operations and their
+    /// order are those of transformers, so that angles are bitwise equal.
+    pub(in crate::model) fn frequencies(
+        &self,
+        head_dim: usize,
+        max_position: usize,
+        length: i64,
+        (kind, device): (Kind, Device),
+    ) -> Result<Tensor> {
+        let options = (kind, device);
+        let size = head_dim as f64;
+        let theta = match self.scaling {
+            Scaling::Dynamic { factor } => {
+                let stretch = (length as f64 / max_position as f64).max(1.0);
+                self.theta * (factor * stretch - (factor - 1.0)).powf(size / (size - 2.0))
+            }
+            _ => self.theta,
+        };
+        let powers = Tensor::f_arange_start_step(0, head_dim as i64, 2, options)?.f_div_scalar(size)?;
+        let periods = Tensor::f_scalar_tensor(theta, options)?.f_pow(&powers)?;
+        let plain = periods.f_reciprocal()?;
+        Ok(match self.scaling {
+            Scaling::None | Scaling::Dynamic { .. } => plain,
+            Scaling::Linear { factor } => plain.f_div_scalar(factor)?,
+            Scaling::Yarn { factor, original, beta_fast, beta_slow, truncate, .. } => {
+                let pair = |turns: f64| size * (original as f64 / (turns * TAU)).ln() / (2.0 * self.theta.ln());
+                let (mut low, mut high) = (pair(beta_fast), pair(beta_slow));
+                if truncate {
+                    (low, high) = (low.floor(), high.ceil());
+                }
+                let (low, mut high) = (low.max(0.0), high.min(size - 1.0));
+                if (high - low).abs() < f64::EPSILON {
+                    high += 0.001;
+                }
+                let ramp = Tensor::f_arange(head_dim as i64 / 2, options)?
+                    .f_sub_scalar(low)?
+                    .f_div_scalar(high - low)?
+                    .f_clamp(0.0, 1.0)?;
+                let kept = ramp.f_neg()?.f_add_scalar(1.0)?;
+                let stretched = periods.f_mul_scalar(factor)?.f_reciprocal()?;
+                let rest = kept.f_neg()?.f_add_scalar(1.0)?;
+                stretched.f_mul(&rest)?.f_add(&plain.f_mul(&kept)?)?
+            }
+            Scaling::Llama3 { factor, low, high, original } => {
+                let original = original as f64;
+                let waves = plain.f_reciprocal()?.f_mul_scalar(TAU)?;
+                let long = waves.f_gt(original / low)?;
+                let short = waves.f_lt(original / high)?;
+                let divided = plain.f_div_scalar(factor)?;
+                let smooth =
+                    waves.f_reciprocal()?.f_mul_scalar(original)?.f_sub_scalar(low)?.f_div_scalar(high - low)?;
+                let rest = smooth.f_neg()?.f_add_scalar(1.0)?;
+                let between = rest.f_mul(&plain)?.f_div_scalar(factor)?.f_add(&smooth.f_mul(&plain)?)?;
+                let outside = divided.f_where_self(&long, &plain)?;
+                outside.f_where_self(&long.f_logical_or(&short)?, &between)?
+            }
+        })
+    }
+}
+
+/// Unread fields of one object of RoPE parameters.
+struct RopeFields<'a> {
+    table: &'a str,
+    rest: Map<String, Value>,
+    /// Default of `original_max_position_embeddings`.
+    original: usize,
+}
+
+impl RopeFields<'_> {
+    fn wrong(&self, name: &str, value: &Value, expected: &str) -> r1_base::Error {
+        Fields::wrong(&format!("{}.{name}", self.table), value, expected)
+    }
+
+    fn take(&mut self, name: &str) -> Option<Value> {
+        self.rest.shift_remove(name).filter(|value| !value.is_null())
+    }
+
+    /// A number above 0.
+    fn number(&mut self, name: &str) -> Result<Option<f64>> {
+        let Some(value) = self.take(name) else { return Ok(None) };
+        let number = value.as_f64().filter(|number| number.is_finite() && *number > 0.0);
+        number.map(Some).ok_or_else(|| self.wrong(name, &value, "it must be a number above 0"))
+    }
+
+    fn required(&mut self, name: &str) -> Result<f64> {
+        self.number(name)?.ok_or_else(|| Fields::missing(&format!("{}.{name}", self.table)))
+    }
+
+    fn factor(&mut self) -> Result<f64> {
+        let factor = self.required("factor")?;
+        if factor < 1.0 {
+            return Err(self.wrong("factor", &factor.into(), "it must be 1 or more"));
+        }
+        Ok(factor)
+    }
+
+    fn original(&mut self) -> Result<usize> {
+        let name = "original_max_position_embeddings";
+        let Some(value) = self.take(name) else { return Ok(self.original) };
+        let size = value.as_u64().filter(|&size| size > 0).and_then(|size| usize::try_from(size).ok());
+        size.ok_or_else(|| self.wrong(name, &value, "it must be a whole number above 0"))
+    }
+
+    fn yarn(&mut self) -> Result<Scaling> {
+        let factor = self.factor()?;
+        let scale = |by: f64| if factor <= 1.0 { 1.0 } else { 0.1 * by * factor.ln() + 1.0 };
+        let (all, all_dim) = (self.number("mscale")?, self.number("mscale_all_dim")?);
+        let magnitude = match (self.number("attention_factor")?, all, all_dim) {
+            (Some(factor), ..) => factor,
+            (None, Some(all), Some(all_dim)) => scale(all) / scale(all_dim),
+            _ => scale(1.0),
+        };
+        let truncate = match self.take("truncate") {
+            None => true,
+            Some(value) => value.as_bool().ok_or_else(|| self.wrong("truncate", &value, "it must be true or false"))?,
+        };
+        Ok(Scaling::Yarn {
+            factor,
+            original: self.original()?,
+            magnitude,
+            beta_fast: self.number("beta_fast")?.unwrap_or(32.0),
+            beta_slow: self.number("beta_slow")?.unwrap_or(1.0),
+            truncate,
+        })
+    }
+}

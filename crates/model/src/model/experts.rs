@@ -1,0 +1,143 @@
+//! Mixtures of experts: expert by expert, or all experts in one product without a copy to the host.
+
+use tch::{Device, Kind, Tensor};
+
+use super::Model;
+use super::config::Experts;
+use super::decoder::With;
+use super::layers::{Linear, Mlp};
+use super::plain::Arithmetic;
+use super::stacked::Stack;
+use crate::native::{self, Arena};
+use r1_base::error::Result;
+
+/// The weights of all experts of a layer, which the experts' own are views of. They are not tracked
+/// by autograd.
+#[derive(Debug)]
+pub(super) struct GroupedExperts {
+    /// [experts, 2 * inner, E]: gate and up of each.
+    gate_up: Tensor,
+    /// [experts, E, inner]
+    down: Tensor,
+}
+
+impl GroupedExperts {
+    /// The same weights.
+    pub(super) fn share(&self) -> Self {
+        Self { gate_up: self.gate_up.shallow_clone(), down: self.down.shallow_clone() }
+    }
+
+    /// Uninitialised weights of experts, and the experts.
+    pub(super) fn new(
+        arena: &Arena,
+        options: (Kind, Device),
+        [count, hidden, inner]: [usize; 3],
+    ) -> Result<(Self, Vec<Mlp>)> {
+        let _guard = tch::no_grad_guard();
+        let take = |rows: usize, inputs: usize| arena.take(&[rows as i64, inputs as i64], options);
+        let (gate_up, down) = (take(count * 2 * inner, hidden)?, take(count * hidden, inner)?);
+        let all_down = Stack::new(down.shallow_clone(), None);
+        let experts = (0..count)
+            .map(|expert| {
+                let weights = gate_up.f_narrow(0, (expert * 2 * inner) as i64, 2 * inner as i64)?;
+                let both = Stack::new(weights, None);
+                let (gate, up) = (both.part(0, inner)?, both.part(inner, inner)?);
+                Ok(Mlp { gate, up, gate_up: Some(both), down: all_down.part(expert * hidden, hidden)? })
+            })
+            .collect::<Result<_>>()?;
+        let [count, hidden, inner] = [count, hidden, inner].map(|size| size as i64);
+        let gate_up = gate_up.f_view([count, 2 * inner, hidden])?;
+        Ok((Self { gate_up, down: down.f_view([count, hidden, inner])? }, experts))
+    }
+}
+
+impl Model {
+    /// Whether experts are computed in one product: on CUDA in bf16, without adapters on them.
+    pub(super) fn groups_experts(&self) -> bool {
+        let adapted = self
+            .lora()
+            .is_some_and(|adapter| ["gate_proj", "up_proj", "down_proj"].iter().any(|name| adapter.targets(name)));
+        self.grouped_experts && !adapted
+    }
+
+    /// A mixture of experts over h `[T, E]`. With routing replay, weights of the given experts are
+    /// those of the current router.
+    pub(super) fn mixture(
+        &self,
+        router: &Linear,
+        (experts, grouped): (&[Mlp], Option<&GroupedExperts>),
+        shape: Option<Experts>,
+        h: &Tensor,
+        With { arithmetic, routes, .. }: With<'_>,
+    ) -> Result<Tensor> {
+        let (chosen, normalised) = shape.map_or((1, false), |shape| (shape.chosen, shape.normalised));
+        let wide = if h.kind() == Kind::Double { Kind::Double } else { Kind::Float };
+        let shares = router.apply(h, self.adapter_disabled.get(), arithmetic)?.f_softmax(-1, wide)?;
+        let (mut shares, ids) = routes.choose(&shares, chosen)?;
+        if normalised {
+            shares = shares.f_div(&shares.f_sum_dim_intlist(-1, true, None)?)?;
+        }
+        let (shares, ids) = (shares.f_to_kind(h.kind())?.f_flatten(0, 1)?, ids.f_flatten(0, 1)?);
+        match grouped.filter(|_| self.groups_experts() && arithmetic == Arithmetic::Libtorch) {
+            Some(grouped) => self.mixture_grouped(experts, grouped, h, &shares, &ids, chosen as i64),
+            None => self.mixture_each(experts, h, &shares, &ids, (chosen, arithmetic)),
+        }
+    }
+
+    /// Each expert processes its tokens in order; sums run over experts in order. The host reads
+    /// the experts of the tokens. `shares` and `ids` `[T * chosen]`.
+    fn mixture_each(
+        &self,
+        experts: &[Mlp],
+        h: &Tensor,
+        shares: &Tensor,
+        ids: &Tensor,
+        (chosen, arithmetic): (usize, Arithmetic),
+    ) -> Result<Tensor> {
+        // Indices into the flat [T * chosen] list, by expert.
+        let mut places = vec![Vec::new(); experts.len()];
+        for (index, id) in (0i64..).zip(Vec::<i64>::try_from(ids)?) {
+            if let Some(indices) = usize::try_from(id).ok().and_then(|id| places.get_mut(id)) {
+                indices.push(index);
+            }
+        }
+        let mut out = h.f_zeros_like()?;
+        for (expert, places) in experts.iter().zip(places).filter(|(_, places)| !places.is_empty()) {
+            let places = native::upload(&Tensor::f_from_slice(&places)?, h.device())?;
+            let tokens = places.f_floor_divide_scalar(chosen as i64)?;
+            let output = self.feed_forward(expert, &h.f_index_select(0, &tokens)?, arithmetic)?;
+            let output = output.f_mul(&shares.f_index_select(0, &places)?.f_unsqueeze(1)?)?;
+            out = out.f_index_add(0, &tokens, &output)?;
+        }
+        Ok(out)
+    }
+
+    /// Tokens are sorted by expert on the device, and one product computes each projection of all
+    /// experts. Experts without tokens get gradients of 0.
+    fn mixture_grouped(
+        &self,
+        experts: &[Mlp],
+        grouped: &GroupedExperts,
+        h: &Tensor,
+        shares: &Tensor,
+        ids: &Tensor,
+        chosen: i64,
+    ) -> Result<Tensor> {
+        let order = ids.f_argsort_stable(true, 0, false)?;
+        let counts = Tensor::f_zeros([experts.len() as i64], (Kind::Int64, h.device()))?;
+        let ends = counts.f_scatter_add(0, ids, &ids.f_ones_like()?)?.f_cumsum(0, Kind::Int)?;
+        let x = h.f_index_select(0, &order.f_floor_divide_scalar(chosen)?)?;
+        let leaves: Vec<&Tensor> = experts.iter().flat_map(|expert| [&expert.gate.weight, &expert.up.weight]).collect();
+        let both = native::grouped_linear(&x, &grouped.gate_up, &ends, &leaves)?;
+        let halves = both.f_chunk(2, 1)?;
+        let inner = self.gated(&halves[0], &halves[1], Arithmetic::Libtorch)?;
+        let leaves: Vec<&Tensor> = experts.iter().map(|expert| &expert.down.weight).collect();
+        let out = native::grouped_linear(&inner, &grouped.down, &ends, &leaves)?;
+        let out = out.f_mul(&shares.f_index_select(0, &order)?.f_unsqueeze(1)?)?;
+        // Back in the order of the tokens, so that sums have a fixed order.
+        let sorted = out.f_zeros_like()?.f_index_copy(0, &order, &out)?;
+        let wide = if h.kind() == Kind::Double { Kind::Double } else { Kind::Float };
+        let sum = sorted.f_view([-1, chosen, h.size()[1]])?.f_sum_dim_intlist(1, false, wide)?;
+        Ok(sum.f_to_kind(h.kind())?)
+    }
+}

@@ -1,0 +1,205 @@
+//! One file per architecture, which reads its `config.json`.
+//!
+//! Common code is here. A missing field has the default of transformers.
+
+mod gemma3;
+mod llama;
+mod mistral;
+mod qwen2;
+mod qwen3;
+mod qwen3_moe;
+mod smollm3;
+
+use serde_json::{Map, Value, json};
+
+use super::config::{Activation, Biases, Config, Fields, LayerKind, Norms, Rope};
+use r1_base::error::{Error, Kind, Result};
+
+/// A supported architecture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Architecture {
+    Qwen2,
+    Qwen3,
+    Qwen3Moe,
+    Llama,
+    Mistral,
+    Gemma3,
+    SmolLm3,
+}
+
+/// Architecture, class in transformers, `model_type`.
+const ALL: &[(Architecture, &str, &str)] = &[
+    (Architecture::Qwen2, "Qwen2ForCausalLM", "qwen2"),
+    (Architecture::Qwen3, "Qwen3ForCausalLM", "qwen3"),
+    (Architecture::Qwen3Moe, "Qwen3MoeForCausalLM", "qwen3_moe"),
+    (Architecture::Llama, "LlamaForCausalLM", "llama"),
+    (Architecture::Mistral, "MistralForCausalLM", "mistral"),
+    (Architecture::Gemma3, "Gemma3ForCausalLM", "gemma3_text"),
+    (Architecture::SmolLm3, "SmolLM3ForCausalLM", "smollm3"),
+];
+
+impl Architecture {
+    fn entry(self) -> (&'static str, &'static str) {
+        ALL.iter().find(|(family, ..)| *family == self).map_or(("", ""), |(_, class, name)| (class, name))
+    }
+
+    /// Class in transformers, as in `architectures`.
+    pub fn class(self) -> &'static str {
+        self.entry().0
+    }
+
+    /// The name in `model_type`.
+    pub fn model_type(self) -> &'static str {
+        self.entry().1
+    }
+
+    /// Architecture by the fields `architectures` and `model_type`, at least one of which must be
+    /// present.
+    pub(super) fn of(object: &Map<String, Value>) -> Result<Self> {
+        let unsupported = |name: &str, value: &Value| {
+            let classes: Vec<&str> = ALL.iter().map(|(_, class, _)| *class).collect();
+            Fields::wrong(name, value, "this architecture is not supported")
+                .hint(format!("supported are {}", classes.join(", ")))
+        };
+        let present = |name: &str| object.get(name).filter(|value| !value.is_null());
+        let (classes, kind) = (present("architectures"), present("model_type"));
+        let find = |name: &str, value: &Value, same: &dyn Fn(&str, &str) -> bool| {
+            let family = ALL.iter().find(|(_, class, kind)| same(class, kind)).map(|(family, ..)| *family);
+            family.ok_or_else(|| unsupported(name, value))
+        };
+        let by_class =
+            classes.map(|value| find("architectures", value, &|class, _| *value == json!([class]))).transpose()?;
+        let by_kind = kind.map(|value| find("model_type", value, &|_, kind| value == kind)).transpose()?;
+        match (by_class, by_kind) {
+            (Some(class), Some(kind)) if class != kind => Err(Error::new(
+                Kind::Model,
+                format!("`architectures` is {} but `model_type` is {:?}", class.class(), kind.model_type()),
+            )),
+            (Some(family), _) | (None, Some(family)) => Ok(family),
+            (None, None) => Err(Error::new(Kind::Model, "config.json names neither `architectures` nor `model_type`")),
+        }
+    }
+}
+
+/// Reads the fields of the architecture.
+pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
+    match architecture {
+        Architecture::Qwen2 => qwen2::read(fields),
+        Architecture::Qwen3 => qwen3::read(fields),
+        Architecture::Qwen3Moe => qwen3_moe::read(fields),
+        Architecture::Llama => llama::read(fields),
+        Architecture::Mistral => mistral::read(fields),
+        Architecture::Gemma3 => gemma3::read(fields),
+        Architecture::SmolLm3 => smollm3::read(fields),
+    }
+}
+
+/// Defaults of a family for missing fields.
+struct Defaults {
+    theta: f64,
+    max_position: usize,
+    /// `hidden_size / num_attention_heads` if `None`.
+    head_dim: Option<usize>,
+    tied: bool,
+}
+
+impl Default for Defaults {
+    fn default() -> Self {
+        Self { theta: 10_000.0, max_position: 32_768, head_dim: None, tied: false }
+    }
+}
+
+/// Sizes and constants that every family has, for layers without biases, windows or experts.
+///
+/// `rope` reads the rotary embeddings, given the default of theta and `max_position_embeddings`.
+fn common(
+    architecture: Architecture,
+    fields: &mut Fields,
+    defaults: &Defaults,
+    rope: impl FnOnce(&mut Fields, f64, usize) -> Result<Vec<Rope>>,
+) -> Result<Config> {
+    let hidden_size = fields.size("hidden_size", None)?;
+    let num_attention_heads = fields.size("num_attention_heads", None)?;
+    let max_position = fields.size("max_position_embeddings", Some(defaults.max_position))?;
+    let num_hidden_layers = fields.size("num_hidden_layers", None)?;
+    if num_hidden_layers > 1 << 16 {
+        return Err(Fields::wrong("num_hidden_layers", &json!(num_hidden_layers), "it must be at most 65536"));
+    }
+    let head_dim = defaults.head_dim.unwrap_or(hidden_size / num_attention_heads.max(1));
+    for name in ["attention_dropout", "embd_pdrop", "resid_pdrop", "hidden_dropout"] {
+        fields.only(name, 0.0)?;
+    }
+    for name in ["is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder", "use_mrope"] {
+        fields.only(name, false)?;
+    }
+    Ok(Config {
+        architecture,
+        vocab_size: fields.size("vocab_size", None)?,
+        hidden_size,
+        intermediate_size: fields.size("intermediate_size", None)?,
+        num_hidden_layers,
+        num_attention_heads,
+        num_key_value_heads: fields.size("num_key_value_heads", Some(num_attention_heads))?,
+        head_dim: fields.size("head_dim", Some(head_dim))?,
+        max_position_embeddings: max_position,
+        rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(1e-6),
+        tie_word_embeddings: fields.flag("tie_word_embeddings", defaults.tied)?,
+        initializer_range: fields.number("initializer_range")?.unwrap_or(0.02),
+        biases: Biases::default(),
+        norms: Norms::Before,
+        head_norms: false,
+        activation: Activation::Silu,
+        embedding_scale: 1.0,
+        attention_scale: None,
+        ropes: rope(fields, defaults.theta, max_position)?,
+        experts: None,
+        layers: Vec::new(),
+        source: Map::new(),
+    })
+}
+
+/// [`common`] for families with one rotary embedding for all layers.
+fn uniform(architecture: Architecture, fields: &mut Fields, defaults: &Defaults) -> Result<Config> {
+    fields.only("hidden_act", "silu")?;
+    common(architecture, fields, defaults, |fields, theta, max| Ok(vec![Rope::read(fields, theta, max)?]))
+}
+
+/// Sets the windows of the layers by `layer_types`, or else by the function `sliding` of the layer
+/// index.
+fn windows(
+    fields: &mut Fields,
+    config: &mut Config,
+    window: Option<usize>,
+    sliding: impl Fn(usize) -> bool,
+) -> Result<()> {
+    let layers = config.num_hidden_layers;
+    let types = fields.per_layer("layer_types", layers)?;
+    let mut kinds = Vec::new();
+    for index in 0..layers {
+        let slides = match types.as_ref().and_then(|types| types.get(index)) {
+            None => sliding(index),
+            Some(kind) if kind == "full_attention" => false,
+            Some(kind) if kind == "sliding_attention" && window.is_some() => true,
+            Some(kind) if kind == "sliding_attention" => {
+                return Err(Fields::wrong("layer_types", kind, "but `sliding_window` is not used"));
+            }
+            Some(kind) => {
+                let accepted = "full_attention and sliding_attention are supported";
+                return Err(Fields::wrong("layer_types", kind, accepted));
+            }
+        };
+        kinds.push(LayerKind { window: window.filter(|_| slides), ..LayerKind::default() });
+    }
+    if kinds.iter().any(|kind| *kind != LayerKind::default()) {
+        config.layers = kinds;
+    }
+    Ok(())
+}
+
+/// The window of the Qwen family: `sliding_window` if `use_sliding_window`.
+fn optional_window(fields: &mut Fields, default: Option<usize>) -> Result<Option<usize>> {
+    let is_set = fields.has("sliding_window");
+    let window = fields.optional_size("sliding_window")?.or(default.filter(|_| !is_set));
+    let used = fields.flag("use_sliding_window", false)?;
+    Ok(window.filter(|_| used))
+}

@@ -1,0 +1,113 @@
+//! Model directories: loading and saving `config.json` and the weights.
+
+use std::path::Path;
+
+use tch::{Device, Kind, Tensor};
+
+use super::kernels::packs;
+use super::layers::Parameters;
+use super::{Config, Model, memory, weights};
+use r1_base::error::{self, Error, Result};
+
+/// Maximum size of a weight file with more than one tensor.
+pub const SHARD_BYTES: u64 = 5_000_000_000;
+
+/// The output head's key in a checkpoint.
+const HEAD: &str = "lm_head.weight";
+
+impl Model {
+    /// Loads `config.json` and the safetensors (one file, or shards with an index) in `dir`.
+    ///
+    /// Weights stored as f32, bf16 or f16 are converted to `kind`; all parameters require
+    /// gradients. Errors are `Kind::Model` and name the file, the field or the tensors;
+    /// `Kind::Device`, before loading, if the weights (with the packed f32 copy of the CPU kernels)
+    /// do not fit into memory.
+    pub fn load(dir: &Path, device: Device, kind: Kind) -> Result<Self> {
+        Self::load_for(dir, device, kind, true)
+    }
+
+    /// As [`load`](Self::load), without the memory check for the CPU kernels' copy of the weights.
+    pub fn load_base(dir: &Path, device: Device, kind: Kind) -> Result<Self> {
+        Self::load_for(dir, device, kind, false)
+    }
+
+    fn load_for(dir: &Path, device: Device, kind: Kind, computes: bool) -> Result<Self> {
+        Self::read(Config::load(dir)?, dir, (device, kind), computes, None)
+    }
+
+    /// Loads a transformer whose checkpoint has another head than logits: `head` is the name of its
+    /// tensor and what it is read into.
+    pub(super) fn load_with_head(
+        config: Config,
+        dir: &Path,
+        options: (Device, Kind),
+        head: (&str, &Tensor),
+    ) -> Result<Self> {
+        Self::read(config, dir, options, true, Some(head))
+    }
+
+    fn read(
+        config: Config,
+        dir: &Path,
+        (device, kind): (Device, Kind),
+        computes: bool,
+        head: Option<(&str, &Tensor)>,
+    ) -> Result<Self> {
+        let files = weights::files(dir)?;
+        // The sizes in config.json are checked against the weights before allocation.
+        let (wanted, held) = (Parameters::numbers(&config), weights::numbers(&files)?);
+        if wanted > 2 * held + (1 << 20) {
+            return Err(Error::new(
+                error::Kind::Model,
+                format!(
+                    "weights and config.json disagree; config.json describes {wanted} weights, the files have {held}"
+                ),
+            )
+            .at_path(dir)
+            .hint("config.json and the weights must come from the same model"));
+        }
+        if let Some(free) = memory::available(device) {
+            let packed = computes && packs(&config, device, kind);
+            memory::check(wanted, kind, packed, free).map_err(|error| error.at_path(dir))?;
+        }
+        let parameters = Parameters::empty(&config, device, kind)?;
+        let tied = config.tie_word_embeddings;
+        // Old checkpoints have the rotary frequencies and a copy of the tied head, which are not
+        // needed.
+        let mut named = parameters.named();
+        named.extend(head.map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())));
+        weights::read(&files, &named, |name| name.ends_with("rotary_emb.inv_freq") || (tied && name == HEAD))?;
+        if tied && head.is_none() && weights::differ(&files, HEAD, "model.embed_tokens.weight")? {
+            let message = format!("config.json ties the output head to the embedding, and {HEAD} is another tensor");
+            return Err(Error::new(error::Kind::Model, message)
+                .at_path(dir)
+                .hint("set tie_word_embeddings to false to use that head, or remove it from the weights"));
+        }
+        Self::new(config, parameters, device, kind)
+    }
+
+    /// Writes `config.json` and the weights in the format of transformers, each file atomically:
+    /// one weight file, or shards with an index above [`SHARD_BYTES`].
+    pub fn save(&self, dir: &Path) -> Result<()> {
+        self.save_sharded(dir, SHARD_BYTES)
+    }
+
+    /// [`save`](Self::save) with shards of at most `most` bytes and at least one tensor.
+    pub fn save_sharded(&self, dir: &Path, limit: u64) -> Result<()> {
+        self.refuse_adapter()?;
+        std::fs::create_dir_all(dir).map_err(|error| Error::io(error::Kind::Store, "write", dir, &error))?;
+        weights::write(dir, &self.parameters.named(), limit)?;
+        let mut config = self.config.to_json();
+        // The newer name of the field below, which could have another value.
+        if let Some(object) = config.as_object_mut() {
+            object.shift_remove("dtype");
+        }
+        config["torch_dtype"] = serde_json::json!(match self.kind {
+            Kind::BFloat16 => "bfloat16",
+            Kind::Half => "float16",
+            Kind::Double => "float64",
+            _ => "float32",
+        });
+        weights::write_text(&dir.join("config.json"), &format!("{config:#}\n"))
+    }
+}

@@ -1,0 +1,459 @@
+//! Parameters of a model, as a tree with the names of the checkpoint.
+
+use tch::{Device, Kind, Tensor};
+
+use super::Config;
+use super::config::{Experts, Norms};
+use super::experts::GroupedExperts;
+use super::lora::Lora;
+use super::plain::Arithmetic;
+use super::stacked::{Stack, stacks};
+use crate::native::Arena;
+use r1_base::error::{self, Error, Result};
+
+/// A weight `[out, in]` with an optional bias `[out]`.
+#[derive(Debug)]
+pub(super) struct Linear {
+    pub weight: Tensor,
+    pub bias: Option<Tensor>,
+    pub lora: Option<Lora>,
+}
+
+impl Linear {
+    /// x `[T, in]` to `[T, out]`; `adapter_disabled` skips the adapter.
+    pub(super) fn apply(&self, x: &Tensor, adapter_disabled: bool, arithmetic: Arithmetic) -> Result<Tensor> {
+        let output = arithmetic.linear(x, &self.weight, self.bias.as_ref())?;
+        self.adapted(output, x, adapter_disabled, arithmetic)
+    }
+
+    /// Without an adapter: its own copy of the weight if there is one, else the same tensors.
+    fn merged_copy(&self) -> Result<Self> {
+        let weight = if self.lora.is_some() { self.weight.f_detach_copy()? } else { self.weight.shallow_clone() };
+        Ok(Self { weight, bias: self.bias.as_ref().map(Tensor::shallow_clone), lora: None })
+    }
+
+    /// Adds the adapter's contribution to `own`, the projection of x without it.
+    pub(super) fn adapted(
+        &self,
+        output: Tensor,
+        x: &Tensor,
+        adapter_disabled: bool,
+        arithmetic: Arithmetic,
+    ) -> Result<Tensor> {
+        match self.lora.as_ref().filter(|_| !adapter_disabled) {
+            Some(lora) => lora.add_to(&output, x, arithmetic),
+            None => Ok(output),
+        }
+    }
+}
+
+/// A node of the parameter tree.
+#[derive(Debug)]
+pub(super) enum ParameterNode<'a> {
+    Norm(&'a Tensor),
+    Linear(&'a Linear),
+}
+
+/// A gated feed-forward block.
+#[derive(Debug)]
+pub(super) struct Mlp {
+    pub gate: Linear,
+    pub up: Linear,
+    /// Gate and up, if they are stored together.
+    pub gate_up: Option<Stack>,
+    pub down: Linear,
+}
+
+/// [`Linear::merged_copy`] of projections of one input, in a matrix of their own if they are stored
+/// together.
+fn merged_siblings<const N: usize>(parts: [&Linear; N], stack: Option<&Stack>) -> Result<(Vec<Linear>, Option<Stack>)> {
+    let adapted = parts.iter().any(|part| part.lora.is_some());
+    let Some(stack) = stack else {
+        return Ok((parts.iter().map(|part| part.merged_copy()).collect::<Result<_>>()?, None));
+    };
+    let stack = if adapted { stack.copy()? } else { stack.share() };
+    let (mut first, mut all) = (0, Vec::with_capacity(N));
+    for part in parts {
+        let outputs = part.weight.size()[0] as usize;
+        all.push(stack.part(first, outputs)?);
+        first += outputs;
+    }
+    Ok((all, Some(stack)))
+}
+
+/// The feed-forward block of a layer.
+#[derive(Debug)]
+pub(super) enum Block {
+    Dense(Mlp),
+    Sparse {
+        /// [experts, E]
+        router: Linear,
+        experts: Vec<Mlp>,
+        /// Their weights as one tensor each, if they are stored together.
+        grouped: Option<GroupedExperts>,
+    },
+}
+
+/// RMSNorms of query and key heads, `[D]` each.
+#[derive(Debug)]
+pub(super) struct HeadNorms {
+    pub q: Tensor,
+    pub k: Tensor,
+}
+
+/// One decoder layer. Norms are `[E]`.
+#[derive(Debug)]
+pub(super) struct Layer {
+    pub input_norm: Tensor,
+    pub q: Linear,
+    pub k: Linear,
+    pub v: Linear,
+    /// Query, key and value, if they are stored together.
+    pub qkv: Option<Stack>,
+    pub head_norms: Option<HeadNorms>,
+    pub o: Linear,
+    /// On the output of attention.
+    pub after_attention: Option<Tensor>,
+    pub before_block: Tensor,
+    pub block: Block,
+    /// On the output of the feed-forward block.
+    pub after_block: Option<Tensor>,
+}
+
+/// All parameters.
+#[derive(Debug)]
+pub(super) struct Parameters {
+    pub embed: Tensor,
+    pub layers: Vec<Layer>,
+    pub norm: Tensor,
+    /// A shallow clone of `embed` when tied.
+    pub lm_head: Tensor,
+    tied: bool,
+}
+
+/// Creates uninitialised parameters that require gradients.
+struct Maker {
+    options: (Kind, Device),
+    arena: Arena,
+    /// Whether projections of one input are stored as one matrix.
+    stacked: bool,
+}
+
+/// Creates projections of one input.
+struct Siblings<'a> {
+    maker: &'a Maker,
+    stack: Option<Stack>,
+    inputs: usize,
+    biased: bool,
+    /// Outputs so far.
+    end: usize,
+}
+
+impl Siblings<'_> {
+    fn linear(&mut self, outputs: usize) -> Result<Linear> {
+        let first = self.end;
+        self.end += outputs;
+        match &self.stack {
+            Some(stack) => stack.part(first, outputs),
+            None => self.maker.linear(outputs, self.inputs, self.biased),
+        }
+    }
+}
+
+impl Maker {
+    /// For projections with `outputs` in total.
+    fn siblings(&self, outputs: usize, inputs: usize, biased: bool) -> Result<Siblings<'_>> {
+        let take = |shape: &[usize]| {
+            let shape: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
+            self.arena.take(&shape, self.options)
+        };
+        let stack = if self.stacked {
+            let bias = if biased { Some(take(&[outputs])?) } else { None };
+            Some(Stack::new(take(&[outputs, inputs])?, bias))
+        } else {
+            None
+        };
+        Ok(Siblings { maker: self, stack, inputs, biased, end: 0 })
+    }
+
+    fn leaf(&self, shape: &[usize]) -> Result<Tensor> {
+        let shape: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
+        Ok(self.arena.take(&shape, self.options)?.f_set_requires_grad(true)?)
+    }
+
+    fn linear(&self, outputs: usize, inputs: usize, biased: bool) -> Result<Linear> {
+        let bias = if biased { Some(self.leaf(&[outputs])?) } else { None };
+        Ok(Linear { weight: self.leaf(&[outputs, inputs])?, bias, lora: None })
+    }
+
+    fn mlp(&self, hidden: usize, inner: usize, biased: bool) -> Result<Mlp> {
+        let mut both = self.siblings(2 * inner, hidden, biased)?;
+        let (gate, up) = (both.linear(inner)?, both.linear(inner)?);
+        Ok(Mlp { gate, up, gate_up: both.stack, down: self.linear(hidden, inner, biased)? })
+    }
+
+    fn block(&self, config: &Config, experts: Option<Experts>) -> Result<Block> {
+        let hidden = config.hidden_size;
+        let Some(experts) = experts else {
+            return Ok(Block::Dense(self.mlp(hidden, config.intermediate_size, config.biases.mlp)?));
+        };
+        let router = self.linear(experts.count, hidden, false)?;
+        if self.stacked {
+            let (count, inner) = (experts.count, experts.intermediate_size);
+            let (grouped, experts) = GroupedExperts::new(&self.arena, self.options, [count, hidden, inner])?;
+            return Ok(Block::Sparse { router, experts, grouped: Some(grouped) });
+        }
+        let each = (0..experts.count).map(|_| self.mlp(hidden, experts.intermediate_size, false));
+        Ok(Block::Sparse { router, experts: each.collect::<Result<_>>()?, grouped: None })
+    }
+
+    fn layer(&self, config: &Config, index: usize) -> Result<Layer> {
+        let hidden = config.hidden_size;
+        let queries = config.num_attention_heads * config.head_dim;
+        let keys = config.num_key_value_heads * config.head_dim;
+        let biases = config.biases;
+        let head = |wanted: bool| -> Result<Option<HeadNorms>> {
+            let leaf = || self.leaf(&[config.head_dim]);
+            if wanted { Ok(Some(HeadNorms { q: leaf()?, k: leaf()? })) } else { Ok(None) }
+        };
+        let after = || -> Result<Option<Tensor>> {
+            if config.norms == Norms::Around { Ok(Some(self.leaf(&[hidden])?)) } else { Ok(None) }
+        };
+        let input_norm = self.leaf(&[hidden])?;
+        let mut all = self.siblings(queries + 2 * keys, hidden, biases.qkv)?;
+        let (q, k, v) = (all.linear(queries)?, all.linear(keys)?, all.linear(keys)?);
+        Ok(Layer {
+            input_norm,
+            q,
+            k,
+            v,
+            qkv: all.stack,
+            head_norms: head(config.head_norms)?,
+            o: self.linear(hidden, queries, biases.output)?,
+            after_attention: after()?,
+            before_block: self.leaf(&[hidden])?,
+            block: self.block(config, config.experts.filter(|_| config.layer(index).sparse))?,
+            after_block: after()?,
+        })
+    }
+}
+
+impl Parameters {
+    /// Uninitialised parameters of the configured shapes.
+    pub(super) fn empty(config: &Config, device: Device, kind: Kind) -> Result<Self> {
+        Self::empty_as(config, device, kind, stacks(device))
+    }
+
+    /// As [`empty`](Self::empty); `stacked` stores projections of one input as one matrix.
+    pub(super) fn empty_as(config: &Config, device: Device, kind: Kind, stacked: bool) -> Result<Self> {
+        let maker = Maker { options: (kind, device), arena: Arena::new(), stacked };
+        let shape = [config.vocab_size, config.hidden_size];
+        let layers = (0..config.num_hidden_layers).map(|index| maker.layer(config, index)).collect::<Result<_>>()?;
+        let embed = maker.leaf(&shape)?;
+        let tied = config.tie_word_embeddings;
+        let lm_head = if tied { embed.shallow_clone() } else { maker.leaf(&shape)? };
+        Ok(Self { embed, layers, norm: maker.leaf(&[config.hidden_size])?, lm_head, tied })
+    }
+
+    /// Number of weights in the matrices of the configured shapes, without allocation. Experts of
+    /// sparse layers are included.
+    pub(super) fn numbers(config: &Config) -> u128 {
+        let [vocab, hidden, inner, heads, kv_heads, head_dim] = [
+            config.vocab_size,
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        ]
+        .map(|size| size as u128);
+        let attention = 2 * (heads + kv_heads) * head_dim * hidden;
+        let layer = |index: usize| match config.experts.filter(|_| config.layer(index).sparse) {
+            Some(experts) => experts.count as u128 * hidden * (1 + 3 * experts.intermediate_size as u128),
+            None => 3 * hidden * inner,
+        };
+        let layers: u128 = (0..config.num_hidden_layers).map(|index| attention + layer(index)).sum();
+        layers + vocab * hidden * if config.tie_word_embeddings { 1 } else { 2 }
+    }
+
+    /// For generation with merged adapters: shallow clones, with own copies of the projections that
+    /// have an adapter, in which it is not yet merged.
+    pub(super) fn merged_copy(&self) -> Result<Self> {
+        let _guard = tch::no_grad_guard();
+        Ok(Self {
+            embed: self.embed.shallow_clone(),
+            layers: self.layers.iter().map(Layer::merged_copy).collect::<Result<_>>()?,
+            norm: self.norm.shallow_clone(),
+            lm_head: self.lm_head.shallow_clone(),
+            tied: self.tied,
+        })
+    }
+
+    /// Checkpoint keys and shallow clones, without a tied head.
+    pub(super) fn named(&self) -> Vec<(String, Tensor)> {
+        let mut all = vec![("model.embed_tokens.weight".to_owned(), self.embed.shallow_clone())];
+        self.walk(&mut |name, part| match part {
+            ParameterNode::Norm(weight) => all.push((format!("{name}.weight"), weight.shallow_clone())),
+            ParameterNode::Linear(linear) => {
+                all.push((format!("{name}.weight"), linear.weight.shallow_clone()));
+                all.extend(linear.bias.iter().map(|bias| (format!("{name}.bias"), bias.shallow_clone())));
+            }
+        });
+        all.push(("model.norm.weight".to_owned(), self.norm.shallow_clone()));
+        if !self.tied {
+            all.push(("lm_head.weight".to_owned(), self.lm_head.shallow_clone()));
+        }
+        all
+    }
+
+    /// Visits every part of the layers with its name.
+    pub(super) fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {
+        for (index, layer) in self.layers.iter().enumerate() {
+            layer.walk(&mut |name, part| f(&format!("model.layers.{index}.{name}"), part));
+        }
+    }
+
+    /// Every projection of the layers with its name.
+    pub(super) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        self.layers
+            .iter_mut()
+            .enumerate()
+            .flat_map(|(index, layer)| {
+                let linears = layer.linears_mut();
+                linears.into_iter().map(move |(name, linear)| (format!("model.layers.{index}.{name}"), linear))
+            })
+            .collect()
+    }
+
+    /// Tensors in the order that the native code expects, with `None` for missing parts; `None` if
+    /// the native code does not support this model.
+    pub(super) fn native(&self) -> Option<Vec<Option<Tensor>>> {
+        let mut all = vec![Some(&self.embed)];
+        for layer in &self.layers {
+            let Block::Dense(mlp) = &layer.block else { return None };
+            let linears = [&layer.q, &layer.k, &layer.v, &layer.o, &mlp.gate, &mlp.up, &mlp.down];
+            if linears.iter().any(|linear| linear.lora.is_some()) {
+                return None;
+            }
+            let unbiased = [&layer.o, &mlp.gate, &mlp.up, &mlp.down].iter().all(|linear| linear.bias.is_none());
+            if !unbiased || layer.after_attention.is_some() || layer.after_block.is_some() {
+                return None;
+            }
+            let heads = layer.head_norms.as_ref();
+            all.push(Some(&layer.input_norm));
+            for linear in [&layer.q, &layer.k, &layer.v] {
+                all.extend([Some(&linear.weight), linear.bias.as_ref()]);
+            }
+            all.extend([heads.map(|norms| &norms.q), heads.map(|norms| &norms.k)]);
+            all.extend([&layer.o, &mlp.gate, &mlp.up, &mlp.down].map(|linear| Some(&linear.weight)));
+            all.push(Some(&layer.before_block));
+        }
+        all.push(Some(&self.norm));
+        if !self.tied {
+            all.push(Some(&self.lm_head));
+        }
+        Some(all.into_iter().map(|tensor| tensor.map(Tensor::shallow_clone)).collect())
+    }
+}
+
+impl Layer {
+    fn merged_copy(&self) -> Result<Self> {
+        let share = |norm: &Tensor| norm.shallow_clone();
+        let (qkv, stack) = merged_siblings([&self.q, &self.k, &self.v], self.qkv.as_ref())?;
+        let Ok([q, k, v]) = <[Linear; 3]>::try_from(qkv) else { return Err(incomplete()) };
+        Ok(Self {
+            input_norm: share(&self.input_norm),
+            q,
+            k,
+            v,
+            qkv: stack,
+            head_norms: self.head_norms.as_ref().map(|norms| HeadNorms { q: share(&norms.q), k: share(&norms.k) }),
+            o: self.o.merged_copy()?,
+            after_attention: self.after_attention.as_ref().map(share),
+            before_block: share(&self.before_block),
+            block: match &self.block {
+                Block::Dense(mlp) => Block::Dense(mlp.merged_copy()?),
+                Block::Sparse { router, experts, grouped } => Block::Sparse {
+                    router: router.merged_copy()?,
+                    experts: experts.iter().map(Mlp::merged_copy).collect::<Result<_>>()?,
+                    // Not used with adapters on the experts.
+                    grouped: grouped.as_ref().map(GroupedExperts::share),
+                },
+            },
+            after_block: self.after_block.as_ref().map(share),
+        })
+    }
+
+    /// Visits every part with its name within the layer.
+    fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {
+        f("input_layernorm", ParameterNode::Norm(&self.input_norm));
+        f("self_attn.q_proj", ParameterNode::Linear(&self.q));
+        f("self_attn.k_proj", ParameterNode::Linear(&self.k));
+        f("self_attn.v_proj", ParameterNode::Linear(&self.v));
+        if let Some(norms) = &self.head_norms {
+            f("self_attn.q_norm", ParameterNode::Norm(&norms.q));
+            f("self_attn.k_norm", ParameterNode::Norm(&norms.k));
+        }
+        f("self_attn.o_proj", ParameterNode::Linear(&self.o));
+        match &self.block {
+            Block::Dense(mlp) => mlp.walk("mlp", f),
+            Block::Sparse { router, experts, .. } => {
+                f("mlp.gate", ParameterNode::Linear(router));
+                for (index, expert) in experts.iter().enumerate() {
+                    expert.walk(&format!("mlp.experts.{index}"), f);
+                }
+            }
+        }
+        // `post_attention_layernorm` is the norm before the block, or with four norms the one after
+        // attention.
+        if let (Some(after_attention), Some(after_block)) = (&self.after_attention, &self.after_block) {
+            f("post_attention_layernorm", ParameterNode::Norm(after_attention));
+            f("pre_feedforward_layernorm", ParameterNode::Norm(&self.before_block));
+            f("post_feedforward_layernorm", ParameterNode::Norm(after_block));
+        } else {
+            f("post_attention_layernorm", ParameterNode::Norm(&self.before_block));
+        }
+    }
+
+    /// Every projection with its name within the layer.
+    fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let mut all = Vec::new();
+        for (name, linear) in [("q", &mut self.q), ("k", &mut self.k), ("v", &mut self.v), ("o", &mut self.o)] {
+            all.push((format!("self_attn.{name}_proj"), linear));
+        }
+        match &mut self.block {
+            Block::Dense(mlp) => mlp.linears_mut("mlp", &mut all),
+            Block::Sparse { router, experts, .. } => {
+                all.push(("mlp.gate".to_owned(), router));
+                for (index, expert) in experts.iter_mut().enumerate() {
+                    expert.linears_mut(&format!("mlp.experts.{index}"), &mut all);
+                }
+            }
+        }
+        all
+    }
+}
+
+fn incomplete() -> Error {
+    Error::new(error::Kind::Internal, "a layer lacks a projection")
+}
+
+impl Mlp {
+    fn merged_copy(&self) -> Result<Self> {
+        let (both, gate_up) = merged_siblings([&self.gate, &self.up], self.gate_up.as_ref())?;
+        let Ok([gate, up]) = <[Linear; 2]>::try_from(both) else { return Err(incomplete()) };
+        Ok(Self { gate, up, gate_up, down: self.down.merged_copy()? })
+    }
+
+    fn walk<'a>(&'a self, name: &str, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {
+        for (part, linear) in [("gate", &self.gate), ("up", &self.up), ("down", &self.down)] {
+            f(&format!("{name}.{part}_proj"), ParameterNode::Linear(linear));
+        }
+    }
+
+    fn linears_mut<'a>(&'a mut self, name: &str, all: &mut Vec<(String, &'a mut Linear)>) {
+        for (part, linear) in [("gate", &mut self.gate), ("up", &mut self.up), ("down", &mut self.down)] {
+            all.push((format!("{name}.{part}_proj"), linear));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Transformers over libtorch: one decoder, described by each family's config, with weights and
+//! key-value cache.
+//!
+//! - [`Config`]: a validated Hugging Face `config.json`; unsupported features are refused
+//! - [`Architecture`]: the supported families, one per file
+//! - [`Model`]: load, initialise, save; [`Model::learn`] for training, [`Model::forward`] for
+//!   scoring, [`Model::step`] for generation
+//! - [`Packed`]: packed rows without padding; [`Span`]: a chunk of one sequence for generation
+//! - [`LoraConfig`]: a low-rank adapter in PEFT's format: [`Model::add_adapter`], load, save, merge
+//! - [`Encoder`]: BERT encoders, from texts to vectors
+//! - [`KvCache`]: key-value cache, one slot per sequence
+
+mod batch;
+mod cache;
+mod config;
+mod critic;
+mod cross_encoder;
+mod decode;
+mod decode_ahead;
+mod decoder;
+mod encoder;
+mod expert_routing;
+mod experts;
+mod families;
+mod files;
+mod footprint;
+mod kernel_checks;
+mod kernels;
+mod layers;
+mod lora;
+mod memory;
+mod merged;
+mod network;
+mod own_kernels;
+mod pass;
+mod plain;
+mod reward_model;
+mod shared_prefix;
+mod spans;
+mod stacked;
+mod transfer;
+mod varlen;
+mod weights;
+
+pub use batch::{OnHost, Packed, Span};
+pub use cache::{Decoding, KvCache};
+pub use config::{Activation, Biases, Config, Experts, LayerKind, Norms, Rope, Scaling};
+pub use critic::Critic;
+pub use cross_encoder::{CrossEncoderModel, Pair};
+pub use decode_ahead::{DrawTokens, NextTokens};
+pub use encoder::{Encoder, Pooling};
+pub use families::Architecture;
+pub use files::SHARD_BYTES;
+pub use footprint::Footprint;
+pub use kernel_checks::{KernelCheck, check_kernels};
+pub use lora::LoraConfig;
+pub use memory::{available as available_memory, peak as peak_memory, resident as resident_memory};
+pub use network::Model;
+pub use pass::Pass;
+pub use reward_model::RewardModel;
+pub use transfer::HostTransfer;
+pub use transfer::upload;
+pub(crate) use transfer::zeros;
+pub use weights::{files as weight_files, stored_dtype, write_file as write_tensors};
+
+pub use crate::native::{OperationTime, release_memory, softmax, start_profile, stop_profile};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,176 @@
+//! Layers in plain libtorch operations: every device and type, differentiable; the reference for
+//! tests of the native code.
+
+use tch::{Kind, Tensor};
+
+use super::config::Activation;
+use crate::native;
+use r1_base::error::Result;
+
+/// Implementation of products and activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arithmetic {
+    /// libtorch, differentiable. The summation order of its matrix products depends on the number
+    /// of rows, so that the last bits of a row depend on the batch size.
+    Libtorch,
+    /// CPU kernels, in f32 without gradient. A row's result does not depend on other rows
+    /// (bitwise).
+    Rowwise,
+}
+
+impl Arithmetic {
+    /// x `[T, in]` times the weight `[out, in]` transposed, plus the bias: `[T, out]`.
+    pub(super) fn linear(self, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        match self {
+            Self::Libtorch => Ok(x.f_linear(weight, bias)?),
+            Self::Rowwise => native::linear_rows(x, weight, bias),
+        }
+    }
+
+    /// The activation of `gate` times `up`, both `[T, n]`.
+    pub(super) fn gated(self, activation: Activation, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
+        let activated = match (self, activation) {
+            (Self::Rowwise, activation) => return native::gated_rows(gate, up, activation == Activation::GeluTanh),
+            (Self::Libtorch, Activation::Silu) => gate.f_silu()?,
+            (Self::Libtorch, Activation::GeluTanh) => gate.f_gelu("tanh")?,
+        };
+        Ok(activated.f_mul(up)?)
+    }
+}
+
+/// RMSNorm (arXiv:1910.07467) over the last dimension, computed in at least f32, as in
+/// transformers. With `offset`, the stored weight is the weight minus 1 and is applied before
+/// rounding.
+pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64, offset: bool) -> Result<Tensor> {
+    let kind = x.kind();
+    let wide_kind = if kind == Kind::Double { kind } else { Kind::Float };
+    let wide = x.f_to_kind(wide_kind)?;
+    let mean = wide.f_square()?.f_mean_dim(&[-1][..], true, None)?;
+    let scale = mean.f_add_scalar(eps)?.f_rsqrt()?;
+    let scaled = wide.f_mul(&scale)?;
+    if offset {
+        let weight = weight.f_to_kind(wide_kind)?.f_add_scalar(1.0)?;
+        return Ok(scaled.f_mul(&weight)?.f_to_kind(kind)?);
+    }
+    Ok(scaled.f_to_kind(kind)?.f_mul(weight)?)
+}
+
+/// Cosines and sines `[T, D]`, in `kind`, of angles `[T, D / 2]`; both times `magnitude`. The first
+/// half of the sines is negated, as [`rotate`] needs it.
+pub(super) fn angles(half: &Tensor, magnitude: f64, kind: Kind) -> Result<(Tensor, Tensor)> {
+    let finish = |x: Tensor| -> Result<Tensor> { Ok(x.f_mul_scalar(magnitude)?.f_to_kind(kind)?) };
+    let (cos, sin) = (half.f_cos()?, half.f_sin()?);
+    Ok((finish(Tensor::f_cat(&[&cos, &cos], -1)?)?, finish(Tensor::f_cat(&[&sin.f_neg()?, &sin], -1)?)?))
+}
+
+/// Rotates x `[T, H, D]` by the angles whose cosines and sines are those of [`angles`] (the
+/// half-split form of the checkpoints).
+pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    let halves = x.f_chunk(2, -1)?;
+    let [low, high] = halves.as_slice() else { return Ok(x.shallow_clone()) };
+    let swapped = Tensor::f_cat(&[high, low], -1)?;
+    Ok((x.f_mul(&cos.f_unsqueeze(1)?)?).f_add(&swapped.f_mul(&sin.f_unsqueeze(1)?)?)?)
+}
+
+/// [`rotate`] in one operation less; the last bit can differ.
+pub(super) fn rotate_fused(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    let halves = x.f_chunk(2, -1)?;
+    let [low, high] = halves.as_slice() else { return Ok(x.shallow_clone()) };
+    let swapped = Tensor::f_cat(&[high, low], -1)?;
+    Ok(x.f_mul(&cos.f_unsqueeze(1)?)?.f_addcmul(&swapped, &sin.f_unsqueeze(1)?)?)
+}
+
+/// Scale and window of attention scores.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scores {
+    /// Maximum number of keys per query, including its own.
+    pub window: Option<usize>,
+    /// `D^-0.5` if `None`.
+    pub scale: Option<f64>,
+}
+
+/// Mask of the keys 0, 1, … `context` that queries at positions `last` (any shape) attend to: shape
+/// of `last`, then `[context]`.
+pub(super) fn visible(last: &Tensor, context: i64, window: Option<usize>) -> Result<Tensor> {
+    let keys = Tensor::f_arange(context, (Kind::Int64, last.device()))?;
+    let last = last.f_unsqueeze(-1)?;
+    let visible = keys.f_le_tensor(&last)?;
+    let Some(window) = window else { return Ok(visible) };
+    Ok(visible.f_logical_and(&keys.f_gt_tensor(&last.f_sub_scalar(window as i64)?)?)?)
+}
+
+/// Causal attention within each row. q `[T, H, D]`, k and v `[T, Hkv, D]`, packed rows of
+/// `lengths`; returns `[T, H, D]`.
+///
+/// Rows of similar length are padded to the longest of them inside attention only; the padding
+/// comes after the row, so the causal mask hides it.
+pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64], scores: Scores) -> Result<Tensor> {
+    let (device, shape) = (q.device(), q.size());
+    let mut starts = Vec::with_capacity(lengths.len());
+    let mut total = 0;
+    for length in lengths {
+        starts.push(total);
+        total += length;
+    }
+    let mut order: Vec<usize> = (0..lengths.len()).filter(|&row| lengths[row] > 0).collect();
+    order.sort_by_key(|&row| std::cmp::Reverse(lengths[row]));
+    // Index of each token of the packed batch in the concatenated padded outputs.
+    let mut index = vec![0; total as usize];
+    let (mut outputs, mut offset) = (Vec::new(), 0);
+    let mut rest = order.as_slice();
+    while let Some(&first) = rest.first() {
+        let longest = lengths[first];
+        let count = rest.iter().take_while(|&&row| lengths[row] * 4 >= longest * 3).count();
+        let (bucket, after) = rest.split_at(count);
+        rest = after;
+        let mut gather = Vec::with_capacity(count * longest as usize);
+        for &row in bucket {
+            for token in 0..longest {
+                gather.push(starts[row] + token.min(lengths[row] - 1));
+                if token < lengths[row] {
+                    index[(starts[row] + token) as usize] = offset;
+                }
+                offset += 1;
+            }
+        }
+        let gather = native::upload(&Tensor::f_from_slice(&gather)?, device)?;
+        let pad = |x: &Tensor| -> Result<Tensor> {
+            let x = x.f_index_select(0, &gather)?;
+            Ok(x.f_view([count as i64, longest, x.size()[1], x.size()[2]])?.f_transpose(1, 2)?)
+        };
+        let (k, v) = (repeat(&pad(k)?, shape[1])?, repeat(&pad(v)?, shape[1])?);
+        // A window of at least the length is the causal mask.
+        let mask = match scores.window.filter(|&window| (window as i64) < longest) {
+            Some(_) => Some(visible(&Tensor::f_arange(longest, (Kind::Int64, device))?, longest, scores.window)?),
+            None => None,
+        };
+        let causal = mask.is_none();
+        let out = Tensor::f_scaled_dot_product_attention(&pad(q)?, &k, &v, mask, 0.0, causal, scores.scale, false)?;
+        outputs.push(out.f_transpose(1, 2)?.f_reshape([-1, shape[1], shape[2]])?);
+    }
+    if outputs.is_empty() {
+        return Ok(q.f_zeros_like()?);
+    }
+    let index = native::upload(&Tensor::f_from_slice(&index)?, device)?;
+    Ok(Tensor::f_cat(&outputs, 0)?.f_index_select(0, &index)?)
+}
+
+/// Attention of q `[B, H, L, D]` over cached k and v `[B, Hkv, C, D]`; `visible` [B, 1, L, C] is
+/// the mask.
+pub(super) fn attend_cache(
+    q: &Tensor,
+    k: &Tensor,
+    v: &Tensor,
+    visible: Option<&Tensor>,
+    scores: Scores,
+) -> Result<Tensor> {
+    let heads = q.size()[1];
+    let (k, v) = (repeat(k, heads)?, repeat(v, heads)?);
+    Ok(Tensor::f_scaled_dot_product_attention(q, &k, &v, visible, 0.0, false, scores.scale, false)?)
+}
+
+/// Repeats key or value heads for each query head: `[B, Hkv, L, D]` to `[B, H, L, D]`.
+fn repeat(x: &Tensor, heads: i64) -> Result<Tensor> {
+    let present = x.size()[1];
+    if present == heads { Ok(x.shallow_clone()) } else { Ok(x.f_repeat_interleave_self_int(heads / present, 1, None)?) }
+}

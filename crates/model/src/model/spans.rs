@@ -1,0 +1,167 @@
+//! Generation in plain libtorch operations: spans of sequences over the cache, every family, device
+//! and type.
+
+use tch::{Device, Kind, Tensor};
+
+use super::decoder::{Angles, Residual, With};
+use super::plain::{self, Arithmetic};
+use super::{KvCache, Model, Span};
+use crate::native::{self, Cached};
+use r1_base::error::Result;
+
+impl Model {
+    /// [`step`](Self::step) in plain libtorch operations, after validation and growth of the cache.
+    pub(super) fn step_plain(
+        &self,
+        cache: &mut KvCache,
+        items: &[Span<'_>],
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Tensor>> {
+        let tensor =
+            |numbers: Vec<i64>| -> Result<Tensor> { native::upload(&Tensor::f_from_slice(&numbers)?, self.device) };
+        let each = |number: fn(&Span<'_>, usize) -> i64| {
+            tensor(items.iter().flat_map(|span| (0..span.ids.len()).map(move |at| number(span, at))).collect())
+        };
+        let positions = each(|span, at| (span.start + at) as i64)?;
+        let slots = each(|span, _| span.slot as i64)?;
+        let arithmetic = self.generation_arithmetic();
+        let windows: Vec<Option<usize>> =
+            (0..self.config.num_hidden_layers).map(|index| self.config.layer(index).window).collect();
+        let groups = match arithmetic {
+            Arithmetic::Libtorch => SpanGroup::all(items, &windows, self.device)?,
+            Arithmetic::Rowwise => Vec::new(),
+        };
+        let rows: Vec<(i64, i64)> =
+            items.iter().map(|span| (span.ids.len() as i64, (span.start + span.ids.len()) as i64)).collect();
+        let angles = match arithmetic {
+            Arithmetic::Rowwise if !self.has_dynamic_rope() => self.tabulated_angles(&positions, &rows)?,
+            _ => self.angles(&positions, &rows)?,
+        };
+        let mut x = Residual::new(self.embed(&each(|span, at| i64::from(span.ids[at]))?)?);
+        for (index, layer) in self.sampling().layers.iter().enumerate() {
+            if stop() {
+                return Ok(None);
+            }
+            // [slots, capacity, Hkv, D] both.
+            let (mut keys, mut values) = (cache.keys[index].shallow_clone(), cache.values[index].shallow_clone());
+            let scores = self.scores(index);
+            let cached =
+                Cached { keys: &cache.keys[index], values: &cache.values[index], slots: &slots, positions: &positions };
+            let with = With { arithmetic, routes: &cache.routes(), cached: Some(cached) };
+            x = self.layer(index, layer, &x, &angles, with, |q, new| {
+                if let Some([k, v]) = new {
+                    let cells = [Some(&slots), Some(&positions)];
+                    let _ = keys.f_index_put_(&cells, k, false)?;
+                    let _ = values.f_index_put_(&cells, v, false)?;
+                }
+                if arithmetic == Arithmetic::Rowwise {
+                    let scale = scores.scale.unwrap_or((self.config.head_dim as f64).powf(-0.5));
+                    return native::attend_rows([q, &keys, &values], &slots, &positions, scale, scores.window);
+                }
+                let mut out = q.f_zeros_like()?;
+                for group in &groups {
+                    let held = |x: &Tensor| -> Result<Tensor> {
+                        Ok(x.f_narrow(1, 0, group.context)?.f_index_select(0, &group.slots)?.f_transpose(1, 2)?)
+                    };
+                    let queries = q.f_index_select(0, &group.tokens)?;
+                    let queries = queries.f_view([-1, group.length, q.size()[1], q.size()[2]])?.f_transpose(1, 2)?;
+                    let visible = group.visible(scores.window);
+                    let seen = plain::attend_cache(&queries, &held(&keys)?, &held(&values)?, visible, scores)?;
+                    let seen = seen.f_transpose(1, 2)?.f_reshape([-1, q.size()[1], q.size()[2]])?;
+                    let _ = out.f_index_copy_(0, &group.tokens, &seen)?;
+                }
+                Ok(out)
+            })?;
+        }
+        let ends = items.iter().scan(0, |end, span| {
+            *end += span.ids.len() as i64;
+            Some(*end - 1)
+        });
+        let last = x.sum()?.f_index_select(0, &tensor(ends.collect())?)?;
+        let hidden = self.norm(&last, &self.parameters.norm)?;
+        Ok(Some(arithmetic.linear(&hidden, &self.parameters.lm_head, None)?.f_to_kind(Kind::Float)?))
+    }
+
+    /// In f32 on the CPU, results must not depend on the batch, so that equal seeds give equal
+    /// samples.
+    fn generation_arithmetic(&self) -> Arithmetic {
+        let rowwise = self.kind == Kind::Float && self.device == Device::Cpu && native::has_cpu_kernels();
+        if rowwise { Arithmetic::Rowwise } else { Arithmetic::Libtorch }
+    }
+
+    /// Angles at `positions` `[T]`, from tables of fixed size: the last bit of libtorch's cosine
+    /// depends on the index within the tensor.
+    fn tabulated_angles(&self, positions: &Tensor, rows: &[(i64, i64)]) -> Result<Angles> {
+        const TABLE: i64 = 256;
+        let longest = rows.iter().map(|(_, length)| *length).max().unwrap_or(0);
+        let tables = (0..(longest + TABLE - 1) / TABLE)
+            .map(|table| {
+                let positions = Tensor::f_arange_start(table * TABLE, (table + 1) * TABLE, (Kind::Int64, self.device))?;
+                self.angles(&positions, &[])
+            })
+            .collect::<Result<Vec<_>>>()?;
+        (0..self.config.ropes.len())
+            .map(|rope| {
+                let whole = |part: fn(&(Tensor, Tensor)) -> &Tensor| -> Result<Tensor> {
+                    let all: Vec<&Tensor> = tables.iter().map(|table| part(&table[rope])).collect();
+                    Ok(Tensor::f_cat(&all, 0)?.f_index_select(0, positions)?)
+                };
+                Ok((whole(|(cos, _)| cos)?, whole(|(_, sin)| sin)?))
+            })
+            .collect()
+    }
+}
+
+/// Spans of equal length, for batched attention.
+struct SpanGroup {
+    length: i64,
+    /// Longest context, including the new tokens.
+    context: i64,
+    /// `[spans]`
+    slots: Tensor,
+    /// [spans * length] indices into the packed batch.
+    tokens: Tensor,
+    /// [spans, 1, length, context] masks, for each window of the layers.
+    visible: Vec<(Option<usize>, Tensor)>,
+}
+
+impl SpanGroup {
+    fn all(items: &[Span<'_>], windows: &[Option<usize>], device: Device) -> Result<Vec<Self>> {
+        let mut by_length: std::collections::BTreeMap<usize, Vec<(usize, &Span<'_>)>> =
+            std::collections::BTreeMap::new();
+        let mut at = 0;
+        for span in items {
+            by_length.entry(span.ids.len()).or_default().push((at, span));
+            at += span.ids.len();
+        }
+        let mut distinct = windows.to_vec();
+        distinct.sort_unstable();
+        distinct.dedup();
+        by_length
+            .into_iter()
+            .map(|(length, spans)| {
+                let tensor =
+                    |numbers: Vec<i64>| -> Result<Tensor> { native::upload(&Tensor::f_from_slice(&numbers)?, device) };
+                let context = spans.iter().map(|(_, span)| span.start + length).max().unwrap_or(0) as i64;
+                let each = |(first, _): &(usize, _)| (*first as i64)..(*first + length) as i64;
+                let starts = tensor(spans.iter().map(|(_, span)| span.start as i64).collect())?;
+                let last = starts.f_unsqueeze(1)?.f_add(&Tensor::f_arange(length as i64, (Kind::Int64, device))?)?;
+                let visible = distinct
+                    .iter()
+                    .map(|&window| Ok((window, plain::visible(&last, context, window)?.f_unsqueeze(1)?)))
+                    .collect::<Result<_>>()?;
+                Ok(Self {
+                    length: length as i64,
+                    context,
+                    slots: tensor(spans.iter().map(|(_, span)| span.slot as i64).collect())?,
+                    tokens: tensor(spans.iter().flat_map(each).collect())?,
+                    visible,
+                })
+            })
+            .collect()
+    }
+
+    fn visible(&self, window: Option<usize>) -> Option<&Tensor> {
+        self.visible.iter().find(|(key, _)| *key == window).map(|(_, visible)| visible)
+    }
+}

@@ -1,0 +1,386 @@
+//! Checkpoints in safetensors: one file, or shards with an index. This module handles names, shapes
+//! and files only.
+
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use safetensors::tensor::{Dtype, SafeTensors, TensorView, View};
+use tch::Tensor;
+
+use r1_base::error::{Error, Kind, Result, Subject, readable};
+
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Fills every parameter from the files of a checkpoint, converting to the parameter's type and
+/// device.
+///
+/// Names in the checkpoint that match `ignored` can be unused. Errors are `Kind::Model` and name
+/// the file and every missing, unexpected or misshapen tensor.
+pub(super) fn read(files: &[PathBuf], parameters: &[(String, Tensor)], ignored: impl Fn(&str) -> bool) -> Result<()> {
+    let problems = read_files(files, parameters, ignored)?;
+    if problems.is_empty() {
+        return Ok(());
+    }
+    let error = problems
+        .into_error("weights and config.json disagree")
+        .hint("config.json and the weights must come from the same model");
+    Err(match files.first() {
+        Some(first) => error.at_path(first),
+        None => error,
+    })
+}
+
+/// Maximum size of a JSON file of a model, bytes. The index of the largest public models has 15 MB.
+const MAX_JSON: u64 = 64 << 20;
+
+/// Reads a JSON file; `what` describes it in errors. Refuses special files and files above
+/// [`MAX_JSON`] before reading.
+pub(super) fn read_json(path: &Path, what: &str) -> Result<serde_json::Value> {
+    let failed = |error: &std::io::Error| Error::io(Kind::Model, &format!("read {what}"), path, error);
+    let bad = |why: String| Error::new(Kind::Model, format!("{what} {why}")).at_path(path);
+    let metadata = std::fs::metadata(path).map_err(|error| failed(&error))?;
+    if !metadata.is_file() {
+        return Err(bad("is not a file".to_owned()));
+    }
+    if metadata.len() > MAX_JSON {
+        return Err(bad(format!("has {} bytes; no model's has more than {MAX_JSON}", metadata.len())));
+    }
+    let bytes = std::fs::read(path).map_err(|error| failed(&error))?;
+    serde_json::from_slice(&bytes).map_err(|error| bad(format!("is not JSON: {error}")))
+}
+
+/// Number of weights in all tensors of the files.
+pub(super) fn numbers(files: &[PathBuf]) -> Result<u128> {
+    let mut all = 0;
+    for path in files {
+        all += with_tensors(path, |tensors| {
+            let numbers =
+                tensors.iter().map(|(_, view)| view.shape().iter().map(|&size| size as u128).product::<u128>());
+            Ok(numbers.sum::<u128>())
+        })?;
+    }
+    Ok(all)
+}
+
+/// Shape of a tensor of the files; `None` if there is no such tensor.
+pub(super) fn shape_of(files: &[PathBuf], name: &str) -> Result<Option<Vec<i64>>> {
+    for path in files {
+        let tensor_shape = with_tensors(path, |tensors| Ok(tensors.tensor(name).ok().map(|view| shape(&view))))?;
+        if tensor_shape.is_some() {
+            return Ok(tensor_shape);
+        }
+    }
+    Ok(None)
+}
+
+/// Type of the weights in `dir`, by the first tensor: `f32`, `bf16`, `f16` or `f64`; `None` without
+/// weights or for another type.
+pub fn stored_dtype(dir: &Path) -> Option<&'static str> {
+    let first = files(dir).ok()?.into_iter().next()?;
+    let dtype = with_tensors(&first, |tensors| Ok(tensors.iter().next().map(|(_, view)| view.dtype()))).ok()??;
+    match dtype {
+        Dtype::F32 => Some("f32"),
+        Dtype::BF16 => Some("bf16"),
+        Dtype::F16 => Some("f16"),
+        Dtype::F64 => Some("f64"),
+        _ => None,
+    }
+}
+
+/// Names of the tensors in a file.
+pub(super) fn names(path: &Path) -> Result<BTreeSet<String>> {
+    with_tensors(path, |tensors| Ok(tensors.names().into_iter().map(ToString::to_string).collect()))
+}
+
+/// Whether two tensors of the files differ; false if one of them is missing.
+pub(super) fn differ(files: &[PathBuf], one: &str, other: &str) -> Result<bool> {
+    let mut digests = Vec::new();
+    for path in files {
+        with_tensors(path, |tensors| {
+            for (_, view) in tensors.iter().filter(|(name, _)| *name == one || *name == other) {
+                let mut hasher = DefaultHasher::new();
+                view.data().hash(&mut hasher);
+                digests.push((shape(&view), view.dtype(), hasher.finish()));
+            }
+            Ok(())
+        })?;
+    }
+    Ok(matches!(digests.as_slice(), [one, other] if one != other))
+}
+
+/// Maps a file and passes its tensors to `f`.
+fn with_tensors<T>(path: &Path, f: impl FnOnce(&SafeTensors<'_>) -> Result<T>) -> Result<T> {
+    let file = readable(path).and_then(|()| File::open(path));
+    let file = file.map_err(|error| Error::io(Kind::Model, "open the weights", path, &error))?;
+    // SAFETY: the map is read only during this call. Truncation by another process in this time
+    // would end the program, as for every reader of mapped checkpoints.
+    let map = unsafe { memmap2::Mmap::map(&file) }
+        .map_err(|error| Error::io(Kind::Model, "read the weights", path, &error))?;
+    f(&SafeTensors::deserialize(&map).map_err(|error| damaged(path, &error))?)
+}
+
+/// Fills every parameter from the files; returns the missing, unexpected or misshapen tensors.
+pub(super) fn read_files(
+    files: &[PathBuf],
+    parameters: &[(String, Tensor)],
+    ignored: impl Fn(&str) -> bool,
+) -> Result<Problems> {
+    let _guard = tch::no_grad_guard();
+    let mut wanted: HashMap<&str, &Tensor> = parameters.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    let (mut extra, mut misshapen) = (Vec::new(), Vec::new());
+    for path in files {
+        with_tensors(path, |tensors| {
+            for (name, view) in tensors.iter() {
+                if let Some(parameter) = wanted.remove(name) {
+                    if shape(&view) == parameter.size() {
+                        copy(name, &view, parameter).map_err(|error| error.at_path(path))?;
+                    } else {
+                        let shapes = format!("{:?}, not {:?}", shape(&view), parameter.size());
+                        misshapen.push((name.to_owned(), shapes));
+                    }
+                } else if !ignored(name) {
+                    extra.push(name.to_owned());
+                }
+            }
+            Ok(())
+        })?;
+    }
+    let missing: Vec<String> =
+        parameters.iter().map(|(name, _)| name).filter(|name| wanted.contains_key(name.as_str())).cloned().collect();
+    Ok(Problems { missing, extra, misshapen })
+}
+
+/// Differences between the tensors of files and the parameters of a model.
+#[derive(Debug)]
+pub(super) struct Problems {
+    missing: Vec<String>,
+    extra: Vec<String>,
+    /// Name and shapes.
+    misshapen: Vec<(String, String)>,
+}
+
+impl Problems {
+    pub(super) fn is_empty(&self) -> bool {
+        self.missing.is_empty() && self.extra.is_empty() && self.misshapen.is_empty()
+    }
+
+    /// An error about these tensors; `what` begins its message.
+    pub(super) fn into_error(self, what: &str) -> Error {
+        let Self { missing, extra, misshapen } = self;
+        let names = misshapen.iter().map(|(name, _)| name);
+        let all: Vec<String> = missing.iter().chain(&extra).chain(names).cloned().collect();
+        let misshapen = misshapen.into_iter().map(|(name, shapes)| format!("{name} is {shapes}")).collect();
+        let parts: Vec<String> = [("missing", missing), ("not part of the model", extra), ("misshapen", misshapen)]
+            .into_iter()
+            .filter(|(_, names)| !names.is_empty())
+            .map(|(how, names)| format!("{how}: {}", shortened(names)))
+            .collect();
+        Error::new(Kind::Model, format!("{what}; {}", parts.join("; "))).about(Subject::Tensors(all))
+    }
+}
+
+/// Writes the tensors to `dir`: one file, or shards of at most `most` bytes (at least one tensor
+/// each) with an index. Other weight files of earlier saves are removed at the end.
+pub(super) fn write(dir: &Path, parameters: &[(String, Tensor)], limit: u64) -> Result<()> {
+    let mut shards: Vec<(u64, &[(String, Tensor)])> = Vec::new();
+    let mut start = 0;
+    for (at, (_, tensor)) in parameters.iter().enumerate() {
+        let bytes = bytes(tensor);
+        if let Some(last) = shards.last_mut().filter(|(held, _)| held + bytes <= limit) {
+            *last = (last.0 + bytes, &parameters[start..=at]);
+        } else {
+            start = at;
+            shards.push((bytes, &parameters[at..=at]));
+        }
+    }
+    let mut kept = Vec::new();
+    if let [(_, all)] = shards[..] {
+        write_file(&dir.join(SINGLE), all)?;
+        kept.push(SINGLE.to_owned());
+    } else {
+        let mut map = serde_json::Map::new();
+        for (index, (_, tensors)) in shards.iter().enumerate() {
+            let name = format!("model-{:05}-of-{:05}.safetensors", index + 1, shards.len());
+            write_file(&dir.join(&name), tensors)?;
+            map.extend(tensors.iter().map(|(tensor, _)| (tensor.clone(), name.clone().into())));
+            kept.push(name);
+        }
+        map.sort_keys();
+        let total: u64 = shards.iter().map(|(bytes, _)| bytes).sum();
+        let index = serde_json::json!({"metadata": {"total_size": total}, "weight_map": map});
+        write_text(&dir.join(INDEX), &format!("{index:#}\n"))?;
+        kept.push(INDEX.to_owned());
+    }
+    remove_others(dir, &kept).map_err(|error| Error::io(Kind::Store, "remove old weights", dir, &error))
+}
+
+fn bytes(tensor: &Tensor) -> u64 {
+    (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64
+}
+
+/// Removes weights and indices that a reader could use instead of those just written.
+fn remove_others(dir: &Path, kept: &[String]) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let shard = name.starts_with("model-") && name.ends_with(".safetensors") && name.contains("-of-");
+        if (shard || name == SINGLE || name == INDEX) && !kept.contains(&name) {
+            std::fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes a text file atomically.
+pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
+    let part = path.with_added_extension("part");
+    std::fs::write(&part, text)
+        .and_then(|()| publish(&part, path))
+        .map_err(|error| Error::io(Kind::Store, "write", path, &error))
+}
+
+/// Writes the tensors to one safetensors file, atomically.
+///
+/// # Errors
+/// `Kind::Store` with the path.
+pub fn write_file(path: &Path, parameters: &[(String, Tensor)]) -> Result<()> {
+    let views = parameters
+        .iter()
+        .map(|(name, tensor)| Ok((name.as_str(), HeldParameter::new(name, tensor)?)))
+        .collect::<Result<Vec<_>>>()?;
+    let part = path.with_added_extension("part");
+    let failed = |error: &std::io::Error| Error::io(Kind::Store, "write the tensors", path, error);
+    // transformers requires this metadata.
+    let metadata = HashMap::from([("format".to_owned(), "pt".to_owned())]);
+    safetensors::serialize_to_file(views, Some(metadata), &part).map_err(|error| match error {
+        safetensors::SafeTensorError::IoError(error) => failed(&error),
+        other => Error::new(Kind::Store, format!("can't write the tensors: {other}")).at_path(path),
+    })?;
+    publish(&part, path).map_err(|error| failed(&error))
+}
+
+/// Syncs `part` and renames it to `path`.
+fn publish(part: &Path, path: &Path) -> std::io::Result<()> {
+    File::open(part)?.sync_all()?;
+    std::fs::rename(part, path)
+}
+
+/// Weight files of a checkpoint: the single file, or all shards of the index.
+pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let single = dir.join(SINGLE);
+    if single.exists() {
+        return Ok(vec![single]);
+    }
+    let path = dir.join(INDEX);
+    if !path.exists() {
+        return Err(Error::new(Kind::Model, format!("no {SINGLE} and no {INDEX}"))
+            .at_path(dir)
+            .hint("weights in other formats (pytorch_model.bin, gguf) are not read; convert them to safetensors"));
+    }
+    let bad = |why: String| Error::new(Kind::Model, format!("the index of the shards {why}")).at_path(&path);
+    let index = read_json(&path, "the index of the shards")?;
+    let map = index["weight_map"].as_object().ok_or_else(|| bad("has no `weight_map`".to_owned()))?;
+    let mut names = BTreeSet::new();
+    for (tensor, file) in map {
+        // A file name in this directory, of at most 255 bytes.
+        let name = file
+            .as_str()
+            .filter(|name| name.len() < 256 && Path::new(name).file_name().is_some_and(|last| last == *name));
+        names.insert(
+            name.ok_or_else(|| {
+                bad(format!("gives {} as the file of {}", clipped(&file.to_string()), clipped(tensor)))
+            })?,
+        );
+    }
+    Ok(names.into_iter().map(|name| dir.join(name)).collect())
+}
+
+fn damaged(path: &Path, error: &safetensors::SafeTensorError) -> Error {
+    Error::new(Kind::Model, format!("the weights are damaged or cut short: {error}"))
+        .at_path(path)
+        .hint("fetch or copy the file again")
+}
+
+/// Truncates a value of a file for a message.
+pub(super) fn clipped(text: &str) -> String {
+    match text.char_indices().nth(100) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
+/// At most eight names, and the number of further ones.
+fn shortened(mut names: Vec<String>) -> String {
+    names.sort();
+    let more = names.len().saturating_sub(8);
+    names.truncate(8);
+    let text = names.iter().map(|name| clipped(name)).collect::<Vec<_>>().join(", ");
+    if more == 0 { text } else { format!("{text} and {more} more") }
+}
+
+fn shape(view: &TensorView<'_>) -> Vec<i64> {
+    view.shape().iter().map(|&size| size as i64).collect()
+}
+
+fn copy(name: &str, view: &TensorView<'_>, parameter: &Tensor) -> Result<()> {
+    let kind = match view.dtype() {
+        Dtype::F32 => tch::Kind::Float,
+        Dtype::BF16 => tch::Kind::BFloat16,
+        Dtype::F16 => tch::Kind::Half,
+        Dtype::F64 => tch::Kind::Double,
+        other => {
+            return Err(Error::new(Kind::Model, format!("{name} is stored as {other:?}, which is not supported"))
+                .hint("f32, bf16 and f16 checkpoints are"));
+        }
+    };
+    let loaded = Tensor::f_from_data_size(view.data(), &parameter.size(), kind)?;
+    parameter.shallow_clone().f_copy_(&loaded)?;
+    Ok(())
+}
+
+/// A parameter to be written.
+struct HeldParameter {
+    tensor: Tensor,
+    dtype: Dtype,
+    shape: Vec<usize>,
+}
+
+impl HeldParameter {
+    fn new(name: &str, tensor: &Tensor) -> Result<Self> {
+        let dtype = match tensor.kind() {
+            tch::Kind::Float => Dtype::F32,
+            tch::Kind::BFloat16 => Dtype::BF16,
+            tch::Kind::Half => Dtype::F16,
+            tch::Kind::Double => Dtype::F64,
+            tch::Kind::Int64 => Dtype::I64,
+            other => return Err(Error::new(Kind::Internal, format!("{name} is held as {other:?}"))),
+        };
+        let shape = tensor.size().iter().map(|&size| size as usize).collect();
+        Ok(Self { tensor: tensor.f_detach()?, dtype, shape })
+    }
+}
+
+impl View for HeldParameter {
+    fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    fn data(&self) -> Cow<'_, [u8]> {
+        let tensor = self.tensor.contiguous().to_device(tch::Device::Cpu);
+        let mut bytes = vec![0; self.data_len()];
+        tensor.copy_data_u8(&mut bytes, tensor.numel());
+        Cow::Owned(bytes)
+    }
+
+    fn data_len(&self) -> usize {
+        self.tensor.numel() * self.tensor.kind().elt_size_in_bytes()
+    }
+}

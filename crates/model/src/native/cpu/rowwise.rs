@@ -1,0 +1,46 @@
+//! Batch-invariant operations for generation: a row's result does not depend on the other rows
+//! (bitwise). In f32 on the CPU, without gradient.
+
+use std::ffi::c_void;
+use std::ptr::{null, null_mut};
+
+use tch::Tensor;
+
+use super::{checked, owned, pointer, r1_attend_rows, r1_gated_rows, r1_linear_rows};
+use r1_base::error::Result;
+
+/// x `[T, in]` times the weight `[out, in]` transposed, plus the bias `[out]`: `[T, out]`.
+pub(crate) fn linear_rows(x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let mut out = null_mut();
+    // SAFETY: the pointers are live for the call, and the C++ checks types, shapes and devices; so
+    // below.
+    checked(unsafe { r1_linear_rows(pointer(x), pointer(weight), bias.map_or(null(), pointer), &raw mut out) })?;
+    Ok(owned(out))
+}
+
+/// `silu(gate) * up`, or with `gelu` the tanh approximation of GELU; all `[T, n]`.
+pub(crate) fn gated_rows(gate: &Tensor, up: &Tensor, gelu: bool) -> Result<Tensor> {
+    let mut out = null_mut();
+    // SAFETY: as above.
+    checked(unsafe { r1_gated_rows(pointer(gate), pointer(up), gelu, &raw mut out) })?;
+    Ok(owned(out))
+}
+
+/// Causal attention of queries `[T, H, D]` over cached keys and values `[slots, capacity, Hkv, D]`,
+/// H a multiple of Hkv. Query t belongs to sequence `slots[t]` and has position `positions[t]`,
+/// both `[T]` i64. It attends to its own and earlier keys, `window` in total if given. Returns `[T,
+/// H, D]`.
+pub(crate) fn attend_rows(
+    qkv: [&Tensor; 3],
+    slots: &Tensor,
+    positions: &Tensor,
+    scale: f64,
+    window: Option<usize>,
+) -> Result<Tensor> {
+    let mut out = null_mut();
+    let qkv: [*const c_void; 3] = qkv.map(pointer);
+    let window = window.map_or(0, |window| window as i64);
+    // SAFETY: as above.
+    checked(unsafe { r1_attend_rows(qkv.as_ptr(), pointer(slots), pointer(positions), scale, window, &raw mut out) })?;
+    Ok(owned(out))
+}

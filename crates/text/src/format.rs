@@ -1,0 +1,232 @@
+//! Tool-call formats: how a policy writes tool calls and how it receives the results.
+//!
+//! A built-in format is one file in `formats` that implements [`ToolFormat`], and one line in
+//! `formats::ALL`. [`OwnFormat`](super::OwnFormat) is a format defined by a recipe.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+
+use super::formats::native::{self, TemplateSupport};
+use super::formats::{self, hermes, same_turn};
+use super::stream::ReplyStream;
+use super::template::Template;
+use super::tool_format::{Preceding, ReadOptions, Reply, ToolFormat, Turn, read};
+use r1_base::error::{Error, Kind, Result, suggest};
+use r1_base::mdp::{Message, ToolCall};
+
+/// A tool-call format: built in, or defined by a recipe.
+#[derive(Clone)]
+pub struct Format(FormatKind);
+
+#[derive(Clone)]
+enum FormatKind {
+    BuiltIn(&'static dyn ToolFormat),
+    Own(Arc<dyn ToolFormat>),
+}
+
+impl PartialEq for Format {
+    fn eq(&self, other: &Self) -> bool {
+        let (this, other) = (self.inner(), other.inner());
+        this.name() == other.name() && this.version() == other.version()
+    }
+}
+
+impl std::fmt::Debug for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// The name of the format that fits the chat template.
+pub const AUTO: &str = "auto";
+
+/// The tool that bare code calls by default.
+pub const CODE_TOOL: &str = "python";
+
+impl Format {
+    /// Every built-in format.
+    pub fn all() -> impl Iterator<Item = Self> {
+        formats::ALL.iter().map(|format| Self(FormatKind::BuiltIn(*format)))
+    }
+
+    pub(super) fn from_shared(format: Arc<dyn ToolFormat>) -> Self {
+        Self(FormatKind::Own(format))
+    }
+
+    pub(super) fn inner(&self) -> &dyn ToolFormat {
+        match &self.0 {
+            FormatKind::BuiltIn(format) => *format,
+            FormatKind::Own(format) => format.as_ref(),
+        }
+    }
+
+    /// The name used in recipes.
+    pub fn name(&self) -> &str {
+        self.inner().name()
+    }
+
+    /// Whether a recipe defines it.
+    pub fn is_own(&self) -> bool {
+        matches!(self.0, FormatKind::Own(_))
+    }
+
+    /// The built-in format with this name.
+    ///
+    /// # Errors
+    /// `Kind::Script` with the nearest names.
+    pub fn from_name(name: &str) -> Result<Self> {
+        Self::all().find(|format| format.name() == name).ok_or_else(|| Self::unknown(name, &[]))
+    }
+
+    /// The error for a name that is neither a built-in format nor in `own`.
+    pub fn unknown(name: &str, recipe_names: &[&str]) -> Error {
+        let names = formats::ALL.iter().map(|format| format.name()).chain([AUTO]).chain(recipe_names.iter().copied());
+        Error::new(Kind::Script, format!("unknown format `{name}`")).hint(suggest(name, names))
+    }
+
+    /// The built-in format that fits a chat template; Hermes if none does.
+    pub fn of(template: &Template) -> Self {
+        let fitting = formats::ALL.iter().find(|format| format.fits(template));
+        Self(FormatKind::BuiltIn(fitting.copied().unwrap_or(&hermes::FORMAT)))
+    }
+
+    /// A streaming parser for a reply. `begun`: the prompt has opened a `<think>` block.
+    /// `code_tool`: the tool that bare code calls. `tools`: their JSON schemas give the types of
+    /// arguments where the format has none.
+    pub fn stream<'a>(&'a self, begun: bool, code_tool: &'a str, tools: &'a [Value]) -> ReplyStream<'a> {
+        ReplyStream::new(self.inner().scan(ReadOptions { begun, code_tool, tools }))
+    }
+
+    /// Parses a complete reply. [`Reply::errors`] has the calls that can't be parsed.
+    ///
+    /// # Errors
+    /// `Kind::Script` if `parse` of a recipe's own format fails.
+    pub fn read(&self, text: &str, begun: bool, code_tool: &str, tools: &[Value]) -> Result<Reply> {
+        read(self.inner().scan(ReadOptions { begun, code_tool, tools }), text)
+    }
+
+    /// Appends calls to an assistant's text as the policy would write them.
+    ///
+    /// # Errors
+    /// `Kind::Script` if a recipe's own format has no `write`, or it fails.
+    pub fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
+        if calls.is_empty() { Ok(text) } else { self.inner().write(text, calls) }
+    }
+
+    /// Whether calls can be written: a recipe's own format may lack `write`.
+    pub fn can_write(&self) -> bool {
+        self.inner().can_write()
+    }
+
+    /// A tool's result as the text of a user message, for templates without the role `tool`.
+    ///
+    /// # Errors
+    /// `Kind::Script` if `result` of a recipe's own format fails.
+    pub fn result(&self, message: &Message) -> Result<String> {
+        let format = self.inner();
+        if let Some(style) = format.inside() {
+            return style.results_without_call(std::slice::from_ref(message));
+        }
+        Ok(format.results(std::slice::from_ref(message))?.unwrap_or_else(|| message.content.text()))
+    }
+
+    /// Strings that end a reply.
+    pub fn stop_strings(&self) -> Vec<&str> {
+        self.inner().stop_strings()
+    }
+
+    /// The turns of a conversation.
+    pub(super) fn turns(
+        &self,
+        messages: &[Message],
+        preceding: &Preceding<'_>,
+        ability: TemplateSupport,
+        begun: bool,
+        tools: &[Value],
+    ) -> Result<Vec<Turn>> {
+        match self.inner().inside() {
+            Some(style) => same_turn::turns(messages, preceding, style),
+            None => native::turns(self.inner(), messages, ability, begun, tools),
+        }
+    }
+
+    /// Whether a reply without an end-of-turn token waits for a result inside its own turn.
+    pub(super) fn leaves_open(&self, reply: &str) -> bool {
+        self.inner().inside().is_some_and(|style| style.waits(reply))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::print_stderr)]
+    use super::*;
+    use crate::reference_data::reference_data;
+    use crate::testing::format;
+
+    #[test]
+    fn an_unknown_tool_call_format_names_the_nearest() {
+        let error = Format::from_name("retol").map_err(|error| error.to_string());
+        assert_eq!(error, Err("unknown format `retol`\n  hint: did you mean `retool`?".to_owned()));
+        for format in Format::all() {
+            assert_eq!(Format::from_name(format.name()), Ok(format));
+        }
+    }
+
+    #[test]
+    fn reasoning_is_split_off_the_start_of_a_reply() {
+        for (text, begun, reasoning, rest) in [
+            ("plain", false, None, "plain"),
+            ("<think>\na\n</think>\n\nb", false, Some("a"), "b"),
+            (" \n<think>a</think>", false, Some("a"), ""),
+            ("<think></think>b", false, None, "b"),
+            ("<think>never ends", false, Some("never ends"), ""),
+            ("b <think>a</think>", false, None, "b <think>a</think>"),
+            ("a</think>b", false, None, "a</think>b"),
+            ("a</think>b", true, Some("a"), "b"),
+            ("<think>a</think>b", true, Some("a"), "b"),
+        ] {
+            let reply = format("hermes").read(text, begun, "python", &[]).unwrap();
+            assert_eq!((reply.reasoning.as_deref(), reply.content.as_str()), (reasoning, rest), "{text:?}");
+        }
+    }
+
+    /// The format chosen for each real template. Prints the list.
+    #[test]
+    #[ignore = "needs the reference data: just test-data"]
+    fn chat_templates_select_their_tool_call_format() {
+        let dir = reference_data("chat-templates/templates");
+        let of = |name: &str| {
+            let source = std::fs::read_to_string(dir.join(format!("{name}.jinja"))).unwrap();
+            Format::of(&Template::new(&source, None, name, "", "").unwrap())
+        };
+        for (name, expected) in [
+            ("llamacpp__Qwen-Qwen2.5-7B-Instruct", "hermes"),
+            ("llamacpp__Qwen-Qwen3-0.6B", "hermes"),
+            ("llamacpp__NousResearch-Hermes-2-Pro-Llama-3-8B-tool_use", "hermes"),
+            ("llamacpp__Qwen3-Coder", "qwen3_coder"),
+            ("llamacpp__Qwen3.5-4B", "qwen3_coder"),
+            ("llamacpp__meta-llama-Llama-3.1-8B-Instruct", "llama3"),
+            ("llamacpp__meta-llama-Llama-3.2-3B-Instruct", "llama3"),
+            ("vllm__tool_chat_template_llama3.2_pythonic", "pythonic"),
+            ("sglang__tool_chat_template_llama4_pythonic", "pythonic"),
+            ("llamacpp__mistralai-Mistral-Nemo-Instruct-2407", "mistral"),
+            ("llamacpp__mistralai-Ministral-3-14B-Reasoning-2512", "mistral"),
+            ("llamacpp__deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "deepseek_v3"),
+            ("sglang__tool_chat_template_deepseekv3", "deepseek_v3"),
+            ("llamacpp__deepseek-ai-DeepSeek-V3.1", "deepseek_v31"),
+            ("llamacpp__openai-gpt-oss-120b", "harmony"),
+            ("llamacpp__google-gemma-2-2b-it", "hermes"),
+        ] {
+            assert_eq!(of(name).name(), expected, "{name}");
+        }
+        let mut counts: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
+        for entry in std::fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "jinja") {
+                *counts.entry(of(path.file_stem().unwrap().to_str().unwrap()).name().to_owned()).or_default() += 1;
+            }
+        }
+        eprintln!("formats of {} templates: {counts:?}", counts.values().sum::<usize>());
+    }
+}

@@ -1,0 +1,186 @@
+//! Special tokens in messages. Only the chat template's own text has them: text of a message that
+//! spells one (`<|im_end|>` in a fetched page, in a judged reply) is encoded as ordinary text, so
+//! that it can't end its turn and begin another one. `env.special_tokens_in_messages` turns this
+//! off, as in transformers.
+//!
+//! A separator is put into such a text before the template is rendered, and the rendering is
+//! encoded in parts between the separators. Messages without such a text have the ids of
+//! transformers.
+//!
+//! The policy's own turns may contain tokens of its tool-call format (`<|python_tag|>`); there only
+//! the tokens that the template prints between turns, and those that begin and end a text, are
+//! disabled.
+
+use std::borrow::Cow;
+
+use regex::{Regex, RegexBuilder};
+use serde_json::{Map, Value};
+
+use super::Tokenizer;
+use super::tool_format::ToolFormat;
+use r1_base::error::{Error, Kind, Result};
+use r1_base::mdp::{Content, Message, Role};
+
+/// Separates the characters of a special token's text. It has no tokens of its own and consists of
+/// characters that do not occur in text.
+pub(super) const SEPARATOR: &str = "\u{F8FF}\u{FFFE}";
+
+/// Maximum bytes of a compiled pattern; a vocabulary may have thousands of special tokens.
+const PATTERN_BYTES: usize = 64 << 20;
+
+/// Finds texts of tokens that messages must not contain.
+#[derive(Clone)]
+pub(super) struct Marks {
+    /// In all messages but the policy's.
+    others: Option<Regex>,
+    /// In the policy's turns.
+    assistant: Option<Regex>,
+}
+
+/// Removes the separators from a rendering.
+pub(super) fn without_separators(text: &str) -> Cow<'_, str> {
+    if text.contains(SEPARATOR) { text.replace(SEPARATOR, "").into() } else { text.into() }
+}
+
+/// The end of `prefix` in a rendering that begins with it, separators left out.
+pub(super) fn end_of_prefix(text: &str, prefix: &str) -> Option<usize> {
+    let (mut at, mut left) = (0, prefix);
+    for part in text.split(SEPARATOR) {
+        if part.len() >= left.len() {
+            return part.starts_with(left).then_some(at + left.len());
+        }
+        left = left.strip_prefix(part)?;
+        at += part.len() + SEPARATOR.len();
+    }
+    None
+}
+
+impl Marks {
+    /// The marks of a tokenizer. `between`: what the template prints around an assistant's turn.
+    pub(super) fn new(tokenizer: &Tokenizer, between: &str, format: &dyn ToolFormat) -> Result<Self> {
+        let (mut others, mut assistant) = (Vec::new(), Vec::new());
+        let outer = ["bos_token", "eos_token", "pad_token"].map(|name| tokenizer.named_token(name));
+        let outer = outer.into_iter().collect::<Result<Vec<_>>>()?;
+        for (text, special) in tokenizer.added_tokens() {
+            // Some templates end turns with tokens that are not marked as special.
+            let is_between = between.contains(text.as_str()) && (special || text.starts_with(['<', '[']));
+            let is_outer = outer.iter().flatten().any(|token| *token == text);
+            let is_of_format = format.end_tokens().contains(&text.as_str());
+            if (is_between || is_outer && !is_of_format) && !format.hides_headers() {
+                assistant.push(text.clone());
+            }
+            if special || is_between {
+                others.push(text);
+            }
+        }
+        Ok(Self { others: any_of(others, tokenizer)?, assistant: any_of(assistant, tokenizer)? })
+    }
+
+    /// Disables the marks in messages.
+    pub(super) fn disabled<'m>(&self, messages: &'m [Message]) -> Cow<'m, [Message]> {
+        self.in_messages(messages, self.assistant.as_ref())
+    }
+
+    /// The same for a conversation that a model judges: none of its turns is the judge's own.
+    pub(super) fn disabled_in_all<'m>(&self, messages: &'m [Message]) -> Cow<'m, [Message]> {
+        self.in_messages(messages, self.others.as_ref())
+    }
+
+    fn in_messages<'m>(&self, messages: &'m [Message], assistant: Option<&Regex>) -> Cow<'m, [Message]> {
+        let others = self.others.as_ref();
+        let mut out = Cow::Borrowed(messages);
+        for (index, message) in messages.iter().enumerate() {
+            let marks = if message.role == Role::Assistant { assistant } else { others };
+            if let Cow::Owned(text) = disable(&message.content.text(), marks) {
+                out.to_mut()[index].content = Content::Text(text);
+            }
+            let texts = [(&message.reasoning_content, marks), (&message.name, others), (&message.tool_call_id, others)];
+            let [reasoning, name, id] = texts.map(|(text, marks)| match disable(text.as_deref()?, marks) {
+                Cow::Owned(text) => Some(text),
+                Cow::Borrowed(_) => None,
+            });
+            if reasoning.is_some() {
+                out.to_mut()[index].reasoning_content = reasoning;
+            }
+            if name.is_some() {
+                out.to_mut()[index].name = name;
+            }
+            if id.is_some() {
+                out.to_mut()[index].tool_call_id = id;
+            }
+            for (number, call) in
+                message.tool_calls.iter().enumerate().filter(|(_, call)| has_mark(&call.arguments, others))
+            {
+                out.to_mut()[index].tool_calls[number].arguments = disable_in(&call.arguments, others);
+            }
+        }
+        out
+    }
+
+    /// Disables the marks in the descriptions of tools, which a server may have written.
+    pub(super) fn disabled_in_tools<'t>(&self, tools: &'t [Value]) -> Cow<'t, [Value]> {
+        let others = self.others.as_ref();
+        if tools.iter().any(|tool| has_mark(tool, others)) {
+            return tools.iter().map(|tool| disable_in(tool, others)).collect();
+        }
+        Cow::Borrowed(tools)
+    }
+}
+
+/// A pattern of any of the texts, the longest first.
+fn any_of(mut texts: Vec<String>, tokenizer: &Tokenizer) -> Result<Option<Regex>> {
+    texts.retain(|text| !text.is_empty());
+    if texts.is_empty() {
+        return Ok(None);
+    }
+    texts.sort_by(|a, b| b.len().cmp(&a.len()).then(a.cmp(b)));
+    let pattern = texts.iter().map(|text| regex::escape(text)).collect::<Vec<_>>().join("|");
+    let built = RegexBuilder::new(&pattern).size_limit(PATTERN_BYTES).build();
+    built.map(Some).map_err(|error| {
+        Error::new(Kind::Model, format!("the tokenizer has too many special tokens: {error}")).at(tokenizer.origin())
+    })
+}
+
+/// Puts a separator after the first character of every mark, overlapping ones included.
+fn disable<'t>(text: &'t str, marks: Option<&Regex>) -> Cow<'t, str> {
+    let (mut out, mut from) = (String::new(), 0);
+    while let Some(mark) = marks.and_then(|marks| marks.find_at(text, from)) {
+        let cut = mark.start() + mark.as_str().chars().next().map_or(1, char::len_utf8);
+        out.push_str(&text[from..cut]);
+        out.push_str(SEPARATOR);
+        from = cut;
+    }
+    if from == 0 {
+        return text.into();
+    }
+    out.push_str(&text[from..]);
+    out.into()
+}
+
+/// Whether a text in the value has a mark.
+fn has_mark(value: &Value, marks: Option<&Regex>) -> bool {
+    let in_text = |text: &str| marks.is_some_and(|marks| marks.is_match(text));
+    match value {
+        Value::String(text) => in_text(text),
+        Value::Array(items) => items.iter().any(|item| has_mark(item, marks)),
+        Value::Object(fields) => fields.iter().any(|(name, value)| in_text(name) || has_mark(value, marks)),
+        Value::Null | Value::Bool(_) | Value::Number(_) => false,
+    }
+}
+
+/// The value with marks disabled in its texts and names.
+fn disable_in(value: &Value, marks: Option<&Regex>) -> Value {
+    match value {
+        Value::String(text) => disable(text, marks).into_owned().into(),
+        Value::Array(items) => items.iter().map(|item| disable_in(item, marks)).collect(),
+        Value::Object(fields) => {
+            let field =
+                |(name, value): (&String, &Value)| (disable(name, marks).into_owned(), disable_in(value, marks));
+            Value::Object(fields.iter().map(field).collect::<Map<_, _>>())
+        }
+        plain => plain.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
