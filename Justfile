@@ -79,11 +79,11 @@ docs:
 
 # Format the sources
 fmt:
-    cargo fmt
+    cargo fmt --all
 
 # Formatting, clippy and rustdoc, warnings denied
 lint:
-    cargo fmt --check
+    cargo fmt --all --check
     @{{torch}} && cargo clippy --release --all-targets -- -D warnings
     @{{torch}} && RUSTDOCFLAGS="-D warnings" cargo doc --release --no-deps --document-private-items --quiet
 

@@ -1,5 +1,5 @@
-//! Sets the library path of the binary: `../lib/r1` relative to its folder (`just install`), then the
-//! libtorch that crates/model was built with.
+//! Sets the library path of the binary: `../lib/r1` relative to its folder (`just install`), then
+//! the libtorch that crates/model was built with.
 
 use std::path::Path;
 

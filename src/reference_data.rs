@@ -17,6 +17,7 @@ pub(crate) fn reference_data(name: &str) -> PathBuf {
 }
 
 /// Optional reference data for additional checks; `None` if it is missing.
+#[allow(dead_code)] // the file is shared with the packages in crates
 pub(crate) fn optional_reference_data(name: &str) -> Option<PathBuf> {
     Some(root().join(name)).filter(|path| path.exists())
 }

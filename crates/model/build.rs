@@ -1,5 +1,5 @@
-//! Compiles the C++ in src/native against the libtorch in `LIBTORCH`, and sets the library path of the
-//! tests.
+//! Compiles the C++ in src/native against the libtorch in `LIBTORCH`, and sets the library path of
+//! the tests.
 
 use std::path::Path;
 
@@ -13,8 +13,8 @@ fn main() {
     println!("cargo:rustc-env=R1_LIBTORCH_VERSION={}", version(Path::new(&libtorch)));
     let target = |name: &str| std::env::var(format!("CARGO_CFG_TARGET_{name}")).unwrap_or_default();
     println!("cargo:rustc-link-arg=-Wl,-rpath,{libtorch}/lib");
-    // Link arguments do not apply to packages that depend on this one. Their build scripts read this as
-    // `DEP_R1_MODEL_LIBTORCH`.
+    // Link arguments do not apply to packages that depend on this one. Their build scripts read
+    // this as `DEP_R1_MODEL_LIBTORCH`.
     println!("cargo:libtorch={libtorch}");
     let source = |name: &str| {
         let path = format!("src/native/{name}.cpp");

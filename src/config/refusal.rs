@@ -9,7 +9,7 @@ use crate::schema::{Misfit, MisfitReason, Setting};
 /// The error of an invalid value of a setting.
 pub fn refused(misfit: Misfit) -> Error {
     let hint = match &misfit.why {
-        MisfitReason::Unnames { name, names } => Some(unnames_hint(&misfit.key, name, names)),
+        MisfitReason::Unknown { name, names } => Some(unknown_hint(&misfit.key, name, names)),
         MisfitReason::NotOneOf { got, .. } => counterparts::value_hint(&misfit.key, got),
         _ => None,
     };

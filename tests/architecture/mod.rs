@@ -28,7 +28,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("eval", &["answers", "mdp"]),
     ("store", &["mdp", "config", "json"]),
     ("search", &["json", "net", "schema"]),
-    ("native", &["config"]),
+    ("native", &[]),
     ("model", &["native", "schema"]),
     ("rl", &["algorithms", "mdp", "config", "native"]),
     ("adamw", &["native"]),
