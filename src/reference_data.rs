@@ -1,7 +1,8 @@
 //! Test data that is too large for the repository: weights, tokenizers, chat templates, and
 //! responses recorded from other engines. Tests that need it are `#[ignore]`d; `just test-data`
 //! runs them. And the comparison of files with the declarations that they are made from.
-#![allow(clippy::unwrap_used)]
+// Packages in crates share the file and use parts of it.
+#![allow(clippy::unwrap_used, dead_code)]
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,6 @@ pub(crate) fn reference_data(name: &str) -> PathBuf {
 }
 
 /// Optional reference data for additional checks; `None` if it is missing.
-#[allow(dead_code)] // the file is shared with the packages in crates
 pub(crate) fn optional_reference_data(name: &str) -> Option<PathBuf> {
     Some(root().join(name)).filter(|path| path.exists())
 }

@@ -8,7 +8,6 @@ use tch::{Kind, Tensor};
 use super::estimators::estimated;
 use super::padded::{Mask, Padded, assert_close, floats};
 use crate::adamw::{AdamW, AdamWOptions};
-use crate::adamw::{AdamW, AdamWOptions};
 use crate::config::LossAgg;
 use crate::rl::advantages::{Deviation, Whiten, gae, group_normalized, whiten};
 use crate::rl::aggregate::{Denominators, aggregate};
