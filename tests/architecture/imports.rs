@@ -57,6 +57,9 @@ pub(super) fn sources() -> Vec<Source> {
     let mut sources = rust_files(&repository.join("src"), &[]);
     for entry in std::fs::read_dir(repository.join("crates")).expect("crates is readable") {
         let path = entry.expect("crates is readable").path();
+        if !path.is_dir() {
+            continue;
+        }
         let name = path.file_name().expect("a name").to_string_lossy().into_owned();
         sources.extend(rust_files(&path.join("src"), &package_module(&name)));
     }

@@ -17,6 +17,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("device", &["schema"]),
     ("glob", &[]),
     ("json", &[]),
+    ("libtorch", &[]),
     ("units", &[]),
     ("schema", &["units"]),
     ("mdp", &["json", "schema", "units"]),
@@ -145,7 +146,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("arrow_array", &["store"]),
     ("arrow_buffer", &["store"]),
     ("arrow_ipc", &["store"]),
-    ("tch", &["adamw", "native", "model", "rl", "engine", "load", "train", "services"]),
+    ("tch", &["adamw", "libtorch", "native", "model", "rl", "engine", "load", "train", "services"]),
     ("clap", &["cli"]),
     ("rustyline", &["cli"]),
     ("hyper", &["net", "tools"]),
@@ -161,7 +162,7 @@ const FENCES: &[(&str, &[&str])] = &[
 /// The folders that use libtorch, directly (`tch`) or through another folder. The others build and
 /// test without it.
 const WITH_LIBTORCH: &[&str] =
-    &["native", "model", "adamw", "rl", "engine", "encoders", "load", "train", "services", "cli"];
+    &["libtorch", "native", "model", "adamw", "rl", "engine", "encoders", "load", "train", "services", "cli"];
 
 /// Folders of `src` whose folders have an order: a file may import files of its own folder and of
 /// those before it.
@@ -420,7 +421,7 @@ fn files_below(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
 
 /// Lines of code in src: comments, blank lines and tests are not counted. Lower it when the code
 /// gets smaller; it is raised only for a feature that was agreed to cost lines.
-const CODE_LINES: usize = 91_255;
+const CODE_LINES: usize = 91_370;
 
 #[test]
 fn the_code_does_not_grow() {

@@ -100,9 +100,9 @@ mod tests {
             /// Memory.
             memory: usize as MiB = 64, unit("MiB");
             /// A trajectory.
-            trajectory: usize as KiB = 64, unit("KiB");
+            trajectory: usize as MiB = 64, unit("MiB");
             /// A text.
-            text: usize as KiB = 64, unit("KiB");
+            text: usize as MiB = 64, unit("MiB");
             /// A result.
             result: usize as KiB = 64, unit("KiB");
         }

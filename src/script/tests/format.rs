@@ -201,9 +201,9 @@ fn a_new_version_of_the_script_parses_with_its_own_format() {
     first.file("x.lua", &fields("new"));
     let worker = Worker::new(&first.load(&[]).unwrap(), Some(renderer.clone())).unwrap();
     let state = run(worker.reset(&json!({ "prompt": "?" }), 0)).unwrap();
-    let renderer = state.renderer().expect("a renderer of its own");
+    let new_renderer = state.renderer().expect("a renderer of its own");
     assert_eq!(renderer.parse("x", &[]).unwrap().errors, ["old"]);
-    assert_eq!(renderer.parse("x", &[]).unwrap().errors, ["new"]);
+    assert_eq!(new_renderer.parse("x", &[]).unwrap().errors, ["new"]);
 }
 
 /// `r1.text.template` with a format of the script writes what rollouts write.
