@@ -36,10 +36,7 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
     let script = load_script(&options.script, &options.overrides)?;
     let (objective, doubts) = objective(&script)?;
     let loaded = Loaded::new(script, &reporter)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
+    let runtime = super::single_thread()?;
     let wanted = CheckOptions { max_context: loaded.max_context, seconds: SECONDS, rows, stop: is_interrupted };
     let mut report = match objective {
         Some(_) => runtime.block_on(check::check(&loaded.script, &loaded.renderer, &wanted))?,

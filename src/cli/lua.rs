@@ -32,10 +32,7 @@ pub(super) fn run(args: &LuaArgs, output: OutputArgs) -> Result<ExitCode> {
             LogStream::Log => drop(writeln!(io::stderr(), "{}: {}", line.place, line.text)),
         }),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
+    let runtime = super::single_thread()?;
     match runtime.block_on(program.run())? {
         End::Exited(code) => Ok(ExitCode::from(code)),
         End::Returned(values) => {

@@ -90,10 +90,7 @@ pub(super) fn run(args: &McpArgs, reporter: &Reporter) -> Result<ExitCode> {
     let loaded = Loaded::new(opened.script, reporter)?;
     let worker = &loaded.worker;
     worker.prepare()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
+    let runtime = super::single_thread()?;
     let sessions =
         Sessions { worker, task: task(worker, args.row)?, seed: args.seed, reporter, states: RefCell::default() };
     let first = runtime.block_on(sessions.reset())?;

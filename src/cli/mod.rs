@@ -112,6 +112,12 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
     }
 }
 
+/// A runtime on the thread of the command.
+fn single_thread() -> Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))
+}
+
 /// Writes a result to stdout.
 fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();

@@ -39,10 +39,7 @@ pub(super) struct LoadedVersion {
 impl RecordedRun {
     /// `other`: a script that replaces the run's own; `overrides`: settings on top of the run's.
     pub(super) fn open(run: &Path, runs_dir: &Path, other: Option<PathBuf>, overrides: Vec<String>) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
+        let runtime = super::single_thread()?;
         Ok(Self { run: StoredRun::open(run, runs_dir)?, runtime, other, overrides, loaded: HashMap::new() })
     }
 

@@ -35,10 +35,7 @@ pub(super) fn run(args: &TestArgs, output: OutputArgs) -> Result<ExitCode> {
     let started = Instant::now();
     let files = files(&args.files)?;
     let reporter = output.reporter();
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
+    let runtime = super::single_thread()?;
     let mut counts = TestCounts::default();
     for file in &files {
         stop_if_interrupted(interrupt)?;

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow_schema::{FieldRef, Schema};
+use arrow_schema::{DataType, FieldRef, Schema};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
@@ -145,7 +145,13 @@ fn fields() -> Result<Vec<FieldRef>> {
         .strings_as_large_utf8(false)
         .sequence_as_large_list(false)
         .enums_without_data_as_strings(true);
-    SchemaLike::from_type::<TrajectoryRow>(options).map_err(|e| internal(&e))
+    let fields: Vec<FieldRef> = SchemaLike::from_type::<TrajectoryRow>(options).map_err(|e| internal(&e))?;
+    // The names of enums are text, not the keys of a dictionary.
+    let plain = |field: FieldRef| match field.data_type() {
+        DataType::Dictionary(..) => Arc::new(field.as_ref().clone().with_data_type(DataType::Utf8)),
+        _ => field,
+    };
+    Ok(fields.into_iter().map(plain).collect())
 }
 
 fn internal(error: &serde_arrow::Error) -> Error {
@@ -183,6 +189,23 @@ mod tests {
             let name = format!("`{}`", field.name());
             assert!(rows.contains(&name), "docs/reference/outputs.md does not document the column {name}");
         }
+    }
+
+    /// Other programs read the columns by these types.
+    #[test]
+    fn columns_are_plain_text_numbers_and_lists() {
+        let types = fields().unwrap().into_iter().map(|field| (field.name().clone(), field.data_type().clone()));
+        let types: std::collections::BTreeMap<String, DataType> = types.collect();
+        for name in ["split", "status", "truncated_by", "finish_reason", "messages", "tools", "text"] {
+            assert_eq!(types[name], DataType::Utf8, "{name}");
+        }
+        let list = |name: &str| match &types[name] {
+            DataType::List(items) => items.data_type().clone(),
+            other => panic!("{name}: {other}"),
+        };
+        let lists = ["prompt_ids", "logprobs", "routing"].map(list);
+        assert_eq!(lists, [DataType::UInt32, DataType::Float32, DataType::UInt16]);
+        assert_eq!((&types["group"], &types["step"]), (&DataType::UInt64, &DataType::UInt32));
     }
 
     #[test]

@@ -21,10 +21,7 @@ pub(super) struct Recipe {
 
 impl Recipe {
     pub(super) fn new(worker: Worker, recorded: Option<Value>) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|e| Error::new(Kind::Internal, format!("can't start the runtime of the tools: {e}")))?;
+        let runtime = super::super::single_thread()?;
         Ok(Self { worker, runtime, state: None, recorded })
     }
 }

@@ -77,10 +77,7 @@ impl ReplSession {
         interrupt: Interrupt,
         reporter: Reporter,
     ) -> Result<Self> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
+        let runtime = super::super::single_thread()?;
         let Opening { agent, overrides, in_effect, model, runs_dir } = opening;
         let console = console(&loaded, terminal)?;
         let policy = Rc::new(SessionPolicy::new(model, interrupt, reporter.clone(), terminal));

@@ -1,6 +1,5 @@
 //! Queries that fail, as messages for a model.
 
-use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,56 +11,48 @@ use super::show::signature;
 use super::{TableInfo, memory};
 
 /// A query that failed.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{why}{known}")]
 pub struct QueryError {
     why: Why,
     /// The tables and columns, if the query names unknown ones; a name that needs quotes.
     known: String,
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum Why {
+    #[error("the query ran longer than {} s", .0.as_secs_f64())]
     Time(Duration),
     /// Other queries of the same tables did not end.
+    #[error("other queries of the tables took longer than {} s", .0.as_secs_f64())]
     Busy(Duration),
+    #[error("the query needs more than {} MiB of memory", .0 >> 20)]
     Memory(u64),
+    #[error("a value of the query is longer than {} MiB", VALUE >> 20)]
     Length,
-    NotReading(Option<String>),
+    #[error("only SELECT statements are allowed: the tables are read-only")]
+    NotReading,
+    #[error("{0} is not allowed")]
+    NotAllowed(String),
+    #[error("there is no SQL statement")]
     Nothing,
+    #[error("only one SQL statement is allowed")]
     Several,
+    #[error("the statement has a NUL character")]
     Nul,
-    Params {
-        wanted: usize,
-        given: usize,
-    },
+    #[error("the statement has {wanted} parameters and {given} are given")]
+    Params { wanted: usize, given: usize },
+    #[error("{0}")]
     Sqlite(String),
-}
-
-impl fmt::Display for QueryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.why {
-            Why::Time(limit) => write!(f, "the query ran longer than {} s", limit.as_secs_f64()),
-            Why::Busy(limit) => write!(f, "other queries of the tables took longer than {} s", limit.as_secs_f64()),
-            Why::Memory(limit) => write!(f, "the query needs more than {} MiB of memory", limit >> 20),
-            Why::Length => write!(f, "a value of the query is longer than {} MiB", VALUE >> 20),
-            Why::NotReading(None) => f.write_str("only SELECT statements are allowed: the tables are read-only"),
-            Why::NotReading(Some(what)) => write!(f, "{what} is not allowed"),
-            Why::Nothing => f.write_str("there is no SQL statement"),
-            Why::Several => f.write_str("only one SQL statement is allowed"),
-            Why::Nul => f.write_str("the statement has a NUL character"),
-            Why::Params { wanted, given } => write!(f, "the statement has {wanted} parameters and {given} are given"),
-            Why::Sqlite(message) => f.write_str(message),
-        }?;
-        f.write_str(&self.known)
-    }
 }
 
 impl QueryError {
     pub(super) fn of(error: &rusqlite::Error, limits: &QueryLimits, refused: &Mutex<Option<String>>) -> Self {
-        let noted = refused.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(what) = refused.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return Why::NotAllowed(what).into();
+        }
         let why = match error.sqlite_error_code() {
-            _ if noted.is_some() => Why::NotReading(noted),
-            Some(ErrorCode::AuthorizationForStatementDenied | ErrorCode::ReadOnly) => Why::NotReading(None),
+            Some(ErrorCode::AuthorizationForStatementDenied | ErrorCode::ReadOnly) => Why::NotReading,
             Some(ErrorCode::OperationInterrupted) => Why::Time(limits.time),
             _ if memory::is_late() => Why::Time(limits.time),
             Some(ErrorCode::OutOfMemory) => Why::Memory(limits.memory),
