@@ -150,7 +150,7 @@ fn bare(terminal: &Rc<Terminal>, interrupt: Interrupt, output: OutputArgs) -> Re
         LogStream::Log => drop(out.log(&line.place, &line.text)),
     });
     let console = Console::bare(Arc::new(TensorThread::new(output.reporter())), echo)?;
-    let runtime = super::super::single_thread()?;
+    let runtime = super::single_thread()?;
     terminal.complete_with(console.clone());
     terminal.note("Lua with everything of r1; r1 repl SCRIPT works on a recipe. Ctrl-D leaves");
     talk(terminal, interrupt, &mut |typed| {
