@@ -11,7 +11,7 @@ use super::graph::LossGraph;
 use super::group::GroupInput;
 use super::lua::{fail, from_json, kind, location, raise};
 use super::needs::{Level, Need};
-use super::options::{self, Declared};
+use super::options::{self, Declared, OF_EVERY_LOSS};
 use super::trace::Trace;
 use crate::error::{Error, Kind, Result, suggest};
 
@@ -242,6 +242,18 @@ impl Algorithm {
     /// Whether it names an estimator, so that a trainer can have it as its algorithm.
     pub fn is_algorithm(&self) -> bool {
         self.advantage || self.estimator.is_some()
+    }
+
+    /// Whether its options have a clip range, which `trainer.clip` sets.
+    pub fn has_clip(&self) -> bool {
+        ["clip_low", "clip_high"].iter().all(|name| self.options.iter().any(|option| option.name == *name))
+    }
+
+    /// The options of its loss with other values than the defaults, without those of every loss.
+    pub fn changed(&self, options: &Map<String, Json>) -> Vec<String> {
+        let is_changed = |option: &&Declared| options.get(&option.name).is_some_and(|value| *value != option.default);
+        let names = self.options.iter().filter(is_changed).map(|option| option.name.clone());
+        names.filter(|name| !OF_EVERY_LOSS.contains(&name.as_str())).collect()
     }
 
     /// The unit of one of its advantages.

@@ -25,5 +25,5 @@ pub use graph::{Binary, Clipped, Input, LossAgg, LossGraph, Node, Op, Operand, O
 pub use group::{Anchor, GroupInput, GroupMember, TokenLists};
 pub(crate) use lua::{at_function, definition, raise};
 pub use needs::{Level, Need};
-pub use options::{Declared, Range};
+pub use options::{Declared, OF_EVERY_LOSS, Range};
 pub use trace::{Trace, trace};

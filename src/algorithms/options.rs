@@ -17,6 +17,19 @@ use serde_json::{Map, Value as Json};
 use super::lua::kind;
 use crate::error::{Error, Kind, Result, suggest};
 
+/// The options that every loss has beside its own.
+pub const OF_EVERY_LOSS: [&str; 9] = [
+    "loss_agg",
+    "seq",
+    "ratio_over",
+    "horizon",
+    "kl_coef",
+    "kl",
+    "kl_straight_through",
+    "kl_times_ratio",
+    "entropy_coef",
+];
+
 /// A declared option.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Declared {
@@ -111,7 +124,7 @@ impl Declared {
             (Range::Any, _) => (value.is_string(), "a text".to_owned()),
         };
         let message = || format!("option `{}` of `{what}` is {wanted}, not {value}", self.name);
-        if fits { Ok(()) } else { Err(Error::new(Kind::Usage, message())) }
+        if fits { Ok(()) } else { Err(Error::new(Kind::Usage, message()).about_setting(&self.name)) }
     }
 }
 

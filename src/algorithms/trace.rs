@@ -26,8 +26,8 @@ type SharedGraph = Rc<RefCell<LossGraph>>;
 /// A function that is being traced.
 pub struct Trace {
     graph: SharedGraph,
-    options: Json,
-    declared: bool,
+    /// The options that the function must read.
+    must_read: Vec<String>,
     read: Rc<RefCell<BTreeSet<String>>>,
     /// Arguments of the function.
     pub arguments: (AnyUserData, Table),
@@ -36,7 +36,8 @@ pub struct Trace {
 impl Trace {
     /// The batch and the options of a loss that declares none: it must read every one.
     pub fn new(lua: &Lua, options: &Json) -> mlua::Result<Self> {
-        Self::of(lua, options.clone(), false)
+        let names = options.as_object().into_iter().flat_map(Map::keys).cloned().collect();
+        Ok(Self::of(lua, options, false)?.must_read(names))
     }
 
     /// The batch and the options of a loss, all those that it declares.
@@ -44,12 +45,18 @@ impl Trace {
     /// # Errors
     /// Errors of the virtual machine.
     pub fn of_declared(lua: &Lua, options: &Map<String, Json>) -> mlua::Result<Self> {
-        Self::of(lua, Json::Object(options.clone()), true)
+        Self::of(lua, &Json::Object(options.clone()), true)
     }
 
-    fn of(lua: &Lua, options: Json, declared: bool) -> mlua::Result<Self> {
+    /// Refuses the loss if it does not read these options.
+    #[must_use]
+    pub fn must_read(self, must_read: Vec<String>) -> Self {
+        Self { must_read, ..self }
+    }
+
+    fn of(lua: &Lua, options: &Json, declared: bool) -> mlua::Result<Self> {
         let (graph, read) = (SharedGraph::default(), Rc::<RefCell<BTreeSet<String>>>::default());
-        let values = match from_json(lua, &options)? {
+        let values = match from_json(lua, options)? {
             Value::Table(values) => values,
             _ => lua.create_table()?,
         };
@@ -71,7 +78,7 @@ impl Trace {
         table.set_metatable(Some(meta))?;
         table.set_readonly(true);
         let batch = lua.create_userdata(TracedBatch(graph.clone()))?;
-        Ok(Self { graph, options, declared, read, arguments: (batch, table) })
+        Ok(Self { graph, must_read: Vec::new(), read, arguments: (batch, table) })
     }
 
     /// The graph of the function's result.
@@ -111,9 +118,7 @@ impl Trace {
             return Err(error.at(location.to_owned()).hint(hint));
         }
         let read = self.read.borrow();
-        let options = self.options.as_object().filter(|_| !self.declared);
-        let names = options.into_iter().flat_map(Map::keys);
-        if let Some(name) = names.into_iter().find(|name| !read.contains(*name)) {
+        if let Some(name) = self.must_read.iter().find(|name| !read.contains(*name)) {
             let hint = suggest(name, read.iter().map(String::as_str));
             return refuse(format!("the option `{name}` is set, and the function `loss` does not read it"), &hint);
         }

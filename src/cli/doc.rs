@@ -7,7 +7,7 @@ use serde_json::json;
 use super::args::{DocArgs, DocFormat, OutputArgs};
 use super::print;
 use crate::config::algorithms;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, nearest};
 use crate::rl::advantages::Estimator;
 use crate::rl::objective::Objective;
 use crate::rl::reference::Reference;
@@ -50,7 +50,10 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(entry) = docs::find(name) {
-        print(&if output.json { format!("{}\n", json!(entry)) } else { format!("{}{also}", entry.page()) })?;
+        // `grpo` and `ppo` are functions and algorithms.
+        let file = crate::algorithms::find(name).map(|file| format!("\nalgorithm\n\n{}", file.source));
+        let page = || format!("{}{also}{}", entry.page(), file.unwrap_or_default());
+        print(&if output.json { format!("{}\n", json!(entry)) } else { page() })?;
         return Ok(ExitCode::SUCCESS);
     }
     let below = docs::below(name);
@@ -81,7 +84,9 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
     if let Some(hint) = docs::settings_hint(name) {
         return Err(error.hint(hint));
     }
-    let like: Vec<String> = docs::like(name).into_iter().take(3).map(|name| format!("`{name}`")).collect();
+    let near = nearest(name, crate::algorithms::all().iter().map(|file| file.name));
+    let names = docs::like(name).into_iter().take(3).chain(near);
+    let like: Vec<String> = names.map(|name| format!("`{name}`")).collect();
     Err(match like.as_slice() {
         [] => error.hint("`r1 doc` lists them all"),
         like => error.hint(format!("did you mean {}?", like.join(" or "))),

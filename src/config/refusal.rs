@@ -6,15 +6,24 @@ use super::settings;
 use crate::error::{Error, suggest};
 use crate::schema::{Misfit, MisfitReason, Setting};
 
+/// Maximum number of names that a message lists beside a hint.
+const LISTED: usize = 12;
+
 /// The error of an invalid value of a setting.
 pub fn refused(misfit: Misfit) -> Error {
-    let hint = match &misfit.why {
-        MisfitReason::Unknown { name, names } => Some(unknown_hint(&misfit.key, name, names)),
-        MisfitReason::NotOneOf { got, .. } => counterparts::value_hint(&misfit.key, got),
-        _ => None,
+    let (hint, short) = match &misfit.why {
+        MisfitReason::Unknown { name, names } => (Some(unknown_hint(&misfit.key, name, names)), None),
+        MisfitReason::NotOneOf { got, names } => {
+            // The list would hide the hint.
+            let short = || format!("`{}` is \"{got}\", which does not exist", misfit.key);
+            (counterparts::value_hint(&misfit.key, got), (names.len() > LISTED).then(short))
+        }
+        _ => (None, None),
     };
     let error = Error::from(misfit);
-    Error { hint: hint.or(error.hint), ..error }
+    let hint = hint.or(error.hint);
+    let message = short.filter(|_| hint.is_some()).unwrap_or(error.message);
+    Error { message, hint, ..error }
 }
 
 /// Minimum similarity of a name to the name that it is a misspelling of; 1 is equality.
@@ -61,6 +70,16 @@ fn last_part(key: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_list_of_names_does_not_hide_the_nearest() {
+        let names: Vec<&'static str> = crate::config::algorithm_names();
+        let error = refused(Misfit::not_one_of("trainer.algorithm", "gsop", &names));
+        assert_eq!(error.message, "`trainer.algorithm` is \"gsop\", which does not exist");
+        assert!(error.hint.is_some_and(|hint| hint.starts_with("did you mean `gspo`")));
+        let error = refused(Misfit::not_one_of("trainer.algorithm", "xyzzy", &names));
+        assert!(error.message.contains("it is one of `grpo`"), "{error}");
+    }
 
     #[test]
     fn an_unknown_setting_is_refused_with_the_nearest_name() {

@@ -46,7 +46,7 @@ pub(super) fn take_from<T: Serialize + DeserializeOwned>(
     }
     serde_path_to_error::deserialize(Value::Object(all)).map_err(|error| {
         let message = format!("option `{}` of `{what}`: {}", error.path(), error.inner());
-        Error::new(Kind::Usage, message)
+        Error::new(Kind::Usage, message).about_setting(error.path().to_string())
     })
 }
 
@@ -67,7 +67,7 @@ pub(super) fn refuse_rest(what: &str, table: &Map<String, Value>, names: &[Strin
     } else {
         format!("did you mean {}?", near.join(" or "))
     };
-    Err(Error::new(Kind::Usage, format!("`{what}` has no option `{name}`")).hint(hint))
+    Err(Error::new(Kind::Usage, format!("`{what}` has no option `{name}`")).about_setting(name).hint(hint))
 }
 
 /// The names of the fields.
@@ -94,7 +94,8 @@ pub(super) fn within(what: &str, name: &str, value: f64, low: f64, high: f64) ->
         return Ok(());
     }
     let range = if high.is_finite() { format!("from {low} to {high}") } else { format!("at least {low}") };
-    Err(Error::new(Kind::Usage, format!("option `{name}` of `{what}` is {range}, not {value}")))
+    let message = format!("option `{name}` of `{what}` is {range}, not {value}");
+    Err(Error::new(Kind::Usage, message).about_setting(name))
 }
 
 /// Refuses a number that is not from 0 to 1.
@@ -126,6 +127,7 @@ mod tests {
 
     use super::*;
     use crate::rl::advantages::Estimator;
+    use crate::rl::losses::TERMS;
     use crate::rl::objective::Objective;
 
     #[test]
@@ -147,6 +149,11 @@ mod tests {
             estimator("gigpo", json!({"mode": "std"})).contains("option `mode` of `gigpo` is mean_std or mean, not")
         );
         assert!(estimator("rloo", json!(3)).contains("the options of `rloo` are a table, not 3"));
+    }
+
+    #[test]
+    fn the_options_of_every_loss_are_known_below() {
+        assert_eq!(names(&TERMS), crate::algorithms::OF_EVERY_LOSS);
     }
 
     #[test]

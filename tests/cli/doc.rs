@@ -195,4 +195,9 @@ fn doc_shows_the_file_of_an_algorithm() {
     let json: serde_json::Value = serde_json::from_str(&super::succeed(dir.path(), &["doc", "dro", "--json"])).unwrap();
     assert_eq!((json["algorithm"].as_str(), json["paper"].as_str()), (Some("dro"), Some("arXiv:2405.19107")));
     assert_eq!(json["source"].as_str(), Some(page.as_str()));
+    // `grpo` and `ppo` are functions, too.
+    let page = super::succeed(dir.path(), &["doc", "grpo"]);
+    assert!(page.contains("r1.grpo(settings") && page.contains("--- GRPO (arXiv:2402.03300)"), "{page}");
+    let error = super::fail(dir.path(), &["doc", "gsop"]);
+    assert!(error.contains("did you mean `gspo`"), "{error}");
 }

@@ -112,6 +112,11 @@ fn a_copy_of_an_algorithm_trains_to_the_same_weights_and_has_its_options() {
     assert!(error.contains("option `clip_low` of `trainer.loss` is from 0 to 1, not 2"), "{error}");
     let error = fail(dir.path(), &["run", "a.lua", "trainer.loss.clip_lo=0.1"]);
     assert!(error.contains("declares no option `clip_lo`") && error.contains("`clip_low`"), "{error}");
+    // An option of the command line that does not exist is a mistake of usage in both.
+    for script in ["a.lua", "b.lua"] {
+        let output = super::r1(dir.path(), &["run", script, "trainer.loss.clip_lo=0.1"]).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{}", super::shown(dir.path(), &output));
+    }
     let error = fail(dir.path(), &["run", "a.lua", "trainer.algorithm=rloo"]);
     assert!(error.contains("an algorithm of its own, which trainer.algorithm does not replace"), "{error}");
     let error = fail(dir.path(), &["new", "other", "--algorithm", "gsp"]);

@@ -19,7 +19,7 @@ use crate::rl::options::{refuse_rest, table};
 use crate::rl::rows::{Batch, Path, StepRow};
 
 /// What the host must know about a function `advantage`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct AdvantageFunction {
     pub needs: Vec<Need>,
     pub level: Level,
@@ -32,7 +32,7 @@ impl AdvantageFunction {
     pub fn of(algorithm: &Algorithm, options: &Map<String, Value>) -> Self {
         let whiten = options.get("whiten").and_then(|how| serde_json::from_value(how.clone()).ok());
         let (needs, level) = (algorithm.needs.clone(), algorithm.level(options));
-        Self { needs, level, whiten: whiten.unwrap_or(Whiten::None) }
+        Self { needs, level, whiten: whiten.unwrap_or_default() }
     }
 
     /// The advantages of `rows`. `call` returns the numbers of the function for the groups of the

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 const WHITEN_EPSILON: f64 = 1e-8;
 
 /// Normalisation of advantages to mean 0 and standard deviation 1.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Whiten {
     /// `(A - mean) / (std + 1e-8)` with the unbiased deviation: the step-level estimators of
@@ -16,6 +16,7 @@ pub enum Whiten {
     /// variance then multiplied by `n / (n - 1)`: equal to the masked whitening of verl.
     Variance,
     /// Not at all.
+    #[default]
     None,
 }
 

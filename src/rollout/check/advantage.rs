@@ -2,7 +2,7 @@
 
 use super::contract::TestedTrajectory;
 use super::{CheckReport, Finding};
-use crate::algorithms::{Estimated, GroupInput, GroupMember, MemberAdvantages};
+use crate::algorithms::{Anchor, Estimated, GroupInput, GroupMember, Level, MemberAdvantages, TokenLists};
 use crate::config::Trainer;
 use crate::error::{Error, Result};
 use crate::mdp::Trajectory;
@@ -27,9 +27,9 @@ pub(super) fn check(tried: &[TestedTrajectory], worker: &Worker, script: &Script
         ("equal rewards", size, 0, |_| 1.0),
         ("a single trajectory", 1, size - 1, |_| 1.0),
     ] {
-        let members =
-            (0..size).map(|index| member(trajectories[index % trajectories.len()], reward(index), critic)).collect();
-        let input = GroupInput { members, failed, greedy: None };
+        let members = (0..size).map(|index| member(trajectories[index % trajectories.len()], reward(index), critic));
+        let members = members.map(|member| with_inputs(member, script)).collect();
+        let input = GroupInput { members, failed, greedy: Some(0.0) };
         if let Err(mut error) = advantages(worker, &input, critic) {
             error.message = format!("for a group with {what}: {}", error.message);
             // The other groups would most likely fail in the same way.
@@ -50,6 +50,22 @@ fn member(trajectory: &Trajectory, reward: f64, critic: bool) -> GroupMember {
         member.next_value = member.truncated.then_some(0.5);
     }
     member
+}
+
+/// Adds the inputs that an algorithm needs.
+fn with_inputs(member: GroupMember, script: &Script) -> GroupMember {
+    let Some(algorithm) = &script.declared else { return member };
+    let tokens: usize = member.tokens.iter().sum();
+    let mut rewards = vec![0.0; tokens];
+    rewards.iter_mut().rev().take(1).for_each(|last| *last = member.total);
+    let lists =
+        TokenLists { rewards, positions: (1..=tokens).collect(), logp: vec![-1.0; tokens], squares: vec![0.5; tokens] };
+    GroupMember {
+        anchors: vec![Anchor::Seen(String::new()); member.rewards.len()],
+        logp: Some(-1.0),
+        by_token: (algorithm.level(&script.advantage_options) == Level::Token).then_some(lists),
+        ..member
+    }
 }
 
 fn advantages(worker: &Worker, group: &GroupInput, critic: bool) -> Result<()> {

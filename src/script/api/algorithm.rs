@@ -50,17 +50,15 @@ impl OwnAlgorithm {
         for (name, value) in trainer {
             fields.entry(name.clone()).or_insert_with(|| value.clone());
         }
+        let defaults = options.iter().map(|option| (option.name.clone(), option.default.clone())).collect();
         if self.advantage.is_some() {
-            choose(fields, "estimator", CUSTOM, &Map::new());
+            choose(fields, "estimator", CUSTOM, &defaults);
         } else if let Some((name, options)) = estimator {
             choose(fields, "estimator", name, options);
         }
         match loss {
             Some(Loss::Of((name, options))) => choose(fields, "loss", name, options),
-            Some(Loss::Own) => {
-                let defaults = options.iter().map(|option| (option.name.clone(), option.default.clone()));
-                choose(fields, "loss", CUSTOM, &defaults.collect());
-            }
+            Some(Loss::Own) => choose(fields, "loss", CUSTOM, &defaults),
             None => {}
         }
     }

@@ -1,6 +1,6 @@
 //! The read-only global `r1`: one file per part, bindings only.
 
-mod algorithm;
+pub(crate) mod algorithm;
 mod answers;
 mod apart;
 pub(crate) mod args;

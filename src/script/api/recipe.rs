@@ -92,7 +92,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
         if let Some((field, ..)) = twice.into_iter().find(|(_, a, b)| a.is_some() && b.is_some()) {
             return Err(fail(lua, NAME, format!("`{field}` is set, and the algorithm of the trainer has one")));
         }
-        algorithm = own_loss.is_some().then_some(Box::new(declared));
+        algorithm = (own_loss.is_some() || own_advantage.is_some()).then_some(Box::new(declared));
         (loss, advantage) = (loss.or(own_loss), advantage.or(own_advantage));
     }
     let trainer = given.trainer.map(|Trainer { written, settings: trainer, .. }| {

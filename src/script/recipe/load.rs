@@ -4,18 +4,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 use sha2::{Digest, Sha256};
 
 use super::cold_start::can_make_rows;
 use super::own_format::{self, Formats};
 use super::params::with_params;
 use super::row_functions::check_row_functions;
-use crate::algorithms::Trace;
-use crate::config::{Choice, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
+use crate::algorithms::{Algorithm, Loss, Trace};
+use crate::config::{Choice, EnvSettings, Learner, Limits, LossGraph, Settings, Source, Trainer};
 use crate::data::Dataset;
 use crate::error::{Error, Kind, Result, nearest, readable, suggest};
 use crate::script::api;
+use crate::script::api::algorithm::OwnAlgorithm;
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::failure::describe;
@@ -46,6 +47,10 @@ pub struct Script {
     pub settings: Settings,
     /// The recipe's policy loss, if `trainer.loss` is "custom".
     pub loss: Option<Arc<LossGraph>>,
+    /// What the recipe's algorithm declares about its functions.
+    pub declared: Option<Arc<Algorithm>>,
+    /// The options of the function `advantage`.
+    pub advantage_options: Map<String, Json>,
     /// Whether the recipe has a function `privileged`.
     pub privileged: bool,
     /// Whether the recipe has a function `row_weight`.
@@ -178,9 +183,17 @@ impl Script {
         }
         let loss = match &settings.trainer {
             Trainer::Grpo(learner) | Trainer::Ppo(learner) if learner.loss.is_custom() => {
-                Some(Arc::new(traced(vm, &recipe, &learner.loss).map_err(|error| error.at_path(path))?))
+                Some(Arc::new(traced(vm, &recipe, learner, overrides).map_err(|error| error.at_path(path))?))
             }
             _ => None,
+        };
+        let declared = recipe.algorithm.as_deref().filter(|algorithm| algorithm.advantage);
+        let advantage_options = match &settings.trainer {
+            Trainer::Grpo(learner) | Trainer::Ppo(learner) if learner.estimator.is_custom() => {
+                let options = take_options(declared, "estimator", &learner.estimator, overrides);
+                options.map_err(|error| error.at_path(path))?
+            }
+            _ => Map::new(),
         };
         selected_functions(&recipe, &settings).map_err(|error| error.at_path(path))?;
         let datasets = unopened(&settings);
@@ -204,6 +217,8 @@ impl Script {
             source,
             settings,
             loss,
+            declared: recipe.algorithm.as_deref().cloned().map(Arc::new),
+            advantage_options,
             formats,
             privileged: recipe.privileged.is_some(),
             row_weight: recipe.row_weight.is_some(),
@@ -302,6 +317,16 @@ impl Script {
         self.resources.iter().map(|(spec, resource)| (spec.path_in(&directory(&self.path)), &**resource))
     }
 
+    /// Its files whose text differs from that in `other`, an earlier version.
+    pub fn edited_since(&self, other: &Self) -> Vec<String> {
+        let main = (self.source != other.source).then(|| self.path.display().to_string());
+        let is_edited = |(name, module): &(&String, &RequiredFile)| {
+            other.modules.get(*name).is_none_or(|before| before.source != module.source)
+        };
+        let modules = self.modules.iter().filter(is_edited).map(|(_, module)| module.path.clone());
+        main.into_iter().chain(modules).collect()
+    }
+
     /// All files of the script, for a watcher; the main one first.
     pub fn files(&self) -> Vec<PathBuf> {
         std::iter::once(self.path.clone()).chain(self.modules.values().map(|module| (&module.path).into())).collect()
@@ -337,6 +362,12 @@ pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
         Ok(recipe) => return with_params(recipe, vm).map_err(|error| error.at_path(path)),
         Err(value) => value,
     };
+    if value.as_userdata().is_some_and(mlua::AnyUserData::is::<OwnAlgorithm>) {
+        let module = path.file_stem().unwrap_or_default().to_string_lossy();
+        let error = Error::new(Kind::Script, "the file is an algorithm, and not a recipe").at_path(path);
+        let hint = format!("train with it in a recipe: trainer = r1.trainer {{ algorithm = require(\"{module}\") }}");
+        return Err(error.hint(hint));
+    }
     let got = if value.is_nil() { "nothing".to_owned() } else { kind(&value) };
     Err(Error::new(Kind::Script, format!("the script returns {got}; it must return r1.recipe {{ … }}")).at_path(path))
 }
@@ -363,24 +394,61 @@ fn selected_functions(recipe: &Recipe, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
+/// The options of a function of the recipe's algorithm: those of `chosen`, the setting
+/// `trainer.FIELD`, with the declared defaults.
+fn take_options(
+    declared: Option<&Algorithm>,
+    field: &str,
+    chosen: &Choice,
+    overrides: &[String],
+) -> Result<Map<String, Json>> {
+    let setting = format!("trainer.{field}");
+    let refused = |option: &str, error: Error| {
+        let key = format!("{setting}.{option}");
+        let is_typed =
+            |argument: &String| argument.split_once('=').is_some_and(|(typed, _)| typed == key || typed == setting);
+        let kind = if overrides.iter().any(is_typed) { Kind::Usage } else { Kind::Script };
+        Error { kind, subject: None, ..error }.about_setting(key)
+    };
+    let mut rest = chosen.options.clone();
+    let options = match declared {
+        Some(algorithm) => algorithm.take_options(&setting, &mut rest).map_err(|error| {
+            let option = error.setting().unwrap_or_default().to_owned();
+            refused(&option, error)
+        })?,
+        None => Map::new(),
+    };
+    let Some(name) = rest.keys().next() else { return Ok(options) };
+    Err(match declared {
+        Some(_) => {
+            let error = Error::new(Kind::Script, format!("the algorithm declares no option `{name}` of its {field}"));
+            refused(name, error).hint(suggest(name, options.keys().map(String::as_str)))
+        }
+        None => {
+            let message = format!("{setting} is the recipe's function `advantage`, and has no option `{name}`");
+            refused(name, Error::new(Kind::Script, message)).hint("write the options in the function")
+        }
+    })
+}
+
 /// The recipe's own loss as a graph.
-fn traced(vm: &Vm, recipe: &Recipe, chosen: &Choice) -> Result<LossGraph> {
+fn traced(vm: &Vm, recipe: &Recipe, learner: &Learner, overrides: &[String]) -> Result<LossGraph> {
     let Some(function) = &recipe.loss else {
         return Err(Error::new(Kind::Script, "trainer.loss is \"custom\" and the recipe has no `loss`")
             .hint("add one: loss = function(b) … end (docs/guide/your-own-algorithm.md)"));
     };
-    let trace = match &recipe.algorithm {
+    let trace = match recipe.algorithm.as_deref().filter(|algorithm| algorithm.loss == Some(Loss::Own)) {
         Some(algorithm) => {
-            let mut left_over = chosen.options.clone();
-            let options = algorithm.take_options("trainer.loss", &mut left_over)?;
-            if let Some(name) = left_over.keys().next() {
-                let hint = suggest(name, options.keys().map(String::as_str));
-                let error = Error::new(Kind::Usage, format!("the algorithm declares no option `{name}` of its loss"));
-                return Err(error.about_setting(format!("trainer.loss.{name}")).hint(hint));
+            let mut chosen = learner.loss.clone();
+            // trainer.clip sets the clip range that the algorithm declares.
+            if let Some((low, high)) = learner.clip.filter(|_| algorithm.has_clip()) {
+                chosen.options.insert("clip_low".to_owned(), low.into());
+                chosen.options.insert("clip_high".to_owned(), high.into());
             }
-            Trace::of_declared(&vm.lua, &options)
+            let options = take_options(Some(algorithm), "loss", &chosen, overrides)?;
+            Trace::of_declared(&vm.lua, &options).map(|trace| trace.must_read(algorithm.changed(&options)))
         }
-        None => Trace::new(&vm.lua, &Json::Object(chosen.options.clone())),
+        None => Trace::new(&vm.lua, &Json::Object(learner.loss.options.clone())),
     };
     let trace = trace.map_err(|error| describe(&error).error)?;
     let call = Call::new(EntryPoint::Loss, (0, 0), &vm.limits);

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mlua::{Function, Table, Value};
-use serde_json::{Map, Value as Json};
+use serde_json::Value as Json;
 
 use super::envs::{Envs, shown};
 use super::load::Script;
@@ -339,7 +339,7 @@ impl Worker {
             self.vm.call_now(&call, function, arguments).map_err(|failure| failure.error)
         };
         let caller = Caller { call: &call, task: convert::from_json, show: convert::show };
-        algorithms::advantages(&self.vm.lua, function, (batch, count), &Map::new(), &caller)
+        algorithms::advantages(&self.vm.lua, function, (batch, count), &self.script.advantage_options, &caller)
     }
 
     /// The error for an invalid result of `advantage`.

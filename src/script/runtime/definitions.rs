@@ -31,7 +31,7 @@ pub(crate) struct Recipe {
     pub(crate) advantage: Option<Function>,
     /// The loss `custom`, if defined.
     pub(crate) loss: Option<Function>,
-    /// What `r1.algorithm` declares about the loss.
+    /// What `r1.algorithm` declares about its functions.
     pub(crate) algorithm: Option<Box<Algorithm>>,
     /// Supervised training before the RL loop.
     pub(crate) cold_start: Option<Box<Recipe>>,

@@ -203,6 +203,73 @@ fn algorithms_of_recipes_are_refused_with_a_reason() {
 }
 
 #[test]
+fn options_of_a_function_advantage_are_those_that_the_algorithm_declares() {
+    let declared = "options = { scale = { 2, above = 0 } }, needs = { 'groups', 'logp' }, level = 'step',\n\
+                    advantage = function(group, options) return { options.scale } end";
+    let bench = Bench::new(&with_algorithm(declared, ""));
+    let script = bench.load(&["trainer.estimator.scale=3"]).unwrap();
+    assert_eq!(serde_json::json!(script.advantage_options), serde_json::json!({ "scale": 3 }));
+    assert_eq!(script.declared.unwrap().needs.len(), 2);
+    let error = bench.load(&["trainer.estimator.scale=0"]).unwrap_err();
+    assert_eq!(error.message, "option `scale` of `trainer.estimator` is above 0, not 0");
+    let error = bench.load(&["trainer.estimator.scala=3"]).unwrap_err();
+    assert!(error.message.contains("declares no option `scala`"), "{error}");
+    assert_eq!((error.kind, error.hint.as_deref()), (crate::error::Kind::Usage, Some("did you mean `scale`?")));
+    let plain = "return r1.recipe { env = r1.env {}, reward = function() return 0 end, advantage = function() end,\n\
+                 trainer = r1.grpo { estimator = { name = 'custom', lambda = 0.9 } } }";
+    assert!(refused(plain).contains("the recipe's function `advantage`, and has no option `lambda`"));
+    for (definition, reason) in [
+        ("needs = 'groups'", "`needs` must be a list of names, got the text \"groups\""),
+        ("needs = { 'group' }", "`needs` must not have the text \"group\"; did you mean `groups`?"),
+        ("level = 'steps'", "`level` must not have the text \"steps\"; did you mean `step`?"),
+    ] {
+        let error = refused(&with_algorithm(definition, ""));
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn options_that_a_loss_declares_and_does_not_read_are_refused_when_set() {
+    let declared = "options = { low = 1, loss_agg = 'token-mean' }, loss = function(b) return b.logp end";
+    let bench = Bench::new(&with_algorithm(declared, ""));
+    bench.load(&["trainer.loss.loss_agg=seq-mean-token-mean"]).unwrap();
+    let error = bench.load(&["trainer.loss.low=2"]).unwrap_err();
+    assert!(error.message.contains("`low` is set, and the function `loss` does not read it"), "{error}");
+}
+
+#[test]
+fn the_clip_of_the_trainer_is_that_of_the_algorithm() {
+    let declared = "options = { clip_low = { 0.1, from = 0 }, clip_high = { 0.1, from = 0 } },\n\
+                    loss = function(b, o) return (b.logp - b.logp_old):clamp(-o.clip_low, o.clip_high) end";
+    let bench = Bench::new(&with_algorithm(declared, ""));
+    let clamp = |arguments: &[&str]| bench.load(arguments).unwrap().loss.unwrap().nodes.clone();
+    let range = clamp(&["trainer.clip=[0.2, 0.3]"]);
+    assert!(range == clamp(&["trainer.loss.clip_low=0.2", "trainer.loss.clip_high=0.3"]) && range != clamp(&[]));
+}
+
+#[test]
+fn an_algorithm_is_not_a_recipe_and_an_edited_module_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let (recipe, mine) = (dir.path().join("a.lua"), dir.path().join("mine.lua"));
+    let write = |scale: u32| {
+        let loss = format!("return r1.algorithm {{ loss = function(b) return {scale} * b.logp end }}");
+        std::fs::write(&mine, loss).unwrap();
+    };
+    write(1);
+    let error = Script::load(&mine, &[]).unwrap_err();
+    assert_eq!(error.message, "the file is an algorithm, and not a recipe");
+    assert!(error.hint.unwrap().ends_with("trainer = r1.trainer { algorithm = require(\"mine\") }"));
+    let text =
+        "return r1.recipe { reward = function() return 0 end, trainer = r1.trainer { algorithm = require('mine') } }";
+    std::fs::write(&recipe, text).unwrap();
+    let before = Script::load(&recipe, &[]).unwrap();
+    write(2);
+    let after = Script::load(&recipe, &[]).unwrap();
+    assert_eq!(after.edited_since(&before), [mine.display().to_string()]);
+    assert!(before.edited_since(&before).is_empty());
+}
+
+#[test]
 fn selections_and_ratios_are_refused_with_a_reason() {
     for (body, reason) in [
         ("return b.logp * b:covariance(b.logp, b.advantages)", "a covariance is used outside of b:largest and b:draw"),

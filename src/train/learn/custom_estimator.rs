@@ -1,9 +1,9 @@
 //! A recipe's own estimator: its Lua function `advantage`, called once for each group.
 
-use crate::algorithms::{Estimated, GroupInput, Level};
+use crate::algorithms::{Estimated, GroupInput};
 use crate::error::{Error, Result};
 use crate::mdp::Trajectory;
-use crate::rl::advantages::{AdvantageFunction, Advantages, Whiten};
+use crate::rl::advantages::{AdvantageFunction, Advantages};
 use crate::rl::rows::StepRow;
 use crate::script::{Script, Worker};
 
@@ -29,8 +29,7 @@ struct Probe {
 
 impl ScriptEstimator {
     /// The function of `script`; `critic`: whether it must also return the critic's targets.
-    pub(crate) fn new(script: &Script, critic: bool) -> Result<Self> {
-        let function = AdvantageFunction { needs: Vec::new(), level: Level::Step, whiten: Whiten::None };
+    pub(crate) fn new(script: &Script, function: AdvantageFunction, critic: bool) -> Result<Self> {
         Ok(Self { worker: Worker::new(script, None)?, function, critic, probe: None })
     }
 
@@ -85,5 +84,54 @@ impl ScriptEstimator {
         Err(self.worker.broken_advantage(message).hint(
             "it may not keep state between calls, because a resumed run does not have it (docs/guide/your-own-algorithm.md)",
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use serde_json::Value;
+
+    use super::*;
+    use crate::rl::advantages::Estimator;
+
+    /// Two groups of three trajectories with two steps each, and a greedy baseline in each group.
+    fn rows() -> Vec<StepRow> {
+        let mut rows = Vec::new();
+        for trajectory in 0..6_u64 {
+            let group = trajectory % 2;
+            for step in 0..2_u64 {
+                let value = (7 * trajectory + 3 * step) as f64 % 5.0;
+                let tokens = 2 + (trajectory + step) as usize % 3;
+                rows.push(StepRow {
+                    logp_old: vec![-0.1 * (value + 1.0); tokens],
+                    sum_pi_squared: vec![0.5; tokens],
+                    parts: [("right".to_owned(), value), ("short".to_owned(), 1.0 / (value + 1.0))].into(),
+                    anchor: Some(format!("room {}", (trajectory + step) % 3)),
+                    terminated: step == 1,
+                    ..StepRow::new(group, trajectory, step, tokens, value)
+                });
+            }
+        }
+        rows.extend((0..2).map(|group| StepRow { greedy: true, ..StepRow::new(group, 10 + group, 0, 1, 1.5) }));
+        rows
+    }
+
+    #[test]
+    fn a_copy_of_an_estimator_gives_the_same_advantages() {
+        let dir = tempfile::tempdir().unwrap();
+        let recipe = dir.path().join("a.lua");
+        let text = "return r1.recipe { reward = function() return 0 end, trainer = r1.trainer { algorithm = require('mine') } }";
+        std::fs::write(&recipe, text).unwrap();
+        for file in crate::algorithms::all().iter().filter(|file| file.advantage) {
+            std::fs::write(dir.path().join("mine.lua"), file.source).unwrap();
+            let script = Script::load(&recipe, &[]).unwrap();
+            let function = AdvantageFunction::of(script.declared.as_ref().unwrap(), &script.advantage_options);
+            let copied = ScriptEstimator::new(&script, function, false).unwrap().estimate(&rows(), &[]).unwrap();
+            let published = Estimator::new(file.name, &Value::Null).unwrap().estimate(&rows(), false).unwrap();
+            assert_eq!(copied, published, "{}", file.name);
+            assert!(copied.advantages.concat().iter().any(|advantage| *advantage != 0.0), "{}", file.name);
+        }
     }
 }

@@ -96,7 +96,7 @@ pub(crate) fn advantage_config<'a>(
         (None, None) => {
             let worker = match policy.custom_estimator.take().filter(|worker| !worker.needs_replacement()) {
                 Some(worker) => worker,
-                None => ScriptEstimator::new(script, policy.critic.is_some())?,
+                None => ScriptEstimator::new(script, settings.objective.function.clone(), policy.critic.is_some())?,
             };
             AdvantageSource::Script(policy.custom_estimator.insert(worker))
         }

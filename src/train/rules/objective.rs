@@ -15,7 +15,7 @@ use super::refusals;
 use crate::config::{Input, KlPlace, Learner, LossGraph, Over, Settings, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Sampling;
-use crate::rl::advantages::{Estimator, Need};
+use crate::rl::advantages::{AdvantageFunction, Estimator, Need};
 use crate::rl::correction::{Importance, Rejection};
 use crate::rl::kl::KlController;
 use crate::rl::losses::Formula;
@@ -28,6 +28,8 @@ use crate::script::Script;
 pub struct Objective {
     /// `None` for the recipe's function `advantage`.
     pub estimator: Option<Estimator>,
+    /// What is known of that function.
+    pub function: AdvantageFunction,
     pub shaping: RewardShaping,
     pub policy: policy::Objective,
     pub importance: Option<Importance>,
@@ -43,7 +45,12 @@ impl Objective {
     /// As [`Objective::new`]; `Kind::Script` for a custom loss that its settings contradict.
     pub fn of(script: &Script, learner: &Learner, critic: bool) -> Result<Self> {
         let custom_loss = script.loss.clone().filter(|_| learner.loss.is_custom());
-        Self::new(learner, &script.settings.sampling, critic)?.with_loss(custom_loss)
+        let objective = Self::new(learner, &script.settings.sampling, critic)?;
+        let function = match &script.declared {
+            Some(algorithm) if algorithm.advantage => AdvantageFunction::of(algorithm, &script.advantage_options),
+            _ => AdvantageFunction::default(),
+        };
+        Self { function, ..objective }.with_loss(custom_loss)
     }
 
     /// With the recipe's own policy loss.
@@ -102,12 +109,13 @@ impl Objective {
         let (importance, rejection) = (learner.importance, learner.rejection);
         importance.map_or(Ok(()), |settings| settings.check()).map_err(|error| at("importance", error))?;
         rejection.map_or(Ok(()), |settings| settings.check()).map_err(|error| at("rejection", error))?;
-        Ok(Self { estimator, shaping, policy, importance, rejection, kl_coef })
+        let function = AdvantageFunction::default();
+        Ok(Self { estimator, function, shaping, policy, importance, rejection, kl_coef })
     }
 
     /// Whether the estimator or the loss needs this.
     pub fn needs(&self, need: Need) -> bool {
-        self.estimator.as_ref().is_some_and(|estimator| estimator.needs().contains(&need))
+        self.estimator.as_ref().map_or(&self.function.needs[..], Estimator::needs).contains(&need)
             || self.policy.needs().contains(&need)
     }
 
@@ -146,8 +154,10 @@ impl Objective {
 
 /// Converts an error of a table of options to an error of the setting that contains it.
 fn at(field: &str, error: Error) -> Error {
-    let error = Error { kind: Kind::Script, message: format!("trainer.{field}: {}", error.message), ..error };
-    error.about_setting(format!("trainer.{field}"))
+    let option = error.setting().map_or_else(String::new, |option| format!(".{option}"));
+    let message = format!("trainer.{field}: {}", error.message);
+    let error = Error { kind: Kind::Script, message, subject: None, ..error };
+    error.about_setting(format!("trainer.{field}{option}"))
 }
 
 /// The loss with the settings that the recipe has outside of its options.

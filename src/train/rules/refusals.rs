@@ -52,16 +52,6 @@ pub(crate) fn adapter_targets(policy: &PolicySettings) -> Result<()> {
 /// Contradictions within the settings of policy optimisation.
 pub(crate) const LEARNER: &[Rule<Learner>] = &[
     Rule {
-        setting: "trainer.estimator",
-        broken: |learner| {
-            let option = learner.estimator.options.keys().next().filter(|_| learner.estimator.is_custom())?;
-            Some(format!(
-                "trainer.estimator is custom, the recipe's function `advantage`, and has no option `{option}`"
-            ))
-        },
-        hint: "write the options in the function",
-    },
-    Rule {
         setting: "trainer.clip",
         broken: |learner| {
             learner.clip?;

@@ -32,13 +32,13 @@ struct UnusedSetting {
 pub fn unused_settings(script: &Script) -> Result<Vec<Error>> {
     adapter_targets(&script.settings.policy).map_err(|error| script.placed(error))?;
     let written = &script.written;
-    let find = |settings: &Settings, written: &Value| RuleInput::new(settings, written, script.privileged).unused();
+    let find = |settings: &Settings, written: &Value| RuleInput::new(settings, written, script).unused();
     let unused = find(&script.settings, &written.all);
     if unused.is_empty() {
-        return Ok(Vec::new());
+        return Ok(replaced_clip(script));
     }
     let alone = script.without_overrides().map(|settings| find(&settings, &written.recipe)).unwrap_or_default();
-    let mut warnings = Vec::new();
+    let mut warnings = replaced_clip(script);
     for UnusedSetting { key, message, hint, is_error } in unused {
         let error = script.placed(Error::new(Kind::Script, message).about_setting(key).hint(hint));
         if is_error && (script.typed(key).is_some() || alone.iter().any(|setting| setting.key == key)) {
@@ -47,6 +47,29 @@ pub fn unused_settings(script: &Script) -> Result<Vec<Error>> {
         warnings.push(error);
     }
     Ok(warnings)
+}
+
+/// Warns that the clip range of the recipe replaces that of an algorithm or a loss of the command
+/// line.
+fn replaced_clip(script: &Script) -> Vec<Error> {
+    let (Trainer::Grpo(learner) | Trainer::Ppo(learner)) = &script.settings.trainer else { return Vec::new() };
+    let chosen = ["trainer.algorithm", "trainer.loss"].iter().find_map(|key| script.typed(key));
+    let (Some(chosen), Some((low, high)), None) = (chosen, learner.clip, script.typed("trainer.clip")) else {
+        return Vec::new();
+    };
+    let published = loss_of(learner).map(|loss| loss.formula.options()).unwrap_or_default();
+    let range = |name: &str| published.get(name).and_then(Value::as_f64);
+    match (range("clip_low"), range("clip_high")) {
+        (Some(own_low), Some(own_high)) if (own_low, own_high) != (low, high) => {
+            let message = format!(
+                "trainer.clip = {{ {low}, {high} }} of the recipe replaces the clip range of {chosen}, which is \
+                 {{ {own_low}, {own_high} }}"
+            );
+            let error = Error::new(Kind::Script, message).about_setting("trainer.clip");
+            vec![script.placed(error.hint("trainer.clip=null keeps that of the algorithm"))]
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// The settings of a recipe, as input of the rules.
@@ -58,6 +81,8 @@ struct RuleInput {
     values: Value,
     /// The loss with its own options; `None` for one that is refused elsewhere.
     loss: Option<Objective>,
+    /// Whether the loss is a function of the recipe's algorithm with a clip range.
+    clips: bool,
 }
 
 /// Settings that have no effect.
@@ -102,7 +127,8 @@ const NO_EFFECT: &[NoEffect] = &[
         settings: &["trainer.clip"],
         why: |recipe| {
             recipe.learner()?.clip?;
-            let loss = recipe.loss.as_ref().filter(|loss| !loss.has_option("clip_low"))?;
+            let has_clip = |loss: &&Objective| loss.has_option("clip_low") || recipe.clips;
+            let loss = recipe.loss.as_ref().filter(|loss| !has_clip(loss))?;
             Some(format!("the loss `{}` has no clip", loss.name))
         },
         hint: "leave it out; on the command line: trainer.clip=null",
@@ -217,18 +243,21 @@ const REMARKS: &[Rule<RuleInput>] = &[Rule {
 }];
 
 impl RuleInput {
-    /// `written` has the written settings; `privileged` says whether the recipe has that function.
-    fn new(settings: &Settings, written: &Value, privileged: bool) -> Self {
+    /// The recipe of `script` with these settings; `written` has those that were written.
+    fn new(settings: &Settings, written: &Value, script: &Script) -> Self {
         let mut values = serde_json::to_value(settings).unwrap_or_default();
         // The name of the algorithm, not of its training loop.
         if let Some(name) = value_of(written, "trainer.algorithm").as_str() {
             values["trainer"]["algorithm"] = name.into();
         }
-        if privileged {
+        if script.privileged {
             values["trainer"]["critic"]["privileged"] = "the recipe's function".into();
         }
-        let mut recipe = Self { settings: settings.clone(), written: written.clone(), values, loss: None };
+        let mut recipe =
+            Self { settings: settings.clone(), written: written.clone(), values, loss: None, clips: false };
         recipe.loss = recipe.learner().and_then(loss_of);
+        let custom = recipe.learner().is_some_and(|learner| learner.loss.is_custom());
+        recipe.clips = custom && script.declared.as_ref().is_some_and(|algorithm| algorithm.has_clip());
         recipe
     }
 
@@ -402,6 +431,12 @@ mod tests {
         let critic = "r1.ppo { group_size = 2, critic = { lr = 1 } }";
         assert_eq!(warnings(critic, &["trainer.algorithm=grpo"]).unwrap().len(), 1);
         assert_eq!(warnings("r1.grpo { clip = { 0.2, 0.2 } }", &["trainer.loss=gpg"]).unwrap().len(), 1);
+        // The clip range of the recipe was meant for another loss.
+        let clipped = warnings("r1.grpo { clip = { 0.2, 0.3 } }", &["trainer.algorithm=gspo"]).unwrap();
+        assert!(clipped[0].contains("replaces the clip range of trainer.algorithm=gspo"), "{clipped:?}");
+        assert!(clipped[0].contains("{ 0.0003, 0.0004 }") && clipped[0].contains("a.lua:4"), "{clipped:?}");
+        let intended = ["trainer.algorithm=gspo", "trainer.clip=[0.1, 0.1]"];
+        assert_eq!(warnings("r1.grpo { clip = { 0.2, 0.3 } }", &intended), Ok(Vec::new()));
         // A contradiction within the recipe is an error for any command line.
         assert!(warnings("r1.grpo { steps = 5, warmup = 6 }", &["seed=3"]).is_err());
         assert_eq!(warnings("r1.grpo { steps = 5, warmup = 6 }", &["trainer.steps=6"]), Ok(Vec::new()));

@@ -98,7 +98,9 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
     let mut custom = None;
     let source = match &objective.estimator {
         Some(estimator) => AdvantageSource::Estimator(estimator),
-        None => AdvantageSource::Script(custom.insert(ScriptEstimator::new(&script, critic)?)),
+        None => {
+            AdvantageSource::Script(custom.insert(ScriptEstimator::new(&script, objective.function.clone(), critic)?))
+        }
     };
     let config = AdvantageConfig {
         source,

@@ -46,6 +46,7 @@ impl Training {
         // Reported once for each setting and value.
         let mut waiting: Vec<Change> = Vec::new();
         let mut warned: Vec<String> = self.warned.clone();
+        let mut running = self.run.script.clone();
         let take = move |reload: &Reload| {
             let script = &reload.script;
             let ValidatedTrainer { objective, warnings, .. } = validate(script)?;
@@ -65,7 +66,8 @@ impl Training {
             let generation = pool.replace(script.clone());
             shared_inbox.lock().unwrap_or_else(PoisonError::into_inner).push(reload.clone());
             let new: Vec<Change> = reload.waiting.iter().filter(|change| !waiting.contains(change)).cloned().collect();
-            report(&log, reload, generation, &new);
+            report(&log, reload, &reload.script.edited_since(&running), generation, &new);
+            running = reload.script.clone();
             waiting.extend(new);
             Ok(())
         };
@@ -131,7 +133,8 @@ impl Training {
     }
 }
 
-fn report(reporter: &Reporter, reload: &Reload, generation: u64, waiting: &[Change]) {
+/// Reports a version whose files `edited` differ from the one before.
+fn report(reporter: &Reporter, reload: &Reload, edited: &[String], generation: u64, waiting: &[Change]) {
     let Reload { script, changed, .. } = reload;
     if reporter.mode() == OutputMode::Json {
         let object = |changes: &[Change]| -> Map<String, Value> {
@@ -142,7 +145,8 @@ fn report(reporter: &Reporter, reload: &Reload, generation: u64, waiting: &[Chan
         return reporter.event("reload", &fields);
     }
     let short: String = script.hash.chars().take(12).collect();
-    let mut text = format!("reloaded {} ({short}); groups that begin now use it", script.path.display());
+    let files = if edited.is_empty() { script.path.display().to_string() } else { edited.join(", ") };
+    let mut text = format!("reloaded {files} ({short}); groups that begin now use it");
     for change in changed {
         text.extend(["\n    ", &change.to_string(), " from the next step on"]);
     }
