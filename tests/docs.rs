@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use r1::config::{algorithm_names, algorithms, settings};
+use r1::config::{algorithm_names, settings};
 use r1::script::docs;
 
 fn read(path: &str) -> String {
@@ -85,18 +85,6 @@ fn files_made_from_the_declarations_of_answers() {
         std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide/answers.md"), made).unwrap();
     } else {
         assert!(there == made, "docs/guide/answers.md differs from the verdicts: run `just docs`");
-    }
-}
-
-/// The glossary has every algorithm with the paper of its declaration.
-#[test]
-fn the_glossary_has_every_algorithm_with_its_paper() {
-    let page = read("docs/reference/glossary.md");
-    for (name, paper) in algorithms::papers() {
-        let start = format!("| `{name}` |");
-        let row = page.lines().find(|line| line.starts_with(&start));
-        let row = row.unwrap_or_else(|| panic!("docs/reference/glossary.md has no row of `{name}`"));
-        assert!(row.contains(paper), "{paper} is the paper of `{name}`, and docs/reference/glossary.md has {row}");
     }
 }
 

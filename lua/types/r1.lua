@@ -23,6 +23,22 @@
 
 ---The argument of a function `advantage`: the list of the trajectories that did not fail (`#group`, `group[1].total`), with these fields.
 ---@class r1.Group
+---@field failed number Number of other trajectories of the task, which failed
+---@field greedy? number Return of the greedy rollout, for algorithms that need "greedy"
+---@field batch r1.Group[] All groups of the step, this one included
+---@field [any] any
+local Group = {}
+
+---For algorithms that need "anchors": for each decision the number of the state in which it begins. With a similarity from 0 to 1, similar observations are one state.
+---@param similarity? number|boolean
+---@return number[]
+function Group:states(similarity) end
+
+---Ends the run with an error about a trajectory.
+---@param trajectory number
+---@param message string
+---@param hint? string
+function Group:refuse(trajectory, message, hint) end
 
 ---A message in the shape of the OpenAI chat API.
 ---@class r1.Message

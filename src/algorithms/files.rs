@@ -322,7 +322,7 @@ fn needs(lua: &Lua, what: &str, table: &Table) -> mlua::Result<Vec<Need>> {
 fn level(lua: &Lua, what: &str, table: &Table) -> mlua::Result<(Level, Vec<(String, Level)>)> {
     let name = |value: &Value| named(lua, what, "level", value, &Level::NAMED);
     match table.raw_get("level")? {
-        Value::Nil => Ok(Default::default()),
+        Value::Nil => Ok((Level::default(), Vec::new())),
         Value::Table(levels) => {
             let mut with = Vec::new();
             for (option, value) in levels.pairs::<Value, Value>().flatten() {

@@ -1,5 +1,6 @@
-//! The first argument of a function `advantage`: the trajectories of a group as a list. The list has
-//! the fields `failed`, `greedy` and `batch` (all groups), and the functions `states` and `refuse`.
+//! The first argument of a function `advantage`: the trajectories of a group as a list. The list
+//! has the fields `failed`, `greedy` and `batch` (all groups), and the functions `states` and
+//! `refuse`.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,7 @@ use crate::error::{Error, Kind};
 use crate::mdp::{Status, Trajectory};
 
 /// A trajectory of a group. Lists have one entry per step.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroupMember {
     /// Its number in the batch, for errors.
     pub number: u64,
@@ -22,7 +23,7 @@ pub struct GroupMember {
     pub rewards: Vec<f64>,
     /// Number of sampled tokens of each step.
     pub tokens: Vec<usize>,
-    pub status: Status,
+    pub status: Option<Status>,
     /// Named parts of the reward, unweighted.
     pub parts: BTreeMap<String, f64>,
     /// The dataset row.
@@ -36,8 +37,8 @@ pub struct GroupMember {
     pub values: Option<Vec<f64>>,
     /// The critic's bootstrap value after a truncated trajectory.
     pub next_value: Option<f64>,
-    /// The decision of each step, numbered from 1 in the group: trajectories that share a step share
-    /// its decision.
+    /// The decision of each step, numbered from 1 in the group: trajectories that share a step
+    /// share its decision.
     pub decisions: Vec<usize>,
     /// The state before each step; empty for functions that do not need it.
     pub anchors: Vec<Anchor>,
@@ -53,7 +54,8 @@ pub struct TokenLists {
     pub rewards: Vec<f64>,
     /// Positions in the responses, from 1; tokens of the environment count.
     pub positions: Vec<usize>,
-    /// Log-probabilities before the update; like `squares`, empty for functions that do not need them.
+    /// Log-probabilities before the update; like `squares`, empty for functions that do not need
+    /// them.
     pub logp: Vec<f64>,
     /// The sum of squared probabilities over the vocabulary.
     pub squares: Vec<f64>,
@@ -73,22 +75,16 @@ impl GroupMember {
     pub fn of(trajectory: &Trajectory) -> Self {
         let last = trajectory.steps.last();
         Self {
-            number: 0,
             total: trajectory.total_reward(),
             rewards: trajectory.steps.iter().map(|step| step.reward).collect(),
             tokens: trajectory.steps.iter().map(|step| step.response_ids.len()).collect(),
-            status: trajectory.status,
+            status: Some(trajectory.status),
             parts: trajectory.reward_parts.clone(),
             task: trajectory.task.clone(),
             terminated: last.is_some_and(|step| step.terminated),
             truncated: last.is_some_and(|step| step.truncated),
-            fork: None,
-            values: None,
-            next_value: None,
             decisions: (1..=trajectory.steps.len()).collect(),
-            anchors: Vec::new(),
-            logp: None,
-            by_token: None,
+            ..Self::default()
         }
     }
 
@@ -97,7 +93,7 @@ impl GroupMember {
         table.raw_set("total", self.total)?;
         table.raw_set("rewards", list(lua, &self.rewards)?)?;
         table.raw_set("tokens", list(lua, &self.tokens)?)?;
-        table.raw_set("status", self.status.name())?;
+        table.raw_set("status", self.status.map(Status::name))?;
         table
             .raw_set("parts", lua.create_table_from(self.parts.iter().map(|(name, value)| (name.as_str(), *value)))?)?;
         table.raw_set("task", task(lua, &self.task)?)?;

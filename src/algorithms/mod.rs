@@ -3,8 +3,8 @@
 //!
 //! A loss is traced once to a [`LossGraph`], which `rl::custom` evaluates with libtorch. An
 //! estimator (`advantage`) is called for each group of a batch ([`GroupInput`]); `rl::advantages`
-//! makes the groups from rows. The functions of a recipe are run by the same code. Nothing here uses
-//! libtorch.
+//! makes the groups from rows. The functions of a recipe are run by the same code. Nothing here
+//! uses libtorch.
 
 mod estimated;
 mod files;

@@ -67,6 +67,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "train",
         &[
+            "algorithms",
             "adamw",
             "config",
             "engine",
@@ -421,7 +422,7 @@ fn files_below(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
 
 /// Lines of code in src: comments, blank lines and tests are not counted. Lower it when the code
 /// gets smaller; it is raised only for a feature that was agreed to cost lines.
-const CODE_LINES: usize = 91_370;
+const CODE_LINES: usize = 91_479;
 
 #[test]
 fn the_code_does_not_grow() {

@@ -14,7 +14,6 @@ use crate::algorithms::{
     Algorithm, Anchor, Estimated, GroupInput, GroupMember, Level, MemberAdvantages, Need, TokenLists,
 };
 use crate::error::Result;
-use crate::mdp::Status;
 use crate::rl::options::{refuse_rest, table};
 use crate::rl::rows::{Batch, Path, StepRow};
 
@@ -217,18 +216,14 @@ fn member(batch: &Batch<'_>, path: &Path, paths: &[&Path]) -> GroupMember {
         total: path.total,
         rewards: steps.iter().map(|row| row.reward()).collect(),
         tokens: steps.iter().map(|row| row.sampled()).collect(),
-        status: last.and_then(|row| row.status).unwrap_or(Status::Terminated),
+        status: last.and_then(|row| row.status),
         parts,
-        task: Value::Null,
         terminated: last.is_some_and(|row| row.terminated),
         truncated: last.is_some_and(|row| row.truncated),
         fork,
         next_value: values.as_ref().and_then(|_| last.and_then(|row| row.next_value)),
         values,
-        decisions: Vec::new(),
-        anchors: Vec::new(),
-        logp: None,
-        by_token: None,
+        ..GroupMember::default()
     }
 }
 

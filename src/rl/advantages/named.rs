@@ -130,8 +130,8 @@ impl Estimator {
     /// estimator applies.
     ///
     /// # Errors
-    /// Errors of [`Batch::new`]; [`Kind::Usage`](crate::error::Kind::Usage) names the row that lacks
-    /// an input of the estimator.
+    /// Errors of [`Batch::new`]; [`Kind::Usage`](crate::error::Kind::Usage) names the row that
+    /// lacks an input of the estimator.
     pub fn estimate(&self, rows: &[StepRow], include_failures: bool) -> Result<Advantages> {
         let batch = Batch::new(rows, include_failures)?;
         let mut advantages = Advantages::empty(&batch);

@@ -57,7 +57,9 @@ fn with_inputs(member: GroupMember, script: &Script) -> GroupMember {
     let Some(algorithm) = &script.declared else { return member };
     let tokens: usize = member.tokens.iter().sum();
     let mut rewards = vec![0.0; tokens];
-    rewards.iter_mut().rev().take(1).for_each(|last| *last = member.total);
+    if let Some(last) = rewards.last_mut() {
+        *last = member.total;
+    }
     let lists =
         TokenLists { rewards, positions: (1..=tokens).collect(), logp: vec![-1.0; tokens], squares: vec![0.5; tokens] };
     GroupMember {

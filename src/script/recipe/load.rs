@@ -183,14 +183,14 @@ impl Script {
         }
         let loss = match &settings.trainer {
             Trainer::Grpo(learner) | Trainer::Ppo(learner) if learner.loss.is_custom() => {
-                Some(Arc::new(traced(vm, &recipe, learner, overrides).map_err(|error| error.at_path(path))?))
+                Some(Arc::new(traced(vm, &recipe, learner).map_err(|error| error.at_path(path))?))
             }
             _ => None,
         };
         let declared = recipe.algorithm.as_deref().filter(|algorithm| algorithm.advantage);
         let advantage_options = match &settings.trainer {
             Trainer::Grpo(learner) | Trainer::Ppo(learner) if learner.estimator.is_custom() => {
-                let options = take_options(declared, "estimator", &learner.estimator, overrides);
+                let options = take_options(declared, "estimator", &learner.estimator);
                 options.map_err(|error| error.at_path(path))?
             }
             _ => Map::new(),
@@ -394,45 +394,30 @@ fn selected_functions(recipe: &Recipe, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// The options of a function of the recipe's algorithm: those of `chosen`, the setting
-/// `trainer.FIELD`, with the declared defaults.
-fn take_options(
-    declared: Option<&Algorithm>,
-    field: &str,
-    chosen: &Choice,
-    overrides: &[String],
-) -> Result<Map<String, Json>> {
-    let setting = format!("trainer.{field}");
-    let refused = |option: &str, error: Error| {
-        let key = format!("{setting}.{option}");
-        let is_typed =
-            |argument: &String| argument.split_once('=').is_some_and(|(typed, _)| typed == key || typed == setting);
-        let kind = if overrides.iter().any(is_typed) { Kind::Usage } else { Kind::Script };
-        Error { kind, subject: None, ..error }.about_setting(key)
-    };
-    let mut rest = chosen.options.clone();
+/// The options of a function of the recipe: those of `chosen`, the setting `trainer.FIELD`, with the
+/// declared defaults.
+fn take_options(declared: Option<&Algorithm>, field: &str, chosen: &Choice) -> Result<Map<String, Json>> {
+    let (setting, mut rest) = (format!("trainer.{field}"), chosen.options.clone());
     let options = match declared {
-        Some(algorithm) => algorithm.take_options(&setting, &mut rest).map_err(|error| {
-            let option = error.setting().unwrap_or_default().to_owned();
-            refused(&option, error)
-        })?,
+        Some(algorithm) => algorithm.take_options(&setting, &mut rest)?,
         None => Map::new(),
     };
     let Some(name) = rest.keys().next() else { return Ok(options) };
-    Err(match declared {
-        Some(_) => {
-            let error = Error::new(Kind::Script, format!("the algorithm declares no option `{name}` of its {field}"));
-            refused(name, error).hint(suggest(name, options.keys().map(String::as_str)))
-        }
-        None => {
-            let message = format!("{setting} is the recipe's function `advantage`, and has no option `{name}`");
-            refused(name, Error::new(Kind::Script, message)).hint("write the options in the function")
-        }
-    })
+    let (message, hint) = match declared {
+        Some(_) => (
+            format!("the algorithm declares no option `{name}` of its {field}"),
+            suggest(name, options.keys().map(String::as_str)),
+        ),
+        None => (
+            format!("{setting} is the recipe's function `advantage`, and has no option `{name}`"),
+            "write the options in the function".to_owned(),
+        ),
+    };
+    Err(Error::new(Kind::Usage, message).about_setting(format!("{setting}.{name}")).hint(hint))
 }
 
 /// The recipe's own loss as a graph.
-fn traced(vm: &Vm, recipe: &Recipe, learner: &Learner, overrides: &[String]) -> Result<LossGraph> {
+fn traced(vm: &Vm, recipe: &Recipe, learner: &Learner) -> Result<LossGraph> {
     let Some(function) = &recipe.loss else {
         return Err(Error::new(Kind::Script, "trainer.loss is \"custom\" and the recipe has no `loss`")
             .hint("add one: loss = function(b) … end (docs/guide/your-own-algorithm.md)"));
@@ -445,7 +430,7 @@ fn traced(vm: &Vm, recipe: &Recipe, learner: &Learner, overrides: &[String]) -> 
                 chosen.options.insert("clip_low".to_owned(), low.into());
                 chosen.options.insert("clip_high".to_owned(), high.into());
             }
-            let options = take_options(Some(algorithm), "loss", &chosen, overrides)?;
+            let options = take_options(Some(algorithm), "loss", &chosen)?;
             Trace::of_declared(&vm.lua, &options).map(|trace| trace.must_read(algorithm.changed(&options)))
         }
         None => Trace::new(&vm.lua, &Json::Object(learner.loss.options.clone())),

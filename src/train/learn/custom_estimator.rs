@@ -50,7 +50,7 @@ impl ScriptEstimator {
         let advantages = function.estimate(steps, |batch| {
             for member in batch.iter_mut().flat_map(|group| &mut group.members) {
                 let Some(trajectory) = trajectories.get(member.number as usize) else { continue };
-                member.status = trajectory.status;
+                member.status = Some(trajectory.status);
                 member.parts.clone_from(&trajectory.reward_parts);
                 member.task.clone_from(&trajectory.task);
             }
