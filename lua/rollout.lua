@@ -1,6 +1,6 @@
 -- Scripts and their trajectories for programs: r1.script and r1.rollout.
 
-local host, handle_of, model_of = ... -- host: calls; the number of a handle; the model of an object, or nil
+local host, model_of = ... -- calls; the handle of a model, or nil for other values
 
 local Script = {}
 local Attempt = {}
@@ -32,28 +32,23 @@ local function open(path, options)
   if path == nil then error("r1.script: takes the path of a script", 2) end
   options = check(options, "table", "r1.script: options") or {}
   known(options, { "settings", "model" }, "r1.script")
-  local overrides = {}
-  for name, value in pairs(check(options.settings, "table", "r1.script: `settings`") or {}) do
-    overrides[#overrides + 1] = { name, value }
-  end
-  local dir
-  if options.model ~= nil then
-    local model = model_of(options.model)
-    if model == nil then error("r1.script: `model` must be a result of r1.model", 2) end
-    dir = host.model_dir { model = model }
-  end
-  local handle, about = host.open { path = path, overrides = overrides, model = dir }
-  return setmetatable({ handle = handle, path = about.path, tools = about.tools, format = about.format, dir = dir }, Script)
+  check(options.settings, "table", "r1.script: `settings`")
+  local model = model_of(options.model)
+  if options.model ~= nil and model == nil then error("r1.script: `model` must be a result of r1.model", 2) end
+  local handle, about = host.open(path, options.settings, model)
+  local self = { handle = handle, path = about.path, tools = about.tools, format = about.format }
+  self.with_model = model ~= nil
+  return setmetatable(self, Script)
 end
 
 --- Number of rows of a split ("train" or "eval").
 function Script:rows(split)
-  return host.rows { script = handle_of(self.handle), split = split }
+  return host.rows(self.handle, split)
 end
 
 --- One row, counted from 0.
 function Script:row(row, split)
-  return host.row { script = handle_of(self.handle), row = row or 0, split = split }
+  return host.row(self.handle, row or 0, split)
 end
 
 --- Begins a trajectory at a row (0, 1, …) or at a given task. `generate` has the texts that
@@ -66,18 +61,14 @@ function Script:reset(which)
   check(texts, "table", "reset: `generate`")
   if texts and #texts == 0 then error("reset: `generate` must be a text, or a list of texts", 2) end
   for _, text in ipairs(texts or {}) do check(text, "string", "reset: each text of `generate`") end
-  local handle = host.reset({
-    script = handle_of(self.handle),
-    generated = texts,
-    task = { row = which.row or 0, split = which.split, task = which.task, seed = which.seed },
-  })
-  return setmetatable({ handle = handle, dir = self.dir }, Attempt)
+  local task = { row = which.row or 0, split = which.split, task = which.task, seed = which.seed }
+  return setmetatable({ handle = host.reset(self.handle, task, texts), with_model = self.with_model }, Attempt)
 end
 
 --- The current observation: messages, text, or { token_ids = … }; nil if the context is full and
 --- the trajectory has ended.
 function Attempt:observe()
-  local shown = host.observe { attempt = handle_of(self.handle) }
+  local shown = host.observe(self.handle)
   if shown == nil then return nil end
   return shown.messages or shown.text or shown
 end
@@ -91,10 +82,7 @@ function Attempt:step(reply)
   known(reply, { "text", "tool_calls", "finish_reason" }, "step")
   local calls = reply.tool_calls
   if calls ~= nil and #calls == 0 then calls = nil end
-  return host.step({
-    attempt = handle_of(self.handle),
-    reply = { text = reply.text, calls = calls, finish_reason = reply.finish_reason },
-  })
+  return host.step(self.handle, { text = reply.text, calls = calls, finish_reason = reply.finish_reason })
 end
 
 --- Replies with one tool call.
@@ -106,37 +94,34 @@ end
 --- `step`.
 function Attempt:sample(model, sampling)
   if model_of(model) == nil then error("sample: takes a result of r1.model", 2) end
-  if self.dir == nil then error("sample: open the script with the model: r1.script(path, { model = model })", 2) end
-  local wanted = host.request { attempt = handle_of(self.handle) }
+  if not self.with_model then error("sample: open the script with the model: r1.script(path, { model = model })", 2) end
+  local wanted = host.request(self.handle)
   local own = wanted.sampling
   own.stop_ids, own.seed = wanted.stop_ids, wanted.seed
   for name, value in pairs(sampling or {}) do own[name] = value end
   local reply = model:generate(wanted.prompt_ids, own)
-  return host.step({
-    attempt = handle_of(self.handle),
-    reply = { token_ids = reply.token_ids, logprobs = reply.logprobs, finish_reason = reply.finish_reason },
-  })
+  local sampled = { token_ids = reply.token_ids, logprobs = reply.logprobs, finish_reason = reply.finish_reason }
+  return host.step(self.handle, sampled)
 end
 
 --- A copy of the environment's state as plain data.
 function Attempt:state()
-  return host.state { attempt = handle_of(self.handle) }
+  return host.state(self.handle)
 end
 
 --- The total reward if the trajectory ended here, and its components.
 function Attempt:reward()
-  local reward = host.reward { attempt = handle_of(self.handle) }
-  return reward.total, reward.parts
+  return host.reward(self.handle)
 end
 
 --- An independent copy.
 function Attempt:fork()
-  return setmetatable({ handle = host.fork { attempt = handle_of(self.handle) }, dir = self.dir }, Attempt)
+  return setmetatable({ handle = host.fork(self.handle), with_model = self.with_model }, Attempt)
 end
 
 --- The result so far: { status, reward, steps, messages, … }. The trajectory can be continued.
 function Attempt:finish()
-  return host.finish { attempt = handle_of(self.handle) }
+  return host.finish(self.handle)
 end
 
 -- Runs a trajectory with a function `policy(observation, step, attempt)`, which returns the
@@ -189,9 +174,9 @@ local function rollout(options)
   if #tasks == 0 then tasks[1] = { row = 0, split = options.split, seed = options.seed } end
 
   if model then
-    if script.dir == nil then error("r1.rollout: open the script with the model: r1.script(path, { model = model })", 2) end
-    return host.run({
-      script = handle_of(script.handle), model = model, tasks = tasks, samples = samples, sampling = options.sampling,
+    if not script.with_model then error("r1.rollout: open the script with the model: r1.script(path, { model = model })", 2) end
+    return host.run(script.handle, model, {
+      tasks = tasks, samples = samples, sampling = options.sampling,
       seed = options.seed or 0, branch = branch and { step = branch.step or 1, count = branch.count or 1 },
     })
   end

@@ -1,8 +1,6 @@
 -- Training loops for programs: r1.training.
 
--- host: calls of a run; the number of a handle; the place of a recipe in this program; a loss
--- function as a graph
-local host, handle_of, here, trace = ...
+local host = ... -- calls of a run
 
 local Training = {}
 Training.__index = Training
@@ -40,9 +38,8 @@ local function ids_of(list, name)
 end
 
 -- Calls the host and updates the step and the number of steps of the run.
-local function call(self, method, arguments, ...)
-  arguments.training = handle_of(self.handle)
-  local values_found, step, steps = method(arguments, ...)
+local function call(self, method, ...)
+  local values_found, step, steps = method(self.handle, ...)
   self.step, self.steps = step, steps
   return values_found
 end
@@ -51,22 +48,16 @@ end
 --- } })`, or `r1.training({ env = …, trainer = … })` with the recipe in the program.
 local function training(recipe, options)
   if recipe == nil then error("r1.training: takes a recipe, or the path of one", 2) end
-  local path, settings = recipe, nil
-  if type(recipe) ~= "string" then path, settings = here(recipe) end
   local names = { "settings", "name", "runs", "resume", "reload", "profile" }
   options = known(check(options, "table", "r1.training: options"), names, "r1.training")
-  local overrides = {}
-  for name, value in pairs(check(options.settings, "table", "r1.training: `settings`") or {}) do
-    overrides[#overrides + 1] = { name, value }
+  check(options.settings, "table", "r1.training: `settings`")
+  for _, name in ipairs { "name", "runs", "resume" } do
+    check(options[name], "string", "r1.training: `" .. name .. "`")
   end
-  table.sort(overrides, function(a, b) return a[1] < b[1] end)
-  local handle, about = host.open {
-    path = path, recipe = settings, overrides = overrides, name = check(options.name, "string", "r1.training: `name`"),
-    runs = check(options.runs, "string", "r1.training: `runs`"),
-    resume = check(options.resume, "string", "r1.training: `resume`"),
-    reload = check(options.reload, "boolean", "r1.training: `reload`"),
-    profile = check(options.profile, "boolean", "r1.training: `profile`"),
-  }
+  for _, name in ipairs { "reload", "profile" } do
+    check(options[name], "boolean", "r1.training: `" .. name .. "`")
+  end
+  local handle, about = host.open(recipe, options)
   local self = { handle = handle, step = about.step, steps = about.steps, rows = about.rows, run_dir = about.run_dir }
   self.settings, self.critic = about.settings, about.critic
   return setmetatable(self, Training)
@@ -75,14 +66,13 @@ end
 --- Samples trajectories with the current weights: of the next tasks, or of given rows.
 function Training:rollout(options)
   options = known(check(options, "table", "rollout: options"), { "groups", "samples", "rows", "ids" }, "rollout")
-  return call(self, host.rollout, {
-    options = { groups = options.groups, samples = options.samples, rows = options.rows },
-  }, options.ids)
+  local chosen = { groups = options.groups, samples = options.samples, rows = options.rows }
+  return call(self, host.rollout, chosen, options.ids)
 end
 
 --- The advantages of trajectories: per trajectory one list per step, with one value per token.
 function Training:advantages(trajectories, estimator)
-  return call(self, host.advantages, { ids = ids_of(trajectories, "advantages"), estimator = estimator })
+  return call(self, host.advantages, ids_of(trajectories, "advantages"), estimator)
 end
 
 --- Updates the policy with trajectories; returns metrics.
@@ -96,21 +86,22 @@ function Training:update(trajectories, options)
     policy = check(options.policy, "boolean", "update: `policy`"), groups = options.groups, lr = options.lr,
     epochs = options.epochs, mini_batches = options.mini_batches,
   }
+  local loss
   if type(options.loss) == "function" then
-    chosen.graph = trace(options.loss, options.options)
+    loss = options.loss
   elseif options.options ~= nil then
     error("update: `options` are those of a loss that is a function", 2)
   else
     chosen.loss = options.loss
   end
-  return call(self, host.update, { ids = ids_of(trajectories, "update"), options = chosen })
+  return call(self, host.update, ids_of(trajectories, "update"), chosen, loss, options.options)
 end
 
 --- A supervised step on conversations; returns metrics.
 function Training:sft(examples, options)
   options = known(check(options, "table", "sft: options"), { "lr" }, "sft")
   if type(examples) ~= "table" or #examples == 0 then error("sft: takes a list of rows { messages = … }", 2) end
-  return call(self, host.sft, { examples = examples, options = { lr = options.lr } })
+  return call(self, host.sft, examples, options.lr)
 end
 
 --- Log-probabilities of the sampled tokens, by step.
@@ -120,23 +111,23 @@ function Training:logprobs(trajectories, options)
   if model ~= "policy" and model ~= "reference" then
     error("logprobs: `model` is \"policy\" or \"reference\", got " .. tostring(model), 2)
   end
-  return call(self, host.logprobs, { ids = ids_of(trajectories, "logprobs"), model = model })
+  return call(self, host.logprobs, ids_of(trajectories, "logprobs"), model == "reference")
 end
 
 --- The critic's values of the states before the sampled tokens, by step; and of the next states.
 function Training:values(trajectories)
-  local values_found = call(self, host.values, { ids = ids_of(trajectories, "values") })
+  local values_found = call(self, host.values, ids_of(trajectories, "values"))
   return values_found.values, values_found.next
 end
 
 --- Copies the current policy to the reference policy.
 function Training:renew_reference()
-  call(self, host.renew_reference, {})
+  call(self, host.renew_reference)
 end
 
 --- Evaluates on the held-out tasks; nil if there are none.
 function Training:evaluate()
-  return call(self, host.evaluate, {})
+  return call(self, host.evaluate)
 end
 
 --- Adds metrics to the current step.
@@ -146,19 +137,19 @@ function Training:log(values)
       error("log: takes numbers by name, got " .. tostring(name) .. " = " .. tostring(value), 2)
     end
   end
-  call(self, host.log, { values = values })
+  call(self, host.log, values)
 end
 
 --- Ends the step and returns its metrics.
 function Training:next_step(values)
   if values ~= nil then self:log(values) end
-  return call(self, host.next_step, {})
+  return call(self, host.next_step)
 end
 
 --- Writes a checkpoint, and optionally the model to another directory; returns the checkpoint's
 --- path.
 function Training:save(out)
-  return call(self, host.save, { out = check(out, "string", "save: the directory") })
+  return call(self, host.save, check(out, "string", "save: the directory"))
 end
 
 return training, Training

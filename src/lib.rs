@@ -22,14 +22,14 @@
 //! - [`rl`]: pure tensor maths: advantages, losses, masks, packing, schedules, the optimiser
 //! - [`schema`]: declarations of settings, one for struct, defaults, reader, reference and reload
 //! - [`eval`]: reports of evaluations: figures at k, intervals, paired tests
-//! - [`script`]: the only module that uses Lua: VM, limits, sandbox, the `r1` API
+//! - [`script`]: Lua: VM, limits, sandbox, the `r1` API
 //! - [`search`]: search indexes on disk: BM25 and vectors of passages
 //! - [`tools`]: host tools: sandboxed interpreters
 //! - [`rollout`]: rollouts: trajectories of an environment and a policy
 //! - [`load`]: scripts and models by name: found, fetched, loaded
 //! - [`store`]: run directory, trajectories in Parquet, checkpoints
 //! - [`train`]: the training loops: GRPO, PPO, SFT
-//! - [`services`]: models for `r1 lua` programs, on the thread that owns the tensors
+//! - [`programs`]: what Lua programs have in addition to recipes: models, scripts, runs
 //! - [`telemetry`]: metric names, progress bars, JSONL and TensorBoard
 //! - [`cli`]: one file per subcommand
 //! - [`units`]: times and sizes as text
@@ -47,13 +47,13 @@ pub mod encoders;
 pub mod eval;
 pub mod hub;
 pub mod load;
+pub mod programs;
 #[cfg(test)]
 mod reference_data;
 pub mod remote;
 pub mod rl;
 pub mod rollout;
 pub mod script;
-pub mod services;
 pub mod store;
 pub mod telemetry;
 pub mod tools;

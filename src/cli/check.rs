@@ -11,11 +11,11 @@ use super::args::{CheckArgs, OutputArgs};
 use super::{masks, print};
 use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
+use crate::load::Loaded;
 use crate::load::load_script;
 use crate::native;
 use crate::rollout::check::{self, CheckOptions, CheckReport, Finding, Severity, TriedRows};
 use crate::script::Script;
-use crate::services::Loaded;
 use crate::telemetry::{Reporter, counted, ctrl_c, is_interrupted, signed};
 use crate::train::{self, RunOptions, ShownTrajectory, ValidatedTrainer};
 

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::rc::Rc;
 
 use serde_json::Value as Json;
 
@@ -11,8 +11,8 @@ use super::args::{LuaArgs, OutputArgs};
 use super::print;
 use crate::error::{Error, Kind, Result};
 use crate::native;
+use crate::programs::{Executor, Programs};
 use crate::script::{End, LogStream, Program, unreadable_script};
-use crate::services::TensorThread;
 
 pub(super) fn run(args: &LuaArgs, output: OutputArgs) -> Result<ExitCode> {
     if let Some(threads) = args.threads {
@@ -24,7 +24,7 @@ pub(super) fn run(args: &LuaArgs, output: OutputArgs) -> Result<ExitCode> {
         source: &source,
         arguments,
         seed: args.seed,
-        services: Some(Arc::new(TensorThread::new(output.reporter()))),
+        api: Some(Rc::new(Programs(output.reporter()))),
         echo: Box::new(move |line, stream| match stream {
             // A closed pipe means that the reader is done; the program may continue.
             LogStream::Out => drop(print(&line.text)),
@@ -32,8 +32,7 @@ pub(super) fn run(args: &LuaArgs, output: OutputArgs) -> Result<ExitCode> {
             LogStream::Log => drop(writeln!(io::stderr(), "{}: {}", line.place, line.text)),
         }),
     };
-    let runtime = super::single_thread()?;
-    match runtime.block_on(program.run())? {
+    match Executor::new()?.block_on(program.run())? {
         End::Exited(code) => Ok(ExitCode::from(code)),
         End::Returned(values) => {
             for value in &values {

@@ -22,8 +22,8 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::completers::{recipe_settings, scripts_and_runs};
 use crate::error::{Error, Kind, Result};
+use crate::load::Loaded;
 use crate::script::{Split, State, Worker};
-use crate::services::Loaded;
 use crate::telemetry::{Reporter, ctrl_c};
 use crate::tools::mcp::{PATH, RemoteTool, Reply, SESSIONS, Served, ServedCall, ServedTools, serve_http, serve_stdio};
 use crate::train::Agent;

@@ -49,8 +49,8 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches};
 
 use crate::error::{Error, Kind, Result};
 use crate::hub;
+use crate::programs::NamedModelThread;
 use crate::script;
-use crate::services::TensorThread;
 use crate::telemetry::{ignore_file_size_signal, is_interrupted};
 use args::{Cli, Command, OutputArgs};
 use failure::ErrorFormat;
@@ -87,9 +87,9 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
     crate::native::set_default_threads();
     ignore_file_size_signal();
     hub::stop_with(is_interrupted);
-    // Models named by scripts are opened on a thread that starts with the first request.
-    script::share_services(Arc::new(TensorThread::new(cli.output.reporter())));
-    match cli.command {
+    let models = Arc::new(NamedModelThread::new(cli.output.reporter()));
+    script::share_models(models.clone());
+    let done = match cli.command {
         Command::Run(args) => run::run(args, cli.output),
         Command::Sft(args) => run::sft(args, cli.output),
         Command::Eval(args) => eval::run(args, cli.output),
@@ -109,7 +109,9 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),
         Command::Version => version::run(cli.output.json).map(|()| ExitCode::SUCCESS),
-    }
+    };
+    models.stop();
+    done
 }
 
 /// A runtime on the thread of the command.

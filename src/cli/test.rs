@@ -5,19 +5,17 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Instant;
 
 use console::Style;
 use serde_json::json;
-use tokio::runtime::Runtime;
 
 use super::args::{OutputArgs, TestArgs};
 use super::recorded::stop_if_interrupted;
 use super::{diff, print};
 use crate::error::{Error, Kind, Result};
+use crate::programs::{Executor, Programs};
 use crate::script::{Suite, Verdict, unreadable_script};
-use crate::services::TensorThread;
 use crate::telemetry::{Reporter, ctrl_c};
 
 /// The suffix of test files.
@@ -35,11 +33,11 @@ pub(super) fn run(args: &TestArgs, output: OutputArgs) -> Result<ExitCode> {
     let started = Instant::now();
     let files = files(&args.files)?;
     let reporter = output.reporter();
-    let runtime = super::single_thread()?;
+    let executor = Executor::new()?;
     let mut counts = TestCounts::default();
     for file in &files {
         stop_if_interrupted(interrupt)?;
-        one_file(file, args.filter.as_deref(), &runtime, output, &reporter, &mut counts)?;
+        one_file(file, args.filter.as_deref(), &executor, output, &reporter, &mut counts)?;
     }
     let TestCounts { passed, failed, left_out } = counts;
     if passed + failed == 0 {
@@ -61,7 +59,7 @@ pub(super) fn run(args: &TestArgs, output: OutputArgs) -> Result<ExitCode> {
 fn one_file(
     file: &Path,
     filter: Option<&str>,
-    runtime: &Runtime,
+    executor: &Executor,
     output: OutputArgs,
     reporter: &Reporter,
     counts: &mut TestCounts,
@@ -79,8 +77,8 @@ fn one_file(
             }
         }
     });
-    let services = Arc::new(TensorThread::new(reporter.clone()));
-    let suite = runtime.block_on(Suite::load(file, &source, services, echo))?;
+    let programs = Rc::new(Programs(reporter.clone()));
+    let suite = executor.block_on(Suite::load(file, &source, Some(programs), echo))?;
     if !output.json && !output.quiet {
         print(&format!("{}\n", file.display()))?;
     }
@@ -90,7 +88,7 @@ fn one_file(
             continue;
         }
         printed.borrow_mut().clear();
-        let verdict = runtime.block_on(suite.run(index));
+        let verdict = executor.block_on(suite.run(index));
         if verdict.failure.is_none() {
             counts.passed += 1;
         } else {

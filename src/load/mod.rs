@@ -1,12 +1,14 @@
 //! What a run starts from, by name: a script, a model with its tokenizer and chat template.
 //!
 //! - [`load_script`]: a script whose searches may use models
+//! - [`Loaded`]: a script with its worker and a tokenizer
 //! - [`model_dir`]: the directory of a model: a path, a run, the embedded model, or the Hub
 //! - [`load_policy`], [`load_model`], [`load_renderer`], [`load_reward_model`]: its parts in memory
 //! - `adapter`: an adapter with its base model, and the adapter that a recipe adds
 
 pub(crate) mod adapter;
 mod embedded;
+mod loaded;
 mod policy;
 mod source;
 
@@ -14,6 +16,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub(crate) use adapter::compute_kind;
+pub use loaded::Loaded;
 pub use policy::{load_model, load_policy, load_renderer, load_reward_model};
 pub use source::{MODEL_NANO, from_hub, local_model_dir, model_dir, text_dir};
 

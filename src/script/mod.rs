@@ -18,13 +18,13 @@
 //! action) -> result`, `context(state, budget) -> observation`, `reward(state, outcome) -> number
 //! or parts`.
 
-mod api;
+pub(crate) mod api;
 mod debug;
 pub mod docs;
 mod program;
 mod recipe;
-mod runtime;
-mod settings;
+pub(crate) mod runtime;
+pub(crate) mod settings;
 
 pub use api::store::trajectory_table;
 pub use debug::{AfterHalt, Breakpoint, Candidate, Console, Halt, OnHalt, is_open};
@@ -39,13 +39,12 @@ pub use runtime::budget;
 pub use runtime::failure::Failure;
 pub use runtime::grants::needs_in_words;
 pub use runtime::log::{Echo, LogLine, LogSink, LogStream};
+pub use runtime::named_models::{self, NamedModels, share_models};
 pub use runtime::policy_request::{
     GenerateOptions, GenerateRequest, LogprobsRequest, PolicyRequest, PolicyRequests, SampledText,
 };
 pub use runtime::record::{Record, RecordDifference, Strictness};
 pub use runtime::results::{Reward, StepResult, TrajectoryOutcome};
-pub use runtime::services;
-pub use runtime::services::{Services, share_services};
 pub use runtime::show::{ShowLimits, ShowStyle, Shown, ShownSpan};
 pub use runtime::state::State;
 pub use settings::reload::{Change, changes};

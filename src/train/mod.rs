@@ -40,6 +40,7 @@ pub use self::options::{RunOptions, Summary};
 pub use self::rules::objective::Objective;
 pub use self::rules::unused::unused_settings;
 pub use self::rules::validate::{ValidatedTrainer, validate};
+pub(crate) use self::run::calls::{RolloutOptions, UpdateOptions};
 pub use self::run::cold_start::check as check_cold_start;
 pub use self::run::masks::{ShownToken, ShownTrajectory, masks};
 pub use self::run::plan::{MemoryPlan, plan};

@@ -89,8 +89,9 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "services",
+        "programs",
         &[
+            "algorithms",
             "config",
             "encoders",
             "engine",
@@ -125,12 +126,12 @@ const EDGES: &[(&str, &[&str])] = &[
             "native",
             "net",
             "remote",
+            "programs",
             "rl",
             "rollout",
             "schema",
             "script",
             "search",
-            "services",
             "store",
             "telemetry",
             "text",
@@ -142,12 +143,12 @@ const EDGES: &[(&str, &[&str])] = &[
 
 /// Crate -> the modules that may use it. Crates that only one package needs are in its Cargo.toml.
 const FENCES: &[(&str, &[&str])] = &[
-    ("mlua", &["algorithms", "script"]),
+    ("mlua", &["algorithms", "programs", "script"]),
     ("parquet", &["store"]),
     ("arrow_array", &["store"]),
     ("arrow_buffer", &["store"]),
     ("arrow_ipc", &["store"]),
-    ("tch", &["adamw", "libtorch", "native", "model", "rl", "engine", "load", "train", "services"]),
+    ("tch", &["adamw", "libtorch", "native", "model", "rl", "engine", "load", "train", "programs"]),
     ("clap", &["cli"]),
     ("rustyline", &["cli"]),
     ("hyper", &["net", "tools"]),
@@ -163,7 +164,7 @@ const FENCES: &[(&str, &[&str])] = &[
 /// The folders that use libtorch, directly (`tch`) or through another folder. The others build and
 /// test without it.
 const WITH_LIBTORCH: &[&str] =
-    &["libtorch", "native", "model", "adamw", "rl", "engine", "encoders", "load", "train", "services", "cli"];
+    &["libtorch", "native", "model", "adamw", "rl", "engine", "encoders", "load", "train", "programs", "cli"];
 
 /// Folders of `src` whose folders have an order: a file may import files of its own folder and of
 /// those before it.
@@ -422,7 +423,7 @@ fn files_below(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
 
 /// Lines of code in src: comments, blank lines and tests are not counted. Lower it when the code
 /// gets smaller; it is raised only for a feature that was agreed to cost lines.
-const CODE_LINES: usize = 91_479;
+const CODE_LINES: usize = 90_790;
 
 #[test]
 fn the_code_does_not_grow() {

@@ -133,6 +133,31 @@ fn a_signal_ends_a_run_after_its_step_and_the_printed_command_resumes() {
     }
 }
 
+/// A loop in Lua ends as a run does: after its step, with a checkpoint, which another program
+/// continues.
+#[test]
+fn ctrl_c_ends_a_loop_in_lua_after_its_step() {
+    let program = r#"
+local t = r1.training("a.lua", { name = "loop", resume = arg[1] })
+if arg[1] then print(t.step) return end
+while true do t:update(t:rollout()) t:next_step() end
+"#;
+    let dir = directory(&[("a.lua", &recipe("1")), ("loop.lua", program)], true);
+    let mut child = start(dir.path(), &["lua", "loop.lua"]);
+    let run = dir.path().join("runs/loop");
+    first_step(&run);
+    send(&child, libc::SIGINT);
+    read_until(&mut child, "stopping after this step; press Ctrl-C again to stop at once");
+    let output = end(child);
+    let reported = shown(dir.path(), &output);
+    assert_eq!(output.status.code(), Some(130), "{reported}");
+    let (step, _) = r1::store::latest_checkpoint(&run).unwrap().unwrap();
+    let continues = format!("step-{step:06}; continue with r1.training(…, {{ resume = \"runs/loop\" }})");
+    assert!(reported.contains(&continues), "{reported}");
+    let output = end(start(dir.path(), &["lua", "loop.lua", "runs/loop"]));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{step}\n"), "{}", shown(dir.path(), &output));
+}
+
 /// The system would end the process without a message.
 #[test]
 fn a_limit_of_file_sizes_is_named() {

@@ -179,18 +179,21 @@ pub(super) fn failed(failure: Failure) -> Error {
 
 /// Waits for the script until Ctrl-C.
 pub(in crate::cli) fn wait<T>(runtime: &Runtime, interrupt: Interrupt, future: impl Future<Output = T>) -> Result<T> {
-    runtime.block_on(async {
-        let stopped = async {
-            while !interrupt.is_set() {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        tokio::select! {
-            done = future => Ok(done),
-            () = stopped => {
-                interrupt.clear();
-                Err(Error::new(Kind::Interrupted, "stopped"))
-            }
+    runtime.block_on(until_stopped(interrupt, future))
+}
+
+/// Waits until Ctrl-C.
+pub(in crate::cli) async fn until_stopped<T>(interrupt: Interrupt, future: impl Future<Output = T>) -> Result<T> {
+    let stopped = async {
+        while !interrupt.is_set() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
         }
-    })
+    };
+    tokio::select! {
+        done = future => Ok(done),
+        () = stopped => {
+            interrupt.clear();
+            Err(Error::new(Kind::Interrupted, "stopped"))
+        }
+    }
 }

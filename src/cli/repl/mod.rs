@@ -22,13 +22,13 @@ use serde_json::{Value, json};
 
 use super::args::{OutputArgs, ReplArgs};
 use super::diff;
-use super::infer::recipe::wait;
+use super::infer::recipe::until_stopped;
 use super::resume_arg::refuse_both;
 use crate::error::{Error, Kind, Result};
+use crate::load::Loaded;
 use crate::native;
+use crate::programs::{Executor, Programs};
 use crate::script::{Console, LogStream, Split};
-use crate::services::Loaded;
-use crate::services::TensorThread;
 use crate::telemetry::{Interrupt, ctrl_c};
 use crate::train::Agent;
 use commands::{COMMANDS, help};
@@ -149,8 +149,8 @@ fn bare(terminal: &Rc<Terminal>, interrupt: Interrupt, output: OutputArgs) -> Re
         LogStream::Out => drop(out.item("printed", "", || line.text.as_str().into())),
         LogStream::Log => drop(out.log(&line.place, &line.text)),
     });
-    let console = Console::bare(Arc::new(TensorThread::new(output.reporter())), echo)?;
-    let runtime = super::single_thread()?;
+    let console = Console::bare(Rc::new(Programs(output.reporter())), echo)?;
+    let executor = Executor::new()?;
     terminal.complete_with(console.clone());
     terminal.note("Lua with everything of r1; r1 repl SCRIPT works on a recipe. Ctrl-D leaves");
     talk(terminal, interrupt, &mut |typed| {
@@ -167,7 +167,7 @@ fn bare(terminal: &Rc<Terminal>, interrupt: Interrupt, output: OutputArgs) -> Re
             };
         }
         terminal.begin("eval");
-        let values = wait(&runtime, interrupt, console.eval(typed))?;
+        let values = executor.block_on(until_stopped(interrupt, console.eval(typed)))?;
         let values = values.map_err(|failure| script_error(&failure, None))?;
         terminal.values(&values)?;
         Ok(true)

@@ -9,10 +9,10 @@ use serde_json::json;
 use super::session::{ReplSession, Start, console};
 use crate::cli::recorded::{Id, RecordedRun};
 use crate::error::{Error, Kind, Result};
+use crate::load::Loaded;
 use crate::mdp::{Split, Trajectory};
 use crate::rollout;
 use crate::script::{Record, Strictness};
-use crate::services::Loaded;
 use crate::telemetry::signed;
 
 impl ReplSession {

@@ -11,10 +11,10 @@ use super::sampler::SessionPolicy;
 use super::terminal::{Terminal, script_error};
 use super::{halt, view};
 use crate::error::{Error, Kind, Result, suggest};
+use crate::load::Loaded;
 use crate::mdp::{Action, Completion, FinishReason, Observation, ToolCall, Trajectory, seed_value};
 use crate::rollout::{self, Attempt, Spec, Stage, Stop};
 use crate::script::{Console, Failure, Record, ShowLimits, Split};
-use crate::services::Loaded;
 use crate::telemetry::{Interrupt, Reporter};
 use crate::train::Agent;
 

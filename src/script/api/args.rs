@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mlua::{Lua, Table, Value};
+use serde::Serialize;
 
 use super::argument::Argument;
 use super::misplaced;
@@ -12,7 +13,7 @@ use crate::config::Limits;
 use crate::error::{Error, Kind, suggest};
 use crate::json::Odd;
 use crate::mdp::Message;
-use crate::script::runtime::convert::{NonJson, clip, kind, show, to_json};
+use crate::script::runtime::convert::{NonJson, clip, from_answer, kind, show, to_json};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Call, Host, MESSAGE, misuse, place};
 use crate::script::runtime::limits::WatchedVm;
@@ -22,6 +23,11 @@ use crate::script::runtime::texts::Texts;
 /// A misuse of `function`, at the line of its caller.
 pub(crate) fn fail(lua: &Lua, function: &str, message: impl std::fmt::Display) -> mlua::Error {
     raise(misuse(lua, format!("{function}: {message}")))
+}
+
+/// An error, at the caller's line if it has no place.
+pub(crate) fn raise_here(lua: &Lua, error: Error) -> mlua::Error {
+    raise(Error { place: error.place.or_else(|| place(lua)), ..error })
 }
 
 /// An error in a settings section, at the line where the setting is set, or at the caller's line.
@@ -330,4 +336,9 @@ pub(crate) fn required<T: Argument>(lua: &Lua, function: &str, name: &str, value
 /// Reads a positional argument that may be nil.
 pub(crate) fn optional<T: Argument>(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua::Result<Option<T>> {
     if value.is_nil() { Ok(None) } else { required(lua, function, name, value).map(Some) }
+}
+
+/// A result of the host as a Lua value.
+pub(crate) fn answer(lua: &Lua, result: &impl Serialize) -> mlua::Result<Value> {
+    from_answer(lua, &serde_json::to_value(result).map_err(mlua::Error::external)?)
 }

@@ -70,9 +70,9 @@ fn read() -> Vec<Function> {
         of::<template::TemplateOptions>("r1.text.template"),
         of::<tokenizer::EncodeOptions>("Tokenizer:encode"),
         of::<tokenizer::DecodeOptions>("Tokenizer:decode"),
-        of::<model::OpenOptions>("r1.model"),
-        of::<model::SampleOptions>("Model:generate"),
-        of::<model::LogprobsOptions>("Model:logprobs"),
+        of::<model_options::OpenOptions>("r1.model"),
+        of::<model_options::SampleOptions>("Model:generate"),
+        of::<model_options::LogprobsOptions>("Model:logprobs"),
         of::<store::StepsOptions>("r1.store.steps"),
         of::<store::TrajectoriesOptions>("r1.store.trajectories"),
         of::<store::WriteOptions>("r1.store.write"),
@@ -80,7 +80,7 @@ fn read() -> Vec<Function> {
 }
 
 /// Functions of `lua/`, which read their named arguments there (`script::tests::docs` compares
-/// them); the options of a template, which may have any name; and those that `services` reads.
+/// them); the options of a template, which may have any name; and those that `programs` reads.
 const ELSEWHERE: [&str; 16] = [
     "r1.rl.value_loss",
     "Context:drop_tool_results",

@@ -1,10 +1,7 @@
 //! `r1.generate`: the policy or a named model generates a text for the script, such as a summary or
 //! a judgement.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use mlua::{Lua, Table, Value};
 use serde::Serialize;
@@ -16,16 +13,13 @@ use super::argument::{NonNegative, Texts, argument};
 use super::arguments::{Arguments, arguments};
 use super::endpoint::Endpoint;
 use super::policy::check_stop;
-use crate::config::PolicySettings;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, Failed, GeneratedText, Message, Outcome, SampledTokens, Seed};
-use crate::script::Services;
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::{Call, Host, place};
 use crate::script::runtime::messages::messages;
+use crate::script::runtime::named_models::{Prompt, ResponseOptions, ResponseRequest, shared_models};
 use crate::script::runtime::policy_request::{GenerateOptions, GenerateRequest, PolicyRequest, SampledText};
-use crate::script::runtime::services::model::{Generate, OpenModel, Prompt, ResponseOptions};
-use crate::script::runtime::services::shared;
 
 const NAME: &str = "r1.generate";
 
@@ -59,35 +53,13 @@ argument!(ModelChoice, "a name, or { url =, name =, key = }", |value| {
     }
 });
 
-/// Models by name that this virtual machine has opened.
-#[derive(Clone, Default)]
-pub(super) struct Opened(Rc<RefCell<BTreeMap<String, u64>>>);
-
-impl Opened {
-    /// The services, and the handle of the model `name`, which is opened once.
-    pub(super) async fn get(&self, host: &Host, function: &str, name: &str) -> Result<(Arc<dyn Services>, u64)> {
-        let Some(services) = host.services.clone().or_else(shared) else {
-            return Err(Error::new(Kind::Script, format!("{function}: the model `{name}` can't be opened here")));
-        };
-        let known = self.0.borrow().get(name).copied();
-        if let Some(model) = known {
-            return Ok((services, model));
-        }
-        let policy = Box::new(PolicySettings { model: name.to_owned(), ..PolicySettings::default() });
-        let model = services.call(OpenModel { policy, format: None }).await?;
-        // Two calls that waited for the same model hold one each; later calls use the last one.
-        self.0.borrow_mut().insert(name.to_owned(), model);
-        Ok((services, model))
-    }
-}
-
-pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -> mlua::Result<()> {
-    let (host, opened) = (host.clone(), opened.clone());
+pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let host = host.clone();
     let generate = lua.create_async_function(move |lua, (prompt, options): (Value, Value)| {
         let call = host.current();
         let arguments = read(&lua, &host, &prompt, &options);
         let at = place(&lua);
-        let (host, opened) = (host.clone(), opened.clone());
+        let host = host.clone();
         async move {
             let GenerateCall { messages, options, model } = arguments?;
             let seed = call.random();
@@ -103,7 +75,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
                 match model {
                     Writer::Policy => write(&call, messages, options, seed).await,
                     Writer::Endpoint(endpoint) => endpoint.complete(NAME, &host, &messages, &options).await,
-                    Writer::Model(name) => write_with(&host, &opened, &name, &messages, &options, seed).await,
+                    Writer::Model(name) => write_with(&name, messages.clone(), &options, seed).await,
                 }
             };
             let result = call.external("generate", request, live).await.map_err(raise)?;
@@ -218,17 +190,14 @@ async fn write(
     Ok(Outcome::Ok(GeneratedText { text, finish_reason, tokens, prompt_tokens, sampled }))
 }
 
-/// Generates with a model by name, which is opened once.
+/// Generates with a model by name.
 async fn write_with(
-    host: &Host,
-    opened: &Opened,
     name: &str,
-    messages: &[Message],
+    messages: Vec<Message>,
     options: &GenerateOptions,
     seed: u64,
 ) -> Result<Outcome<GeneratedText>> {
-    let (services, model) = opened.get(host, NAME, name).await?;
-    let given = [
+    let fields = [
         ("max_new_tokens", json!(options.max_new_tokens.unwrap_or(256))),
         ("stop", json!(options.stop)),
         ("temperature", json!(options.temperature)),
@@ -236,11 +205,11 @@ async fn write_with(
         ("top_p", json!(options.top_p)),
         ("min_p", json!(options.min_p)),
     ];
-    let given = given.into_iter().filter(|(_, value)| !value.is_null());
-    let sampling: Map<String, Json> = given.map(|(name, value)| (name.to_owned(), value)).collect();
+    let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
+    let sampling: Map<String, Json> = fields.map(|(name, value)| (name.to_owned(), value)).collect();
     let options = ResponseOptions { seed: Seed(seed), ..ResponseOptions::default() };
-    let prompt = Prompt::Messages(messages.to_vec());
-    let response = services.call(Generate { model, prompt, options, sampling: sampling.into() }).await?;
+    let request = ResponseRequest { prompt: Prompt::Messages(messages), options, sampling: sampling.into() };
+    let response = shared_models(NAME, name)?.generate(name, request).await?;
     Ok(Outcome::Ok(GeneratedText {
         text: response.text.unwrap_or_default(),
         finish_reason: response.finish_reason,

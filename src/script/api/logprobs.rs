@@ -11,14 +11,13 @@ use tokio::sync::oneshot;
 use super::args::{Fields, FromField, check_text, raise};
 use super::argument::argument;
 use super::arguments::{Arguments, arguments};
-use super::generate::Opened;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Failed, Message, Outcome};
 use crate::script::runtime::convert::{float, from_answer};
 use crate::script::runtime::host::{Call, Host};
 use crate::script::runtime::messages::messages;
+use crate::script::runtime::named_models::{Prompt, shared_models};
 use crate::script::runtime::policy_request::{LogprobsRequest, PolicyRequest};
-use crate::script::runtime::services::model::{Prompt, Score};
 
 const NAME: &str = "r1.logprobs";
 
@@ -73,12 +72,11 @@ struct Scored {
     logprobs: Vec<f64>,
 }
 
-pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -> mlua::Result<()> {
-    let (host, opened) = (host.clone(), opened.clone());
+pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let host = host.clone();
     let logprobs = lua.create_async_function(move |lua, options: Value| {
         let call = host.current();
         let arguments = LogprobsArguments::read(&lua, NAME, &options);
-        let (host, opened) = (host.clone(), opened.clone());
         async move {
             let LogprobsArguments { model, prompt, text, temperature } = arguments?;
             let (messages, Temperature(temperature)) = (prompt.messages(), temperature);
@@ -89,9 +87,8 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
                 let found = match model.as_str() {
                     "policy" | "reference" => score(&call, messages, text, temperature, model == "reference").await,
                     name => {
-                        let (services, model) = opened.get(&host, NAME, name).await?;
                         let prompt = Prompt::Messages(messages);
-                        services.call(Score { model, prompt, text, temperature }).await
+                        shared_models(NAME, name)?.score(name, prompt, text, temperature).await
                     }
                 };
                 match found {

@@ -5,7 +5,7 @@ mod answers;
 mod apart;
 pub(crate) mod args;
 mod argument;
-mod arguments;
+pub(crate) mod arguments;
 mod call;
 mod connection;
 pub(crate) mod context;
@@ -23,21 +23,20 @@ mod index;
 mod json;
 mod logprobs;
 mod misplaced;
-mod model;
+pub(crate) mod model_options;
 mod params;
 pub(crate) mod policy;
 mod process;
 pub(crate) mod program;
+mod programs_only;
 mod re;
 pub(crate) mod recipe;
 mod resource;
 mod reward_model;
-mod rl;
 mod search;
 mod search_index;
 pub(crate) mod secret;
 mod server_place;
-mod service;
 pub(crate) mod store;
 mod store_write;
 mod table;
@@ -45,11 +44,9 @@ mod template;
 pub(crate) mod test;
 mod text;
 mod text_files;
-mod tokenizer;
+pub(crate) mod tokenizer;
 pub(crate) mod tools;
 mod trainer;
-mod training;
-mod trajectory;
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -92,10 +89,10 @@ fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, loader: &Rc<RefCell<
     answers::install(lua, &r1)?;
     json::install(lua, &r1)?;
     text::install(lua, &r1, host)?;
-    model::install(lua, &r1, host)?;
-    rl::install(lua, &r1, host)?;
-    trajectory::install(lua, &r1, host)?;
-    training::install(lua, &r1, host)?;
+    match &host.programs {
+        Some(programs) => programs.install(lua, &r1, host)?,
+        None => programs_only::install(lua, &r1, host)?,
+    }
     re::install(lua, &r1)?;
     fs::install(lua, &r1, host)?;
     http::install(lua, &r1, host)?;
@@ -116,9 +113,8 @@ fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, loader: &Rc<RefCell<
     table::install(lua, &r1, loader)?;
     search_index::install(lua, &r1, host)?;
     call::install(lua, &r1, host)?;
-    let opened = generate::Opened::default();
-    generate::install(lua, &r1, host, &opened)?;
-    logprobs::install(lua, &r1, host, &opened)?;
+    generate::install(lua, &r1, host)?;
+    logprobs::install(lua, &r1, host)?;
     reward_model::install(lua, &r1, host)?;
     context::install(lua, &r1, host)?;
     store::install(lua, &r1, host)?;

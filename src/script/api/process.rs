@@ -8,10 +8,9 @@ use mlua::{Lua, Table, Value};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use super::args::{fail, fail_with, json_of, raise, undeclared};
+use super::args::{answer, fail, fail_with, json_of, raise, undeclared};
 use super::argument::{Bytes, Mebibytes};
 use super::arguments::{Arguments, arguments};
-use super::model::answer;
 use super::secret::{Named, Secrets};
 use crate::mdp::{Failed, Outcome};
 use crate::script::runtime::bind::bind_async;

@@ -23,7 +23,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
 }
 
 /// A recipe, or the table that `r1.recipe` takes.
-pub(super) fn of(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
+pub(crate) fn of(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     Recipe::read(value).map_or_else(|| recipe(lua, value), Ok)
 }
 

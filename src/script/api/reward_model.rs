@@ -1,7 +1,5 @@
 //! `r1.reward_model`: scores of a conversation by a reward model.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use mlua::{Lua, Table, Value};
@@ -10,12 +8,11 @@ use serde_json::json;
 use super::args::{check_text, raise};
 use super::arguments::{Arguments, arguments};
 use super::logprobs::PromptArgument;
-use crate::error::{Error, Kind, Result};
+use crate::error::Kind;
 use crate::mdp::{Failed, Message, Outcome};
 use crate::script::runtime::convert::from_answer;
 use crate::script::runtime::host::Host;
-use crate::script::runtime::services::model::{OpenRewardModel, Prompt, Reward, RewardScores};
-use crate::script::runtime::services::shared;
+use crate::script::runtime::named_models::{Prompt, RewardScores, shared_models};
 
 const NAME: &str = "r1.reward_model";
 
@@ -28,15 +25,11 @@ arguments! {
     }
 }
 
-/// Numbers of the reward models that this virtual machine has opened, by name.
-type Opened = Rc<RefCell<BTreeMap<String, u64>>>;
-
 pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
-    let (host, opened) = (host.clone(), Opened::default());
+    let host = host.clone();
     let score = lua.create_async_function(move |lua, options: Value| {
         let call = host.current();
         let arguments = RewardModelArguments::read(&lua, NAME, &options);
-        let (host, opened) = (host.clone(), opened.clone());
         async move {
             let RewardModelArguments { model: name, prompt, text } = arguments?;
             let prompt = conversation(prompt, text);
@@ -51,7 +44,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                 Prompt::Ids(ids) => json!({ "model": name, "ids": ids }),
             };
             let live = async {
-                match request_scores(&host, &opened, name, prompt).await {
+                match shared_models(NAME, &name)?.reward(&name, prompt).await {
                     Ok(scores) => Ok(Outcome::Ok(scores)),
                     // Errors that the script can fix: a text that is too long.
                     Err(error) if error.kind == Kind::Env => {
@@ -82,17 +75,4 @@ fn conversation(prompt: PromptArgument, answer: Option<String>) -> Prompt {
             Prompt::Messages(messages)
         }
     }
-}
-
-async fn request_scores(host: &Host, opened: &Opened, name: String, prompt: Prompt) -> Result<RewardScores> {
-    let Some(services) = host.services.clone().or_else(shared) else {
-        return Err(Error::new(Kind::Script, format!("{NAME}: the model `{name}` can't be opened here")));
-    };
-    let known = opened.borrow().get(&name).copied();
-    let model = match known {
-        Some(model) => model,
-        None => services.call(OpenRewardModel { name: name.clone() }).await?,
-    };
-    opened.borrow_mut().insert(name, model);
-    services.call(Reward { model, prompt }).await
 }

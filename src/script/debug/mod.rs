@@ -29,12 +29,11 @@ use crate::script::recipe::worker::Worker;
 use crate::script::runtime::bind::bind;
 use crate::script::runtime::convert;
 use crate::script::runtime::failure::{Failure, describe};
-use crate::script::runtime::host::{Call, Host, misuse};
+use crate::script::runtime::host::{Call, Host, ProgramApi, misuse};
 use crate::script::runtime::log::Echo;
 use crate::script::runtime::log::LogLine;
 use crate::script::runtime::policy_request::PolicyRequests;
 use crate::script::runtime::record::Record;
-use crate::script::runtime::services::Services;
 use crate::script::runtime::show::{ShowLimits, Shown, is_name};
 use crate::script::runtime::sources::SourceOrigin;
 use crate::script::runtime::state::State;
@@ -81,8 +80,8 @@ impl Worker {
 
 impl Console {
     /// A console without a script, with the functions of programs.
-    pub fn bare(services: std::sync::Arc<dyn Services>, echo: Echo) -> Result<Self> {
-        let host = Host::for_program(Some(services), echo);
+    pub(crate) fn bare(programs: Rc<dyn ProgramApi>, echo: Echo) -> Result<Self> {
+        let host = Host::for_program(Some(programs), echo);
         let here = load::directory(std::path::Path::new(CHUNK));
         Self::over(&Rc::new(api::program_vm(bare(), SourceOrigin::Disk(here), host, &[])?))
     }

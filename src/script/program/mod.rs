@@ -6,7 +6,7 @@
 pub(crate) mod suite;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::rc::Rc;
 
 use mlua::{MultiValue, Value};
 use serde_json::Value as Json;
@@ -18,9 +18,8 @@ use crate::script::api;
 use crate::script::recipe::load::directory;
 use crate::script::runtime::convert::{NonJson, to_json};
 use crate::script::runtime::failure::Failure;
-use crate::script::runtime::host::{Call, EntryPoint, Host};
+use crate::script::runtime::host::{Call, EntryPoint, Host, ProgramApi};
 use crate::script::runtime::log::Echo;
-use crate::script::runtime::services::Services;
 use crate::script::runtime::sources::SourceOrigin;
 
 /// CPU and waiting time of a program in seconds, practically unlimited.
@@ -45,7 +44,8 @@ pub struct Program<'a> {
     /// `...` and the global `arg`.
     pub arguments: &'a [String],
     pub seed: u64,
-    pub services: Option<Arc<dyn Services>>,
+    /// Functions over models, scripts and runs.
+    pub(crate) api: Option<Rc<dyn ProgramApi>>,
     pub echo: Echo,
 }
 
@@ -64,7 +64,7 @@ impl Program<'_> {
             result: MEMORY << 10,
             log: usize::MAX,
         };
-        let host = Host::for_program(self.services, self.echo);
+        let host = Host::for_program(self.api, self.echo);
         let vm = api::program_vm(limits.clone(), SourceOrigin::Disk(directory(self.path)), host, self.arguments)?;
         let function = vm.compile(self.path, self.source).map_err(|failure| with_callers(&failure, self.path))?;
         let call = Call::new(EntryPoint::Load, (self.seed, 0), &limits);

@@ -2,7 +2,6 @@
 
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Instant;
 
 use mlua::{Function, Value};
@@ -13,10 +12,9 @@ use crate::script::api;
 use crate::script::api::test::none_found;
 use crate::script::recipe::load::directory;
 use crate::script::runtime::failure::Failure;
-use crate::script::runtime::host::{Call, EntryPoint, Host};
+use crate::script::runtime::host::{Call, EntryPoint, Host, ProgramApi};
 use crate::script::runtime::log::Echo;
 use crate::script::runtime::place::definition;
-use crate::script::runtime::services::Services;
 use crate::script::runtime::sources::SourceOrigin;
 use crate::script::runtime::vm::Vm;
 
@@ -41,9 +39,14 @@ impl Suite {
     ///
     /// # Errors
     /// [`Kind::Script`](crate::Kind::Script) with the line if the file fails, or has no tests.
-    pub async fn load(path: &Path, source: &str, services: Arc<dyn Services>, echo: Echo) -> Result<Self> {
+    pub(crate) async fn load(
+        path: &Path,
+        source: &str,
+        programs: Option<Rc<dyn ProgramApi>>,
+        echo: Echo,
+    ) -> Result<Self> {
         let limits = Limits { cpu: 60.0, wait: 600.0, memory: 4096, trajectory: 4096, text: 64, ..Limits::default() };
-        let host = Host::for_suite(services, echo);
+        let host = Host::for_suite(programs, echo);
         let vm = api::program_vm(limits.clone(), SourceOrigin::Disk(directory(path)), Rc::clone(&host), &[])?;
         let failed = |failure: Failure| failure.error.at_path(path);
         let function = vm.compile(path, source).map_err(failed)?;

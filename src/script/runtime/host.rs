@@ -7,10 +7,11 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mlua::Lua;
+use mlua::{Lua, Table};
 
 use super::connections::DeclaredConnection;
 use super::convert::clip;
@@ -21,11 +22,10 @@ use super::limits::WatchedVm;
 use super::log::{Echo, LogLine, LogSink, LogStream};
 use super::passages::SearchPart;
 use super::record::{Record, RecordBranch};
-use super::services::Services;
 use super::shared_calls::SharedCalls;
 use super::state::ToolSession;
 use crate::config::Limits;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Result};
 use crate::mdp::ToolRecord;
 use crate::schema::names;
 use crate::script::runtime::definitions::Cases;
@@ -194,6 +194,19 @@ impl Call {
     }
 }
 
+/// Functions over models, other scripts and runs, which a folder above this one adds to the virtual
+/// machine of a program.
+pub(crate) trait ProgramApi {
+    /// Adds them to the table `r1`.
+    fn install(&self, lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()>;
+
+    /// The directory of the tokenizer and template of a path or name, which may be fetched.
+    fn text_dir(&self, name: &str) -> Result<PathBuf>;
+
+    /// Loads the models of searches.
+    fn search_models(&self) -> &'static dyn SearchModels;
+}
+
 pub(crate) struct Host {
     current: RefCell<Rc<Call>>,
     /// Counts tokens for context policies; `None` if only settings are read.
@@ -214,8 +227,8 @@ pub(crate) struct Host {
     pub(crate) shared: RefCell<Arc<SharedCalls>>,
     /// External access of the script.
     pub(crate) grants: RefCell<Grants>,
-    /// Models and tensors; programs have them.
-    pub(crate) services: Option<Arc<dyn Services>>,
+    /// Functions over models, scripts and runs; programs have them.
+    pub(crate) programs: Option<Rc<dyn ProgramApi>>,
     /// Receives log lines immediately; without it they are kept for [`Host::take_log`].
     echo: Option<Echo>,
     /// Receives the log lines of a run, instead of [`Host::take_log`].
@@ -245,16 +258,16 @@ impl Host {
     }
 
     /// For a program: output is printed immediately, and models are available.
-    pub(crate) fn for_program(services: Option<Arc<dyn Services>>, echo: Echo) -> Rc<Self> {
-        Rc::new(Self::build(None, services, Some(echo)))
+    pub(crate) fn for_program(programs: Option<Rc<dyn ProgramApi>>, echo: Echo) -> Rc<Self> {
+        Rc::new(Self::build(None, programs, Some(echo)))
     }
 
     /// For a test file.
-    pub(crate) fn for_suite(services: Arc<dyn Services>, echo: Echo) -> Rc<Self> {
-        Rc::new(Self { cases: Some(RefCell::default()), ..Self::build(None, Some(services), Some(echo)) })
+    pub(crate) fn for_suite(programs: Option<Rc<dyn ProgramApi>>, echo: Echo) -> Rc<Self> {
+        Rc::new(Self { cases: Some(RefCell::default()), ..Self::build(None, programs, Some(echo)) })
     }
 
-    fn build(renderer: Option<Arc<Renderer>>, services: Option<Arc<dyn Services>>, echo: Option<Echo>) -> Self {
+    fn build(renderer: Option<Arc<Renderer>>, programs: Option<Rc<dyn ProgramApi>>, echo: Option<Echo>) -> Self {
         let load = Call::new(EntryPoint::Load, (0, 0), &Limits::default());
         Self {
             current: RefCell::new(load),
@@ -263,16 +276,16 @@ impl Host {
             schemas: RefCell::new(Arc::new([])),
             formats: RefCell::default(),
             searches: RefCell::default(),
-            search_models: Cell::new(services.as_ref().map_or(&NoModels, |services| services.search_models())),
+            search_models: Cell::new(programs.as_ref().map_or(&NoModels, |programs| programs.search_models())),
             connections: RefCell::default(),
             shared: RefCell::default(),
             grants: RefCell::new(if echo.is_some() {
                 Grants::Everything
             } else {
                 // Nothing is loaded yet; `load::run` sets the directory.
-                Grants::Loading { directory: std::path::PathBuf::new() }
+                Grants::Loading { directory: PathBuf::new() }
             }),
-            services,
+            programs,
             recipe: RefCell::default(),
             echo,
             sink: RefCell::default(),

@@ -3,39 +3,24 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::rc::Rc;
 
 use super::*;
+use crate::programs::{Executor, Programs};
 use crate::reference_data::up_to_date;
 use crate::script::docs::{self, Entry, Scope};
-use crate::script::services::Call;
-use crate::script::services::model::ModelCall;
+use crate::telemetry::Reporter;
 
 fn program(source: &str) -> Result<Vec<Json>, Error> {
-    program_with(source, None)
-}
-
-/// Services that open a model and do nothing else.
-struct Nothing;
-
-impl Services for Nothing {
-    fn send(&self, call: Call) -> Result<(), Error> {
-        if let Call::Model(ModelCall::OpenModel(_, reply)) = call {
-            reply.send(Ok(1));
-        }
-        Ok(())
-    }
-}
-
-fn program_with(source: &str, services: Option<std::sync::Arc<dyn Services>>) -> Result<Vec<Json>, Error> {
     let program = Program {
         path: Path::new("example.lua"),
         source,
         arguments: &[],
         seed: 0,
-        services,
+        api: Some(Rc::new(Programs(Reporter::silent()))),
         echo: Box::new(|_, _| ()),
     };
-    run(program.run()).map(|end| match end {
+    Executor::new().unwrap().block_on(program.run()).map(|end| match end {
         End::Returned(values) => values,
         End::Exited(code) => vec![code.into()],
     })
@@ -89,12 +74,12 @@ fn host_functions_and_their_declarations_agree() {
 
 #[test]
 fn methods_of_models_are_declared() {
-    let source = "local found, model = {}, r1.model 'x'\n\
+    let source = "local found, model = {}, r1.model 'r1-nano'\n\
                   for _, name in ipairs { NAMES } do found[#found + 1] = type(model[name]) end\n\
                   return found";
     let names: Vec<&str> = docs::all().filter(|entry| entry.space() == "Model").map(Entry::short).collect();
     let list = names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
-    let values = program_with(&source.replace("NAMES", &list), Some(std::sync::Arc::new(Nothing))).unwrap();
+    let values = program(&source.replace("NAMES", &list)).unwrap();
     assert_eq!(values[0], serde_json::json!(vec!["function"; names.len()]));
 }
 
@@ -123,11 +108,11 @@ fn methods_that_are_written_in_lua_are_declared() {
         names
     };
     let (_, _, script, attempt): (mlua::Value, mlua::Value, mlua::Table, mlua::Table) =
-        lua.load(include_str!("../../../lua/rollout.lua")).call((nothing(), nothing(), nothing())).unwrap();
+        lua.load(include_str!("../../../lua/rollout.lua")).call((nothing(), nothing())).unwrap();
     assert_eq!(methods(script, "Script"), declared(|entry| entry.space() == "Script"));
     assert_eq!(methods(attempt, "Attempt"), declared(|entry| entry.space() == "Attempt"));
     let (_, training): (mlua::Value, mlua::Table) =
-        lua.load(include_str!("../../../lua/training.lua")).call((nothing(), nothing(), nothing())).unwrap();
+        lua.load(include_str!("../../../lua/training.lua")).call(nothing()).unwrap();
     assert_eq!(methods(training, "Training"), declared(|entry| entry.space() == "Training"));
     let (_, expectation): (mlua::Value, mlua::Table) =
         lua.load(include_str!("../../../lua/test.lua")).call((nothing(), nothing())).unwrap();
@@ -193,7 +178,7 @@ fn documented_parameters_are_read() {
         }
     }
     source.push_str("return table.concat(found, ', ')");
-    let not_read = program_with(&source, Some(std::sync::Arc::new(Nothing))).unwrap();
+    let not_read = program(&source).unwrap();
     assert_eq!(not_read, [""], "parameters that are not read");
 }
 

@@ -2,22 +2,9 @@
 //! gymnasium, step records of gym-sokoban, levels of Boxoban, tasks and scores of Countdown. Their
 //! tests without that data are in tests/lua/games_test.lua.
 
-use std::sync::Arc;
-
 use super::run;
-use crate::error::{Error, Kind, Result};
 use crate::reference_data::reference_data;
 use crate::script::Suite;
-use crate::script::runtime::services::{Call, Services};
-
-/// The tests use no model.
-struct NoServices;
-
-impl Services for NoServices {
-    fn send(&self, _call: Call) -> Result<()> {
-        Err(Error::new(Kind::Internal, "the test uses no model"))
-    }
-}
 
 #[test]
 #[ignore = "needs the reference data: just test-data"]
@@ -27,7 +14,7 @@ fn games_agree_with_reference_data() {
         .replace("local FOLDER = \".\"", &format!("local FOLDER = {:?}", folder.display().to_string()));
     run(async {
         let file = folder.join("games_test.lua");
-        let suite = Suite::load(&file, &source, Arc::new(NoServices), Box::new(|_, _| {})).await.unwrap();
+        let suite = Suite::load(&file, &source, None, Box::new(|_, _| {})).await.unwrap();
         assert_eq!(suite.names().len(), 6);
         for (index, (name, _)) in suite.names().into_iter().enumerate() {
             let verdict = suite.run(index).await;

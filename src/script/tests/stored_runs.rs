@@ -59,7 +59,7 @@ fn programs_read_the_trajectories_of_a_run() {
             source: code,
             arguments: &[path],
             seed: 0,
-            services: None,
+            api: None,
             echo: Box::new(|_, _| ()),
         };
         match run(program.run()).unwrap() {

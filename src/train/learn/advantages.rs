@@ -3,6 +3,7 @@
 
 use super::custom_estimator::ScriptEstimator;
 use super::generated::Trainable;
+use super::given_advantages::GivenAdvantages;
 use super::steps::Steps;
 use crate::config::OnNan;
 use crate::error::{Error, Kind, Result, Subject, trajectories_place};
@@ -11,7 +12,6 @@ use crate::rl::advantages::{Advantages, Estimator};
 use crate::rl::kl::{KlKind, kl_value};
 use crate::rl::pack::{Row, put_advantages};
 use crate::rl::rewards::{ReturnScale, RewardShaping};
-use crate::script::services::training::GivenAdvantages;
 
 /// The configuration that turns rewards into advantages.
 pub struct AdvantageConfig<'a> {

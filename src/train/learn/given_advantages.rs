@@ -1,10 +1,28 @@
 //! Advantages and returns that a program passes to `t:update`, instead of those of an estimator.
 
+use serde::Deserialize;
+
 use super::generated::Trainable;
 use crate::error::{Error, Kind, Result};
 use crate::rl::advantages::Advantages;
 use crate::rl::rows::StepRow;
-use crate::script::services::training::{GivenAdvantages, GivenStep};
+
+/// Advantages or returns of a trajectory that a program computed.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum GivenAdvantages {
+    /// One number for all tokens.
+    All(f64),
+    Steps(Vec<GivenStep>),
+}
+
+/// Advantages of a step.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged)]
+pub enum GivenStep {
+    All(f64),
+    Tokens(Vec<f64>),
+}
 
 /// The given advantages of a step.
 enum Numbers<'a> {

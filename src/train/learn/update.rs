@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
+use super::given_advantages::GivenAdvantages;
 use super::profile;
 use super::score::{logprobs_at_once, packed, score};
 use super::update_batch::{UpdateBatch, trajectories_of};
@@ -22,7 +23,6 @@ use crate::rl::kl::kl;
 use crate::rl::losses::{RatioStats, RatioSums};
 use crate::rl::objective::Inputs;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
-use crate::script::services::training::GivenAdvantages;
 use crate::telemetry::Reporter;
 use crate::train::rules::objective::Objective;
 

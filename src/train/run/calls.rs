@@ -7,23 +7,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::cold_start::{self, Started};
 use super::open_step::UpdateTrajectories;
 use super::training::Training;
-use crate::config::{CUSTOM, Choice, Filter, Learner, Sft};
+use crate::config::{CUSTOM, Choice, Filter, Learner, LossGraph, Settings, Sft};
 use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::{Demonstration, Split, Trajectory};
 use crate::rl::advantages::Need;
 use crate::rl::pack::Row;
 use crate::rl::rows::StepRow;
 use crate::rl::schedule::Schedule;
-use crate::script::services::training::{
-    AboutTraining, MetricValues, RolloutOptions, ScoringModel, SupervisedOptions, TrajectoryValueReport, UpdateOptions,
-};
 use crate::telemetry::{Metrics, Reporter};
 use crate::text::schema_order::order_tools;
+use crate::train::learn::given_advantages::GivenAdvantages;
 use crate::train::learn::score::score;
 use crate::train::learn::stages::{TrainingData, advantage_config, compute_advantages};
 use crate::train::learn::steps::Steps;
@@ -36,6 +35,66 @@ use crate::train::rules::objective::Objective;
 use crate::train::start::resume::StartState;
 use crate::train::watch::metrics;
 
+/// Metrics by name.
+pub(crate) type MetricValues = BTreeMap<String, f64>;
+
+/// The directory of a run, and properties of its training.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct AboutTraining {
+    pub(crate) step: u64,
+    pub(crate) steps: usize,
+    pub(crate) run_dir: PathBuf,
+    /// Rows of the training data.
+    pub(crate) rows: Option<u64>,
+    pub(crate) settings: Box<Settings>,
+    /// Whether there is a critic.
+    pub(crate) critic: bool,
+}
+
+/// The tasks to sample, and the number of samples of each.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RolloutOptions {
+    /// Tasks; `trainer.groups_per_step` by default.
+    pub(crate) groups: Option<usize>,
+    /// Trajectories of each; `trainer.group_size` by default.
+    pub(crate) samples: Option<usize>,
+    /// Rows of the training data, from 0, in place of the next ones.
+    pub(crate) rows: Option<Vec<u64>>,
+}
+
+/// Settings of an update; the recipe gives the others.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct UpdateOptions {
+    /// For each trajectory a number, or a list with a number or a list of numbers for each step.
+    pub(crate) advantages: Option<Vec<GivenAdvantages>>,
+    pub(crate) estimator: Option<Choice>,
+    pub(crate) loss: Option<Choice>,
+    /// A loss of the program.
+    #[serde(skip)]
+    pub(crate) graph: Option<LossGraph>,
+    /// The same of returns, for the critic to predict.
+    pub(crate) returns: Option<Vec<GivenAdvantages>>,
+    /// Whether the policy is updated (default), or only the critic.
+    pub(crate) policy: Option<bool>,
+    /// For each trajectory the number of the group that it is compared in.
+    pub(crate) groups: Option<Vec<u64>>,
+    pub(crate) lr: Option<f64>,
+    pub(crate) epochs: Option<usize>,
+    pub(crate) mini_batches: Option<usize>,
+}
+
+/// Values of the critic.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct TrajectoryValueReport {
+    /// Values of the states before the sampled tokens: by trajectory, step and token.
+    pub(crate) values: Vec<Vec<Vec<f64>>>,
+    /// Value of the next observation of each trajectory; `None` for a trajectory that was not
+    /// truncated.
+    pub(crate) next: Vec<Option<f64>>,
+}
+
 impl Training {
     /// Opens a run for the loop of a program, as `r1 run` does.
     ///
@@ -43,8 +102,29 @@ impl Training {
     /// As `r1 run`.
     pub(crate) fn for_program(options: &RunOptions, reporter: &Reporter) -> Result<Self> {
         match cold_start::run(StartState::new(options, reporter)?, reporter)? {
-            Started::Ready(opened) => Self::open(*opened, reporter),
+            Started::Ready(opened) => {
+                let training = Self::open(*opened, reporter)?;
+                training.run.standing.continued_by(training.again());
+                Ok(training)
+            }
             Started::Interrupted(_) => Err(Error::new(Kind::Interrupted, "stopped during the cold start")),
+        }
+    }
+
+    /// The call of a program that continues the run.
+    fn again(&self) -> String {
+        format!("r1.training(…, {{ resume = \"{}\" }})", self.run.dir.path().display())
+    }
+
+    /// The error of an interrupted operation, which ends the program: the weights of the steps that
+    /// have ended are saved, as at the end of `r1 run`.
+    pub(crate) fn stopped(&self, error: Error) -> Error {
+        if self.step.updating {
+            return error;
+        }
+        match self.save() {
+            Ok(checkpoint) => error.hint(format!("saved {}; continue with {}", checkpoint.display(), self.again())),
+            Err(failed) => failed,
         }
     }
 
@@ -213,7 +293,7 @@ impl Training {
 
     /// A supervised step on conversations, rows `{ messages, tools, format }`; the loss is a mean
     /// over the assistant's tokens.
-    pub(crate) fn supervised(&mut self, examples: &[Value], wanted: &SupervisedOptions) -> Result<MetricValues> {
+    pub(crate) fn supervised(&mut self, examples: &[Value], lr: Option<f64>) -> Result<MetricValues> {
         self.begin_step()?;
         let started = Instant::now();
         let renderer = Arc::clone(&self.session.renderer);
@@ -234,7 +314,7 @@ impl Training {
             }
             rows.push(Row { trajectory: index, ..row });
         }
-        let (learner, lr) = (&self.learner, self.learning_rate(wanted.lr)?);
+        let (learner, lr) = (&self.learner, self.learning_rate(lr)?);
         let settings =
             Sft { tokens_per_batch: learner.tokens_at_once(), max_grad_norm: learner.max_grad_norm, ..Sft::default() };
         self.session.release_cache()?;
@@ -254,12 +334,12 @@ impl Training {
 
     /// For each trajectory a list with the log-probabilities of the sampled tokens of each step,
     /// under the current policy or under the reference policy.
-    pub(crate) fn logprobs(&mut self, ids: &[String], model: ScoringModel) -> Result<Vec<Vec<Vec<f64>>>> {
+    pub(crate) fn logprobs(&mut self, ids: &[String], reference: bool) -> Result<Vec<Vec<Vec<f64>>>> {
         let all = self.trajectories(ids)?;
         let mut rows = update_batch::training_rows(&self.learner, &all, |_| false)?;
         let temperature = self.temperature();
         let tokens = self.learner.tokens_at_once();
-        let scores = if model == ScoringModel::Reference {
+        let scores = if reference {
             self.load_reference()?;
             match &self.policy.reference {
                 Some(reference) => reference.score(&rows, temperature, tokens)?,

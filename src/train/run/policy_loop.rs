@@ -23,13 +23,13 @@
 
 use std::time::Instant;
 
+use super::calls::{MetricValues, RolloutOptions, UpdateOptions};
 use super::collect::{Draw, collect};
 use super::open_step::UpdateTrajectories;
 use super::training::Training;
 use crate::error::{Kind, Result};
 use crate::eval::solved;
 use crate::rl::advantages::Need;
-use crate::script::services::training::{MetricValues, RolloutOptions, UpdateOptions};
 use crate::telemetry::{Metrics, Reporter};
 use crate::train::learn::stages::{TrainingData, advantage_config, compute_advantages, update_weights};
 use crate::train::learn::update::{UpdateSettings, report_skipped};

@@ -26,6 +26,7 @@ impl Training {
         if self.step.began.is_some() {
             return Ok(());
         }
+        self.run.check_stop()?;
         self.step.began = Some(Instant::now());
         if self.reloads.is_none() {
             self.reloads = Some(self.watch_script()?);

@@ -63,10 +63,19 @@ impl RunState {
     /// `Kind::Interrupted` if there is one and the user stops the run before it.
     pub(crate) fn goes_on(&self, last: usize) -> Result<bool> {
         let goes_on = self.state.step < last as u64;
-        if goes_on && self.standing.is_stopping() {
-            return Err(Error::new(Kind::Interrupted, "stopped before the next step"));
+        if goes_on {
+            self.check_stop()?;
         }
         Ok(goes_on)
+    }
+
+    /// # Errors
+    /// `Kind::Interrupted` if the user stops the run before its next step.
+    pub(crate) fn check_stop(&self) -> Result<()> {
+        if self.standing.is_stopping() {
+            return Err(Error::new(Kind::Interrupted, "stopped before the next step"));
+        }
+        Ok(())
     }
 
     /// Called before the weights change.

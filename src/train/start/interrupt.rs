@@ -71,6 +71,11 @@ impl InterruptState {
         *lock(&self.inner) = StopState { phase: Phase::Whole, step, saved, changed: false, again };
     }
 
+    /// What continues the run, if it is not a command.
+    pub(crate) fn continued_by(&self, again: String) {
+        lock(&self.inner).again = again;
+    }
+
     /// Whether the run ends after its step.
     pub(crate) fn is_stopping(&self) -> bool {
         self.interrupt.is_some_and(Interrupt::is_set)

@@ -227,6 +227,20 @@ impl Engine {
         receiver.try_recv().map_err(|_| Error::new(Kind::Internal, "the engine lost a request"))?
     }
 
+    /// Accepts the queued requests and computes one step, for callers that do other work between
+    /// steps; whether requests are left. An error goes to all of them.
+    pub fn step(&mut self, queue: &Queue) -> bool {
+        while let Ok(Some(call)) = queue.poll() {
+            self.accept(call);
+        }
+        if !self.idle()
+            && let Err(error) = self.iterate(&mut ServeOutcome::default(), &|| false, &mut |_| ())
+        {
+            self.abort(&error);
+        }
+        !self.idle()
+    }
+
     fn idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
     }

@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::{MODEL_NANO, local_model_dir, model_dir};
 use crate::config::Settings;
 use crate::error::Result;
 use crate::hub::Fetching;
-use crate::load;
-use crate::load::MODEL_NANO;
 use crate::script::{Script, Worker};
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
@@ -28,10 +27,10 @@ impl Loaded {
     /// model's.
     pub fn new(script: Script, reporter: &Reporter) -> Result<Self> {
         let model = &script.settings.policy.model;
-        let local = load::local_model_dir(model).filter(|dir| dir.join("tokenizer.json").is_file());
+        let local = local_model_dir(model).filter(|dir| dir.join("tokenizer.json").is_file());
         let (dir, stands_in) = match local {
             Some(dir) => (dir, false),
-            None => (load::model_dir(MODEL_NANO, Fetching { reporter, interrupt: None })?, true),
+            None => (model_dir(MODEL_NANO, Fetching { reporter, interrupt: None })?, true),
         };
         let mut style = script.style()?;
         if stands_in {

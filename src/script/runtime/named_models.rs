@@ -1,53 +1,54 @@
-//! Calls of `r1.model`: open models, which score ids and generate text.
+//! Models that scripts name (`r1.generate(prompt, { model = … })`): the requests to them. Virtual
+//! machines run on threads of their own, and the tensors of these models on another one.
 
-use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
+use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
-use super::request::calls;
-use crate::config::{self, PolicySettings};
+use crate::config;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{FinishReason, Message, Sampling, Seed, conversation};
 use crate::schema::{self, section};
 
-calls! {
-    /// Calls of models. `model` is the number of an open one.
-    pub enum ModelCall {
-        /// Opens a model; `policy.model` is its directory, a run or a name. The number of the
-        /// model.
-        OpenModel {
-            policy: Box<PolicySettings>,
-            /// Tool-call format; selected by the model's files if not set.
-            format: Option<String>,
-        } -> u64;
-        /// Closes a model.
-        CloseModel { model: u64 } -> ();
-        /// `config.json` of the model.
-        ModelConfig { model: u64 } -> Json;
-        /// The directory of the model's tokenizer and template.
-        ModelDir { model: u64 } -> PathBuf;
-        /// The directory of the tokenizer and template of a path or name, which is not opened.
-        TextDir { name: String } -> PathBuf;
-        /// For each id after the first: its log-probability, and the `top` most likely ids at its
-        /// position.
-        Logprobs { model: u64, ids: Vec<u32>, top: usize, temperature: f64 } -> ScoredIds;
-        /// Log-probabilities of the tokens of a text after a prompt.
-        Score { model: u64, prompt: Prompt, text: String, temperature: f64 } -> Vec<f64>;
-        /// Opens a reward model: a directory, or an id on the Hub. The number of the reward model.
-        OpenRewardModel { name: String } -> u64;
-        /// Scores a conversation or a text with a reward model: one number per label.
-        Reward { model: u64, prompt: Prompt } -> RewardScores;
-        /// V logits for each id.
-        Logits { model: u64, ids: Vec<u32> } -> Vec<Vec<f64>>;
-        /// Generates a response.
-        Generate { model: u64, prompt: Prompt, options: ResponseOptions, sampling: SamplingFields } -> Response;
-    }
+/// Models by name: a directory, a run, an id on the Hub, the embedded model. A model is opened by
+/// the first request that names it. Requests are sent at once; the futures wait for the results.
+pub trait NamedModels: Send + Sync {
+    /// Generates a response.
+    fn generate(&self, model: &str, request: ResponseRequest) -> BoxFuture<'static, Result<Response>>;
+
+    /// Log-probabilities of the tokens of a text after a prompt.
+    fn score(
+        &self,
+        model: &str,
+        prompt: Prompt,
+        text: String,
+        temperature: f64,
+    ) -> BoxFuture<'static, Result<Vec<f64>>>;
+
+    /// Scores a conversation or a text with a reward model.
+    fn reward(&self, model: &str, prompt: Prompt) -> BoxFuture<'static, Result<RewardScores>>;
+}
+
+static SHARED: OnceLock<Arc<dyn NamedModels>> = OnceLock::new();
+
+/// Lets the scripts of this process use models by name. The first call has effect.
+pub fn share_models(models: Arc<dyn NamedModels>) {
+    let _ = SHARED.set(models);
+}
+
+/// The models of scripts.
+///
+/// # Errors
+/// [`Kind::Script`] in a process that shares none.
+pub(crate) fn shared_models(function: &str, model: &str) -> Result<&'static dyn NamedModels> {
+    let missing = || Error::new(Kind::Script, format!("{function}: the model `{model}` can't be opened here"));
+    SHARED.get().map(|models| &**models).ok_or_else(missing)
 }
 
 /// The input of a model.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(try_from = "Json")]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Prompt {
     Text(String),
     Ids(Vec<u32>),
@@ -67,11 +68,19 @@ impl TryFrom<Json> for Prompt {
             }
             Json::Array(ref list) if list.first().is_some_and(Json::is_object) => {
                 let messages = conversation::messages(&prompt, "prompt").map_err(|invalid| invalid.of_script())?;
-                Ok(Self::Messages(messages.into_iter().map(|message| message.message).collect()))
+                Ok(Self::Messages(messages.into_iter().map(|read| read.message).collect()))
             }
             _ => Err(Error::new(Kind::Script, wrong)),
         }
     }
+}
+
+/// A response to generate.
+#[derive(Clone, Debug)]
+pub struct ResponseRequest {
+    pub prompt: Prompt,
+    pub options: ResponseOptions,
+    pub sampling: SamplingFields,
 }
 
 section! {
@@ -123,14 +132,6 @@ pub struct RewardScores {
 pub struct TokenLogprob {
     pub id: u32,
     pub logprob: f64,
-}
-
-/// Log-probabilities of ids.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct ScoredIds {
-    pub logprobs: Vec<f64>,
-    /// The most likely ids by position.
-    pub top: Vec<Vec<TokenLogprob>>,
 }
 
 /// A generated response.

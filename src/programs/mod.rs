@@ -1,0 +1,55 @@
+//! What programs (`r1 lua`, `r1 test`, `r1 repl` without a script) have in addition to recipes:
+//! `r1.model`, `r1.script`, `r1.rollout`, `r1.rl` and `r1.training`; and the models that scripts
+//! name.
+//!
+//! The virtual machine of a program is on the thread that owns the tensors, so that its functions
+//! call models, trajectories and runs directly (docs/lab/decisions/0016-programs-above-train.md).
+//! Recipes run on threads of their own; [`NamedModelThread`] runs the models that they name.
+
+mod call;
+mod executor;
+mod model;
+mod named_models;
+mod open_model;
+mod reward_models;
+mod rl;
+mod scripts;
+mod training;
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use mlua::{Lua, Table};
+
+use crate::encoders::Checkpoints;
+use crate::error::Result;
+use crate::hub::Fetching;
+use crate::script::runtime::host::{Host, ProgramApi};
+use crate::search::SearchModels;
+use crate::telemetry::Reporter;
+use crate::{load, store};
+
+pub(crate) use executor::Executor;
+pub use named_models::NamedModelThread;
+
+/// The functions of programs; the reporter shows downloads from the Hub.
+pub(crate) struct Programs(pub(crate) Reporter);
+
+impl ProgramApi for Programs {
+    fn install(&self, lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+        model::install(lua, r1, &self.0)?;
+        scripts::install(lua, r1, host, &self.0)?;
+        rl::install(lua, r1)?;
+        training::install(lua, r1)
+    }
+
+    fn text_dir(&self, name: &str) -> Result<PathBuf> {
+        let path = Path::new(name);
+        let fetching = Fetching { reporter: &self.0, interrupt: None };
+        if path.exists() { store::find_model(path) } else { load::text_dir(name, fetching) }
+    }
+
+    fn search_models(&self) -> &'static dyn SearchModels {
+        &Checkpoints
+    }
+}
