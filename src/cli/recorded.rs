@@ -9,10 +9,10 @@ use tokio::runtime::Runtime;
 
 use crate::error::{Error, Kind, Result, suggest};
 use crate::hub::Fetching;
-use crate::load;
+use crate::load::{self, Loaded};
 use crate::mdp::{Split, Trajectory};
-use crate::rollout::{self, Replayed, Spec, Stage};
-use crate::script::{Script, Strictness, Worker};
+use crate::rollout::{self, Replayed, Spec};
+use crate::script::{Script, Strictness};
 use crate::store::{self, FileVersion, StoredRun};
 use crate::telemetry::{Interrupt, Reporter, counted};
 use crate::text::Renderer;
@@ -26,14 +26,7 @@ pub(super) struct RecordedRun {
     other: Option<PathBuf>,
     /// `key=value` of the command line, on top of the run's.
     overrides: Vec<String>,
-    loaded: HashMap<String, Rc<LoadedVersion>>,
-}
-
-/// One loaded version of a script.
-pub(super) struct LoadedVersion {
-    pub(super) script: Script,
-    pub(super) worker: Worker,
-    pub(super) renderer: Arc<Renderer>,
+    loaded: HashMap<String, Rc<Loaded>>,
 }
 
 impl RecordedRun {
@@ -110,7 +103,7 @@ impl RecordedRun {
     }
 
     /// The script of a trajectory, or its replacement.
-    pub(super) fn script_of(&mut self, trajectory: &Trajectory, reporter: &Reporter) -> Result<Rc<LoadedVersion>> {
+    pub(super) fn script_of(&mut self, trajectory: &Trajectory, reporter: &Reporter) -> Result<Rc<Loaded>> {
         let key = if self.other.is_some() { String::new() } else { trajectory.script_hash.clone() };
         if let Some(loaded) = self.loaded.get(&key) {
             return Ok(Rc::clone(loaded));
@@ -126,8 +119,7 @@ impl RecordedRun {
             reporter.warn(&format!("settings of the run that {path} does not know: {}", left_out.join(" ")));
         }
         let renderer = self.renderer(&script, reporter)?;
-        let worker = Worker::new(&script, Some(Arc::clone(&renderer)))?;
-        let loaded = Rc::new(LoadedVersion { script, worker, renderer });
+        let loaded = Rc::new(Loaded::with(script, renderer, self.run.max_context(), false)?);
         self.loaded.insert(key, Rc::clone(&loaded));
         Ok(loaded)
     }
@@ -148,15 +140,9 @@ impl RecordedRun {
     }
 
     /// Replays a trajectory.
-    pub(super) fn replay(
-        &self,
-        loaded: &LoadedVersion,
-        trajectory: &Trajectory,
-        strictness: Strictness,
-    ) -> Result<Replayed> {
-        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+    pub(super) fn replay(&self, loaded: &Loaded, trajectory: &Trajectory, strictness: Strictness) -> Result<Replayed> {
         let spec = Spec::of_recorded(trajectory, &loaded.script.settings, self.run.max_context());
-        let replayed = self.runtime.block_on(rollout::replay(stage, trajectory, spec, strictness));
+        let replayed = self.runtime.block_on(rollout::replay(loaded.stage(), trajectory, spec, strictness));
         // The log was already shown when the script ran.
         drop(loaded.worker.take_log());
         replayed

@@ -7,6 +7,7 @@ use super::{MODEL_NANO, local_model_dir, model_dir};
 use crate::config::Settings;
 use crate::error::Result;
 use crate::hub::Fetching;
+use crate::rollout::Stage;
 use crate::script::{Script, Worker};
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
@@ -46,6 +47,11 @@ impl Loaded {
     pub fn with(script: Script, renderer: Arc<Renderer>, max_context: usize, stands_in: bool) -> Result<Self> {
         let worker = Worker::new(&script, Some(Arc::clone(&renderer)))?;
         Ok(Self { script, worker, renderer, max_context, stands_in })
+    }
+
+    /// The environment and the tokenizer of a trajectory.
+    pub fn stage(&self) -> Stage<'_> {
+        Stage { worker: &self.worker, renderer: &self.renderer }
     }
 }
 

@@ -91,3 +91,28 @@ pub(super) fn directory(lua: &Lua) -> PathBuf {
 pub(super) fn to_lua(lua: &Lua, result: &impl Serialize) -> mlua::Result<Value> {
     from_json(lua, &serde_json::to_value(result).map_err(mlua::Error::external)?)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use crate::train::RolloutOptions;
+
+    #[test]
+    fn an_error_in_a_call_names_the_invalid_field() {
+        let lua = Lua::new();
+        let refused = |table: &str| {
+            let value: Value = lua.load(table).eval().unwrap();
+            read::<RolloutOptions>(&lua, "f", "options", &value).unwrap_err().to_string()
+        };
+        let wrong = refused("{ groups = 'x' }");
+        assert!(wrong.contains("f: `options.groups`: invalid type: string \"x\", expected usize"), "{wrong}");
+        let unknown = refused("{ group = 1 }");
+        assert!(unknown.contains("`options.group`: unknown field `group`, expected"), "{unknown}");
+        let item = refused("{ rows = { 1, 'a' } }");
+        assert!(item.contains("`options.rows[2]`: invalid type: string \"a\", expected u64"), "{item}");
+        let ids = read::<Vec<String>>(&lua, "f", "ids", &lua.load("{ 'a', 3 }").eval().unwrap()).unwrap_err();
+        assert!(ids.to_string().contains("`ids[2]`: invalid type: integer `3`, expected a string"), "{ids}");
+    }
+}

@@ -15,6 +15,7 @@ use crate::script::api::model_options::{LogprobsOptions, OpenOptions, SampleOpti
 use crate::script::api::seal;
 use crate::script::api::tokenizer::ids;
 use crate::script::named_models::{Prompt, ResponseOptions, ResponseRequest};
+use crate::script::runtime::bind::{bind, bind_async};
 use crate::script::runtime::convert::{NonJson, kind, to_json};
 use crate::script::settings::section;
 use crate::telemetry::Reporter;
@@ -25,7 +26,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, reporter: &Reporter) -> mlua::Resul
     meta.raw_set("__metatable", false)?;
     meta.set_readonly(true);
     let reporter = reporter.clone();
-    let open = lua.create_async_function(move |lua, (name, options): (Value, Value)| {
+    bind_async(lua, r1, "model", move |lua, (name, options): (Value, Value)| {
         let (reporter, meta) = (reporter.clone(), meta.clone());
         async move {
             const NAME: &str = "r1.model";
@@ -41,8 +42,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, reporter: &Reporter) -> mlua::Resul
             model.set_readonly(true);
             Ok(model)
         }
-    })?;
-    r1.raw_set("model", open)
+    })
 }
 
 /// The field of an open model with the host's handle.
@@ -63,48 +63,38 @@ fn model_of(lua: &Lua, method: &str, this: &Value) -> mlua::Result<Rc<OpenModel>
 /// The methods. Created while the VM still has the globals needed to build async functions.
 fn methods(lua: &Lua) -> mlua::Result<Table> {
     let methods = lua.create_table()?;
-    methods.raw_set(
-        "logprobs",
-        lua.create_async_function(|lua, (this, list, options): (Value, Value, Value)| async move {
-            let model = model_of(&lua, "logprobs", &this)?;
-            let ids = ids(&lua, "logprobs", &list)?;
-            let LogprobsOptions { top, temperature } = LogprobsOptions::read_optional(&lua, "logprobs", &options)?;
-            let scored = call(&lua, async move { model.logprobs(&ids, top, temperature) }).await?;
-            Ok((answer(&lua, &scored.logprobs)?, answer(&lua, &scored.top)?))
-        })?,
-    )?;
-    methods.raw_set(
-        "logits",
-        lua.create_async_function(|lua, (this, list): (Value, Value)| async move {
-            let model = model_of(&lua, "logits", &this)?;
-            let ids = ids(&lua, "logits", &list)?;
-            answer(&lua, &call(&lua, async move { model.logits(&ids) }).await?)
-        })?,
-    )?;
-    methods.raw_set(
-        "generate",
-        lua.create_async_function(|lua, (this, prompt, options): (Value, Value, Value)| async move {
-            const NAME: &str = "generate";
-            let model = model_of(&lua, NAME, &this)?;
-            if !matches!(options, Value::Nil | Value::Table(_)) {
-                return Err(fail(&lua, NAME, format!("options must be a table, got {}", kind(&options))));
-            }
-            let SampleOptions { logit_bias, others } = SampleOptions::read_optional(&lua, NAME, &options)?;
-            let of_response = |(name, _): &(String, _)| ResponseOptions::FIELDS.contains(&name.as_str());
-            let (options, mut sampling): (Map<_, _>, Map<_, _>) = others.into_iter().partition(of_response);
-            sampling.extend(logit_bias.map(|bias| ("logit_bias".to_owned(), Json::Object(bias.0))));
-            let options: ResponseOptions =
-                section("sampling", &Json::Object(options)).map_err(|error| raise_here(&lua, error))?;
-            let prompt = to_json(&prompt, "prompt", NonJson::Refuse).map_err(|why| fail(&lua, NAME, why))?;
-            let prompt = Prompt::try_from(prompt).map_err(|error| raise_here(&lua, error))?;
-            let request = ResponseRequest { prompt, options, sampling: sampling.into() };
-            answer(&lua, &call(&lua, async move { model.generate(request).await }).await?)
-        })?,
-    )?;
-    methods.raw_set(
-        "config",
-        lua.create_function(|lua, this: Value| answer(lua, &model_of(lua, "config", &this)?.model.config.to_json()))?,
-    )?;
+    bind_async(lua, &methods, "logprobs", |lua, (this, list, options): (Value, Value, Value)| async move {
+        let model = model_of(&lua, "logprobs", &this)?;
+        let ids = ids(&lua, "logprobs", &list)?;
+        let LogprobsOptions { top, temperature } = LogprobsOptions::read_optional(&lua, "logprobs", &options)?;
+        let scored = call(&lua, async move { model.logprobs(&ids, top, temperature) }).await?;
+        Ok((answer(&lua, &scored.logprobs)?, answer(&lua, &scored.top)?))
+    })?;
+    bind_async(lua, &methods, "logits", |lua, (this, list): (Value, Value)| async move {
+        let model = model_of(&lua, "logits", &this)?;
+        let ids = ids(&lua, "logits", &list)?;
+        answer(&lua, &call(&lua, async move { model.logits(&ids) }).await?)
+    })?;
+    bind_async(lua, &methods, "generate", |lua, (this, prompt, options): (Value, Value, Value)| async move {
+        const NAME: &str = "generate";
+        let model = model_of(&lua, NAME, &this)?;
+        if !matches!(options, Value::Nil | Value::Table(_)) {
+            return Err(fail(&lua, NAME, format!("options must be a table, got {}", kind(&options))));
+        }
+        let SampleOptions { logit_bias, others } = SampleOptions::read_optional(&lua, NAME, &options)?;
+        let of_response = |(name, _): &(String, _)| ResponseOptions::FIELDS.contains(&name.as_str());
+        let (options, mut sampling): (Map<_, _>, Map<_, _>) = others.into_iter().partition(of_response);
+        sampling.extend(logit_bias.map(|bias| ("logit_bias".to_owned(), Json::Object(bias.0))));
+        let options: ResponseOptions =
+            section("sampling", &Json::Object(options)).map_err(|error| raise_here(&lua, error))?;
+        let prompt = to_json(&prompt, "prompt", NonJson::Refuse).map_err(|why| fail(&lua, NAME, why))?;
+        let prompt = Prompt::try_from(prompt).map_err(|error| raise_here(&lua, error))?;
+        let request = ResponseRequest { prompt, options, sampling: sampling.into() };
+        answer(&lua, &call(&lua, async move { model.generate(request).await }).await?)
+    })?;
+    bind(lua, &methods, "config", |lua, this: Value| {
+        answer(lua, &model_of(lua, "config", &this)?.model.config.to_json())
+    })?;
     seal(lua, "model", &methods)?;
     Ok(methods)
 }

@@ -10,6 +10,7 @@ use crate::mdp::StepRow;
 use crate::rl::plain;
 use crate::script::api::args::{answer, fail, optional, raise, text};
 use crate::script::api::seal;
+use crate::script::runtime::bind::bind_async;
 use crate::script::runtime::convert::{NonJson, to_json};
 use crate::script::runtime::host::place;
 
@@ -27,7 +28,7 @@ fn function_options(options: &mut Json) -> Json {
 
 pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     let rl = lua.create_table()?;
-    let advantages = lua.create_async_function(async |lua, (name, rows, options): (Value, Value, Value)| {
+    bind_async(lua, &rl, "advantages", async |lua, (name, rows, options): (Value, Value, Value)| {
         const NAME: &str = "r1.rl.advantages";
         let name = text(&lua, NAME, "name", &name)?;
         let (rows, options) = (step_rows(&lua, NAME, &rows)?, data(&lua, NAME, "options", &options)?);
@@ -41,9 +42,8 @@ pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         })
         .await
     })?;
-    rl.raw_set("advantages", advantages)?;
 
-    let loss = lua.create_async_function(async |lua, (loss, rows, options): (Value, Value, Value)| {
+    bind_async(lua, &rl, "loss", async |lua, (loss, rows, options): (Value, Value, Value)| {
         const NAME: &str = "r1.rl.loss";
         let mut options = data(&lua, NAME, "options", &options)?;
         let (name, graph) = match &loss {
@@ -64,9 +64,8 @@ pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         })
         .await
     })?;
-    rl.raw_set("loss", loss)?;
 
-    let value_loss = lua.create_async_function(async |lua, lists: (Value, Value, Value, Value)| {
+    bind_async(lua, &rl, "value_loss", async |lua, lists: (Value, Value, Value, Value)| {
         const NAME: &str = "r1.rl.value_loss";
         let (values, values_old, returns, options) = lists;
         let list = |what, list| numbers::<f64>(&lua, NAME, what, "a list of numbers", list);
@@ -78,15 +77,13 @@ pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         })
         .await
     })?;
-    rl.raw_set("value_loss", value_loss)?;
 
-    let entropy = lua.create_async_function(async |lua, (logits, temperature): (Value, Value)| {
+    bind_async(lua, &rl, "entropy", async |lua, (logits, temperature): (Value, Value)| {
         const NAME: &str = "r1.rl.entropy";
         let temperature = optional(&lua, NAME, "temperature", &temperature)?.unwrap_or(1.0);
         let logits = numbers(&lua, NAME, "logits", "a list of lists of numbers", &logits)?;
         compute(&lua, NAME, move || Ok(json!(plain::entropy(&logits, temperature)?))).await
     })?;
-    rl.raw_set("entropy", entropy)?;
     seal(lua, "r1.rl", &rl)?;
     r1.raw_set("rl", rl)
 }

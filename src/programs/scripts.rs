@@ -22,6 +22,7 @@ use crate::mdp::{
 };
 use crate::rollout::{self, Attempt, Reached, Spec, Stage, Stop};
 use crate::script::named_models::SamplingFields;
+use crate::script::runtime::bind::bind_async;
 use crate::script::runtime::convert::{from_json, from_row};
 use crate::script::runtime::host::Host;
 use crate::script::{PolicyRequest, Record, SampledText, trajectory_table};
@@ -40,10 +41,6 @@ struct OpenScript {
 }
 
 impl OpenScript {
-    fn stage(&self) -> Stage<'_> {
-        Stage { worker: &self.loaded.worker, renderer: &self.loaded.renderer }
-    }
-
     /// Shows what the script logged during a call.
     fn show_log(&self) {
         for line in self.loaded.worker.take_log() {
@@ -71,7 +68,7 @@ impl OpenAttempt {
         let busy = || Error::new(Kind::Script, "another call is using the trajectory");
         let mut attempt = self.attempt.take().ok_or_else(busy)?;
         let record = attempt.state().record().clone();
-        let work = work(self, self.script.stage(), &mut attempt);
+        let work = work(self, self.script.loaded.stage(), &mut attempt);
         let result = with_texts(&self.script.loaded.renderer, &self.texts, &record, work).await;
         if let Err(Stop::Failed(failure)) = &result
             && fails
@@ -99,32 +96,31 @@ async fn work<T: 'static>(
 pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, reporter: &Reporter) -> mlua::Result<()> {
     let calls = lua.create_table()?;
     let (host, reporter) = (Rc::clone(host), reporter.clone());
-    let open =
-        lua.create_async_function(move |lua, (path, settings, model): (String, Value, Option<Held<OpenModel>>)| {
-            let (host, reporter, base) = (Rc::clone(&host), reporter.clone(), directory(&lua));
-            async move {
-                let overrides = overrides(&lua, NAME, &settings)?;
-                let (path, loaded) = call(&lua, async move {
-                    open(Path::new(&path), &base, &overrides, model.as_ref().map(|model| &*model.dir), &reporter)
-                })
-                .await?;
-                let (tools, format) = (loaded.worker.tools(), loaded.renderer.format().name());
-                let about = to_lua(&lua, &json!({ "path": path, "tools": tools, "format": format }))?;
-                Ok((lua.create_userdata(Held(Rc::new(OpenScript { loaded, host, forks: Cell::new(0) })))?, about))
-            }
-        })?;
-    calls.raw_set("open", open)?;
-    let rows = lua.create_async_function(async |lua, (script, split): (Held<OpenScript>, Value)| {
+    bind_async(lua, &calls, "open", move |lua, (path, settings, model): (String, Value, Option<Held<OpenModel>>)| {
+        let (host, reporter, base) = (Rc::clone(&host), reporter.clone(), directory(&lua));
+        async move {
+            let overrides = overrides(&lua, NAME, &settings)?;
+            let (path, loaded) = call(&lua, async move {
+                open(Path::new(&path), &base, &overrides, model.as_ref().map(|model| &*model.dir), &reporter)
+            })
+            .await?;
+            let (tools, format) = (loaded.worker.tools(), loaded.renderer.format().name());
+            let about = to_lua(&lua, &json!({ "path": path, "tools": tools, "format": format }))?;
+            Ok((lua.create_userdata(Held(Rc::new(OpenScript { loaded, host, forks: Cell::new(0) })))?, about))
+        }
+    })?;
+    bind_async(lua, &calls, "rows", async |lua, (script, split): (Held<OpenScript>, Value)| {
         let split: Option<Split> = read(&lua, NAME, "split", &split)?;
         call(&lua, async move { Ok(script.loaded.worker.rows(split.unwrap_or_default())?.unwrap_or(0)) }).await
     })?;
-    calls.raw_set("rows", rows)?;
-    let row = lua.create_async_function(async |lua, (script, row, split): (Held<OpenScript>, Value, Value)| {
+    bind_async(lua, &calls, "row", async |lua, (script, row, split): (Held<OpenScript>, Value, Value)| {
         let (row, split): (u64, Option<Split>) = (read(&lua, NAME, "row", &row)?, read(&lua, NAME, "split", &split)?);
         from_row(&lua, &call(&lua, async move { script.loaded.worker.row(split.unwrap_or_default(), row) }).await?)
     })?;
-    calls.raw_set("row", row)?;
-    let reset = lua.create_async_function(
+    bind_async(
+        lua,
+        &calls,
+        "reset",
         async |lua, (script, choice, texts): (Held<OpenScript>, Value, Option<Vec<String>>)| {
             let choice: TaskChoice = read(&lua, NAME, "task", &choice)?;
             let begun = Rc::clone(&script.0);
@@ -133,35 +129,29 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, reporter: &Reporte
             lua.create_userdata(Held(Rc::new(opened?)))
         },
     )?;
-    calls.raw_set("reset", reset)?;
-    let observe = lua.create_async_function(async |lua, open: Held<OpenAttempt>| {
+    bind_async(lua, &calls, "observe", async |lua, open: Held<OpenAttempt>| {
         let observed = work(&lua, &open, true, async |_, stage, attempt| {
             Ok(attempt.observe(stage).await?.map(|prompt| prompt.observation.clone()))
         });
         to_lua(&lua, &observed.await?)
     })?;
-    calls.raw_set("observe", observe)?;
-    let request = lua.create_async_function(async |lua, open: Held<OpenAttempt>| {
+    bind_async(lua, &calls, "request", async |lua, open: Held<OpenAttempt>| {
         to_lua(&lua, &work(&lua, &open, true, next_request).await?)
     })?;
-    calls.raw_set("request", request)?;
-    let step = lua.create_async_function(async |lua, (open, reply): (Held<OpenAttempt>, Value)| {
+    bind_async(lua, &calls, "step", async |lua, (open, reply): (Held<OpenAttempt>, Value)| {
         let reply: ScriptedReply = read(&lua, NAME, "reply", &reply)?;
         to_lua(&lua, &work(&lua, &open, true, async |_, stage, attempt| step(stage, attempt, reply).await).await?)
     })?;
-    calls.raw_set("step", step)?;
-    let state = lua.create_async_function(async |lua, open: Held<OpenAttempt>| {
+    bind_async(lua, &calls, "state", async |lua, open: Held<OpenAttempt>| {
         let copied =
             work(&lua, &open, true, async |_, _, attempt| Ok(attempt.state().snapshot()?["state"].take())).await?;
         from_json(&lua, &copied)
     })?;
-    calls.raw_set("state", state)?;
-    let reward = lua.create_async_function(async |lua, open: Held<OpenAttempt>| {
+    bind_async(lua, &calls, "reward", async |lua, open: Held<OpenAttempt>| {
         let (total, parts) = work(&lua, &open, false, reward).await?;
         Ok((total, to_lua(&lua, &parts)?))
     })?;
-    calls.raw_set("reward", reward)?;
-    let fork = lua.create_async_function(async |lua, open: Held<OpenAttempt>| {
+    bind_async(lua, &calls, "fork", async |lua, open: Held<OpenAttempt>| {
         let forked = work(&lua, &open, true, async |open, _, attempt| {
             open.script.forks.set(open.script.forks.get() + 1);
             let mut spec = attempt.spec().clone();
@@ -171,20 +161,16 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, reporter: &Reporte
         });
         lua.create_userdata(Held(Rc::new(forked.await?)))
     })?;
-    calls.raw_set("fork", fork)?;
-    let finish = lua.create_async_function(async |lua, open: Held<OpenAttempt>| {
+    bind_async(lua, &calls, "finish", async |lua, open: Held<OpenAttempt>| {
         from_json(&lua, &trajectory_table(&work(&lua, &open, true, finish).await?, true, false))
     })?;
-    calls.raw_set("finish", finish)?;
-    let run =
-        lua.create_async_function(async |lua, (script, model, tasks): (Held<OpenScript>, Held<OpenModel>, Value)| {
-            let tasks: Tasks = read(&lua, "r1.rollout", "", &tasks)?;
-            let running = Rc::clone(&script.0);
-            let all = call(&lua, async move { model.serve(tasks.run(&running, &model.client)).await }).await;
-            script.show_log();
-            from_json(&lua, &Json::Array(all?))
-        })?;
-    calls.raw_set("run", run)?;
+    bind_async(lua, &calls, "run", async |lua, (script, model, tasks): (Held<OpenScript>, Held<OpenModel>, Value)| {
+        let tasks: Tasks = read(&lua, "r1.rollout", "", &tasks)?;
+        let running = Rc::clone(&script.0);
+        let all = call(&lua, async move { model.serve(tasks.run(&running, &model.client)).await }).await;
+        script.show_log();
+        from_json(&lua, &Json::Array(all?))
+    })?;
     let model_of = lua.create_function(|_, value: Value| Ok(model::handle(&value)))?;
     let source = include_str!("../../lua/rollout.lua");
     let (open, rollout, script, attempt): (Function, Function, Table, Table) =
@@ -296,7 +282,7 @@ impl Tasks {
                 spec.seed =
                     StreamSeed { seed: self.seed.0, trajectory: u64::from(sample) << 32 | group as u64, step: 0 };
                 spec.sampling = Arc::clone(&sampling);
-                jobs.push(run_task(script.stage(), policy, choice.task(loaded)?, spec, self.branch));
+                jobs.push(run_task(script.loaded.stage(), policy, choice.task(loaded)?, spec, self.branch));
             }
         }
         Ok(futures_util::future::try_join_all(jobs).await?.into_iter().flatten().collect())
@@ -348,7 +334,7 @@ async fn reset(script: Rc<OpenScript>, choice: &TaskChoice, texts: Option<Vec<St
     let (task, spec) = (choice.task(&script.loaded)?, choice.spec(&script.loaded));
     let texts: Texts = texts.map(|texts| Rc::new(RefCell::new(texts.into())));
     let record = Record::live();
-    let begun = Attempt::begin(script.stage(), spec, task, &record);
+    let begun = Attempt::begin(script.loaded.stage(), spec, task, &record);
     let begun = with_texts(&script.loaded.renderer, &texts, &record, begun).await;
     let attempt = RefCell::new(Some(begun.map_err(|failure| failure.error)?));
     Ok(OpenAttempt { script, attempt, texts })

@@ -15,6 +15,7 @@ use crate::algorithms;
 use crate::config::Choice;
 use crate::error::{Error, Kind, Result, Subject};
 use crate::script::api::recipe;
+use crate::script::runtime::bind::bind_async;
 use crate::script::runtime::host::place;
 use crate::script::{Script, trajectory_table};
 use crate::telemetry::{Reporter, ctrl_c};
@@ -60,7 +61,7 @@ struct OpenOptions {
 
 pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     let calls = lua.create_table()?;
-    let open = lua.create_async_function(async |lua, (script, options): (Value, Table)| {
+    bind_async(lua, &calls, "open", async |lua, (script, options): (Value, Table)| {
         let base = directory(&lua);
         // A recipe inside the program: script workers run the file up to here to load it.
         let (path, recipe) = match &script {
@@ -95,8 +96,7 @@ pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         let about = to_lua(&lua, &run.about())?;
         Ok((lua.create_userdata(Held(Rc::new(OpenRun::new(run))))?, about))
     })?;
-    calls.raw_set("open", open)?;
-    let rollout = lua.create_async_function(async |lua, (run, options, with_ids): (Held<OpenRun>, Value, bool)| {
+    bind_async(lua, &calls, "rollout", async |lua, (run, options, with_ids): (Held<OpenRun>, Value, bool)| {
         let options: RolloutOptions = read(&lua, NAME, "options", &options)?;
         let rollout = move |run: &mut Training| {
             let ids = run.rollout(&options)?;
@@ -105,15 +105,12 @@ pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         };
         on_run(lua, run, rollout).await
     })?;
-    calls.raw_set("rollout", rollout)?;
-    let advantages =
-        lua.create_async_function(async |lua, (run, ids, estimator): (Held<OpenRun>, Vec<String>, Value)| {
-            let estimator: Option<Choice> = read(&lua, NAME, "estimator", &estimator)?;
-            on_run(lua, run, move |run| run.advantages(&ids, estimator)).await
-        })?;
-    calls.raw_set("advantages", advantages)?;
+    bind_async(lua, &calls, "advantages", async |lua, (run, ids, estimator): (Held<OpenRun>, Vec<String>, Value)| {
+        let estimator: Option<Choice> = read(&lua, NAME, "estimator", &estimator)?;
+        on_run(lua, run, move |run| run.advantages(&ids, estimator)).await
+    })?;
     type UpdateArguments = (Held<OpenRun>, Vec<String>, Value, Option<Function>, Value);
-    let update = lua.create_async_function(async |lua, arguments: UpdateArguments| {
+    bind_async(lua, &calls, "update", async |lua, arguments: UpdateArguments| {
         let (run, ids, options, loss, loss_options) = arguments;
         let mut options: UpdateOptions = read(&lua, NAME, "options", &options)?;
         if let Some(loss) = loss {
@@ -121,23 +118,18 @@ pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         }
         on_run(lua, run, move |run| run.update(&ids, &options)).await
     })?;
-    calls.raw_set("update", update)?;
-    let sft = lua.create_async_function(async |lua, (run, examples, lr): (Held<OpenRun>, Value, Value)| {
+    bind_async(lua, &calls, "sft", async |lua, (run, examples, lr): (Held<OpenRun>, Value, Value)| {
         let (examples, lr): (Vec<Json>, Option<f64>) =
             (read(&lua, NAME, "examples", &examples)?, read(&lua, NAME, "options.lr", &lr)?);
         on_run(lua, run, move |run| run.supervised(&examples, lr)).await
     })?;
-    calls.raw_set("sft", sft)?;
-    let logprobs =
-        lua.create_async_function(async |lua, (run, ids, reference): (Held<OpenRun>, Vec<String>, bool)| {
-            on_run(lua, run, move |run| run.logprobs(&ids, reference)).await
-        })?;
-    calls.raw_set("logprobs", logprobs)?;
-    let values = lua.create_async_function(async |lua, (run, ids): (Held<OpenRun>, Vec<String>)| {
+    bind_async(lua, &calls, "logprobs", async |lua, (run, ids, reference): (Held<OpenRun>, Vec<String>, bool)| {
+        on_run(lua, run, move |run| run.logprobs(&ids, reference)).await
+    })?;
+    bind_async(lua, &calls, "values", async |lua, (run, ids): (Held<OpenRun>, Vec<String>)| {
         on_run(lua, run, move |run| run.values(&ids)).await
     })?;
-    calls.raw_set("values", values)?;
-    let log = lua.create_async_function(async |lua, (run, values): (Held<OpenRun>, Value)| {
+    bind_async(lua, &calls, "log", async |lua, (run, values): (Held<OpenRun>, Value)| {
         let values = read(&lua, NAME, "values", &values)?;
         on_run(lua, run, move |run| {
             run.log(&values);
@@ -145,11 +137,9 @@ pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         })
         .await
     })?;
-    calls.raw_set("log", log)?;
-    let save = lua.create_async_function(async |lua, (run, out): (Held<OpenRun>, Option<String>)| {
+    bind_async(lua, &calls, "save", async |lua, (run, out): (Held<OpenRun>, Option<String>)| {
         on_run(lua, run, move |run| run.save_between_steps(out.as_deref().map(Path::new))).await
     })?;
-    calls.raw_set("save", save)?;
     calls.raw_set("renew_reference", method(lua, Training::renew_reference)?)?;
     calls.raw_set("evaluate", method(lua, |run| run.evaluate("held out", false))?)?;
     calls.raw_set("next_step", method(lua, Training::next_step)?)?;

@@ -106,9 +106,7 @@ fn thread(
     seen: &(dyn Fn(u64) + Sync),
 ) -> std::result::Result<RowValidation, (u64, Error)> {
     let worker = || Worker::new(search.script, Some(Arc::clone(search.renderer))).map_err(|error| (0, error));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime =
-        runtime.map_err(|error| (0, Error::new(Kind::Internal, format!("can't start a runtime: {error}"))))?;
+    let runtime = Worker::runtime().map_err(|error| (0, error))?;
     let mut validator = worker()?;
     let mut validation = RowValidation::default();
     loop {

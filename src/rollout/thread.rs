@@ -37,10 +37,7 @@ pub(super) fn work(
         // Programs, indexes and variables that are missing are errors before the first trajectory.
         worker.prepare()?;
         let rows = (worker.rows(Split::Train)?, worker.rows(Split::Eval)?);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(|error| Error::new(Kind::Internal, format!("can't start a runtime: {error}")))?;
+        let runtime = Worker::runtime()?;
         Ok((rows, runtime))
     });
     // From here on the pool owns the generation.

@@ -63,7 +63,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rollout", &["algorithms", "script", "text", "mdp", "config"]),
     ("telemetry", &[]),
     // Scripts and models by name.
-    ("load", &["config", "encoders", "hub", "model", "native", "script", "store", "telemetry", "text"]),
+    ("load", &["config", "encoders", "hub", "model", "native", "rollout", "script", "store", "telemetry", "text"]),
     (
         "train",
         &[

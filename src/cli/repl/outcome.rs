@@ -9,7 +9,6 @@ use super::session::ReplSession;
 use super::view;
 use crate::error::Result;
 use crate::mdp::{Limit, Observation, Status, Step};
-use crate::rollout::Stage;
 use crate::telemetry::signed;
 
 impl ReplSession {
@@ -79,7 +78,7 @@ impl ReplSession {
     /// The total reward if the trajectory ended here, and the components of its outcome.
     pub(super) fn reward_parts(&mut self) -> Result<(f64, Vec<(String, f64)>)> {
         let loaded = Rc::clone(&self.loaded);
-        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        let stage = loaded.stage();
         self.branch()?;
         let attempt = &self.branches[self.current].attempt;
         let outcome = self
@@ -92,7 +91,7 @@ impl ReplSession {
     /// The reward if the trajectory ended here.
     pub(super) fn reward(&mut self) -> Result<view::Gain> {
         let loaded = Rc::clone(&self.loaded);
-        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        let stage = loaded.stage();
         self.branch()?;
         let attempt = &self.branches[self.current].attempt;
         let outcome = self

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::session::ReplSession;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Observation, seed_value};
-use crate::rollout::{Attempt, Stage};
+use crate::rollout::Attempt;
 
 impl ReplSession {
     /// Writes the current trajectory as a file for `r1 test`; existing files are not overwritten.
@@ -92,7 +92,7 @@ impl ReplSession {
     /// The observations before each step, and after the last one if the trajectory has not ended.
     fn observations(&mut self) -> Result<Vec<Observation>> {
         let loaded = Rc::clone(&self.loaded);
-        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        let stage = loaded.stage();
         let (mut branch_past, mut attempt) = {
             let branch = self.branch()?;
             let copy = |attempt: &Attempt| attempt.fork(attempt.spec().clone());

@@ -13,7 +13,7 @@ use super::{halt, view};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::load::Loaded;
 use crate::mdp::{Action, Completion, FinishReason, Observation, ToolCall, Trajectory, seed_value};
-use crate::rollout::{self, Attempt, Spec, Stage, Stop};
+use crate::rollout::{self, Attempt, Spec, Stop};
 use crate::script::{Console, Failure, Record, ShowLimits, Split};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::train::Agent;
@@ -166,7 +166,7 @@ impl ReplSession {
 
     pub(super) fn begin(&mut self, start: Start, record: &Record) -> Result<()> {
         let loaded = Rc::clone(&self.loaded);
-        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        let stage = loaded.stage();
         let spec = self.spec(&start);
         let begun = self.wait(record, Attempt::begin(stage, spec, start.task.clone(), record))?;
         self.start = Some(start);
@@ -223,7 +223,7 @@ impl ReplSession {
     /// The observation, its ids, and whether they start a row.
     pub(super) fn current_observation(&mut self) -> Result<(Observation, Vec<u32>, bool)> {
         let loaded = Rc::clone(&self.loaded);
-        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        let stage = loaded.stage();
         self.branch()?;
         let (runtime, policy) = (&self.runtime, Rc::clone(&self.policy));
         let attempt = &mut self.branches[self.current].attempt;
@@ -271,7 +271,7 @@ impl ReplSession {
     pub(super) fn step(&mut self, text: &str) -> Result<()> {
         self.ready()?;
         let loaded = Rc::clone(&self.loaded);
-        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        let stage = loaded.stage();
         let completion = rollout::typed(stage, self.attempt()?, text, FinishReason::Stop)?;
         self.act(completion, None)
     }
@@ -288,7 +288,7 @@ impl ReplSession {
         }
         let call = ToolCall { id: None, name: name.to_owned(), arguments };
         let loaded = Rc::clone(&self.loaded);
-        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        let stage = loaded.stage();
         let (completion, action) = rollout::typed_calls(stage, self.attempt()?, "", vec![call])?;
         self.act(completion, Some(action))
     }
@@ -318,7 +318,7 @@ impl ReplSession {
             self.ready()?;
             self.open_sampler()?;
             let loaded = Rc::clone(&self.loaded);
-            let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+            let stage = loaded.stage();
             let (runtime, policy) = (&self.runtime, Rc::clone(&self.policy));
             let attempt = &mut self.branches[self.current].attempt;
             let requests = attempt.state().record().listen();
@@ -352,7 +352,7 @@ impl ReplSession {
         let shown = self.observation()?;
         self.mark()?;
         let loaded = Rc::clone(&self.loaded);
-        let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
+        let stage = loaded.stage();
         let (runtime, policy) = (&self.runtime, Rc::clone(&self.policy));
         let branch = &mut self.branches[self.current];
         let attempt = &mut branch.attempt;

@@ -230,10 +230,7 @@ enum TrialStage {
 /// Runs a trajectory of one step on the first row of each environment, under the recipe's limits.
 /// The inner error is the failed function and its error.
 fn try_out(script: &Script, renderer: &Arc<Renderer>, budget: usize) -> Result<Result<(), (TrialStage, Error)>> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| Error::new(Kind::Internal, format!("can't start a runtime: {error}")))?;
+    let runtime = Worker::runtime()?;
     let mut script = script.clone();
     // Its log lines belong to no trajectory of the run.
     script.listen(LogSink::default());

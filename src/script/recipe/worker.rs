@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use mlua::{Function, Table, Value};
 use serde_json::Value as Json;
+use tokio::runtime::{Builder, Runtime};
 
 use super::envs::{Envs, shown};
 use super::load::Script;
@@ -49,6 +50,15 @@ pub struct Worker {
 }
 
 impl Worker {
+    /// A runtime for the calls of workers on this thread.
+    ///
+    /// # Errors
+    /// [`Kind::Internal`] if the system refuses it.
+    pub fn runtime() -> Result<Runtime> {
+        let failed = |error| Error::new(Kind::Internal, format!("can't start a runtime: {error}"));
+        Builder::new_current_thread().enable_all().build().map_err(failed)
+    }
+
     /// Loads the script again, from its stored text. The renderer counts tokens for context
     /// policies; without it, a script that counts tokens fails.
     pub fn new(script: &Script, renderer: Option<Arc<Renderer>>) -> Result<Self> {

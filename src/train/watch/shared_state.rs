@@ -60,10 +60,7 @@ fn shared(
     let (Some(last), middle) = (fitting.last(), fitting.get(fitting.len() / 2)) else { return Ok(None) };
     let worker = Worker::new(&script.without_log_sink(), Some(Arc::clone(renderer)))?;
     let stage = Stage { worker: &worker, renderer };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| crate::Error::new(crate::Kind::Internal, format!("can't start a runtime: {error}")))?;
+    let runtime = Worker::runtime()?;
     for trajectory in middle.into_iter().chain([last]) {
         let spec = Spec::of_recorded(trajectory, &script.settings, max_context);
         let again = runtime.block_on(replay(stage, trajectory, spec, Strictness::Exact))?;
