@@ -1,7 +1,7 @@
 //! Compiles the C++ in src/native against the libtorch in `LIBTORCH`, and sets the library path of
 //! the tests.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 fn main() {
     println!("cargo:rerun-if-env-changed=LIBTORCH");
@@ -70,30 +70,31 @@ fn main() {
     if target("OS") == "linux" {
         native.flag("-fopenmp");
     }
-    for part in [
-        "memory",
-        "arena",
-        "logprobs",
-        "autograd",
-        "adamw",
-        "flash",
-        "operations",
-        "kernels",
-        "autograd_kernels",
-        "device",
-        "meta",
-        "profiler",
-        "interface",
-    ] {
-        native.file(source(part));
-    }
-    let own =
-        ["common", "project", "attention", "prefix", "learn", "step", "decode", "logprobs", "rowwise", "interface"];
+    // The files of a folder are compiled as one: libtorch's headers take most of the time.
+    native.file(together(
+        "native",
+        &[
+            "memory",
+            "arena",
+            "logprobs",
+            "autograd",
+            "adamw",
+            "flash",
+            "operations",
+            "kernels",
+            "autograd_kernels",
+            "device",
+            "meta",
+            "profiler",
+            "interface",
+        ]
+        .map(source),
+    ));
     if kernels {
         native.define("R1_CPU_KERNELS", None);
-        for part in own {
-            native.file(source(&format!("cpu/{part}")));
-        }
+        let files =
+            ["common", "project", "attention", "prefix", "learn", "step", "decode", "logprobs", "rowwise", "interface"];
+        native.file(together("cpu", &files.map(|name| source(&format!("cpu/{name}")))));
     }
     // No warnings about libtorch's headers.
     for include in ["include", "include/torch/csrc/api/include"] {
@@ -104,6 +105,17 @@ fn main() {
     if target("OS") == "linux" {
         cuda(&build(), &source("cuda/graph"), Path::new(&libtorch));
     }
+}
+
+/// A file that includes the others.
+fn together(name: &str, files: &[String]) -> PathBuf {
+    let out = PathBuf::from(std::env::var("OUT_DIR").unwrap_or_default()).join(format!("{name}.cpp"));
+    let folder = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
+    let includes: String = files.iter().map(|file| format!("#include \"{folder}/{file}\"\n")).collect();
+    if let Err(error) = std::fs::write(&out, includes) {
+        println!("cargo:warning={} can't be written: {error}", out.display());
+    }
+    out
 }
 
 /// The library for CUDA graphs, embedded in the program and loaded with a CUDA torch. It needs

@@ -42,7 +42,7 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
   }
 };
 
-struct Gated : torch::autograd::Function<Gated> {
+struct GatedFunction : torch::autograd::Function<GatedFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& gate, const at::Tensor& up, bool gelu) {
     context->save_for_backward({gate, up});
     context->saved_data["gelu"] = gelu;
@@ -94,7 +94,7 @@ std::vector<at::Tensor> differentiable_add_norm(const at::Tensor& x, const at::T
 }
 
 at::Tensor differentiable_gated(const at::Tensor& gate, const at::Tensor& up, bool gelu) {
-  return learning({&gate, &up}) ? Gated::apply(gate, up, gelu) : gated(gate, up, gelu);
+  return learning({&gate, &up}) ? GatedFunction::apply(gate, up, gelu) : gated(gate, up, gelu);
 }
 
 std::vector<at::Tensor> differentiable_rotated_heads(const Heads& heads, const Places& places) {
