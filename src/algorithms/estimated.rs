@@ -56,7 +56,7 @@ pub struct Caller<'a> {
 /// Calls `function` for the first `count` groups of a batch.
 ///
 /// # Errors
-/// Those of the call; `Kind::Script` about a list, or the entry of a trajectory in it.
+/// Errors of the call; `Kind::Script` about a list, or the entry of a trajectory in it.
 pub fn advantages(
     lua: &Lua,
     function: &Function,

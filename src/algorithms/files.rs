@@ -10,7 +10,7 @@ use super::estimated::{self, Caller, Estimated};
 use super::graph::LossGraph;
 use super::group::GroupInput;
 use super::lua::{fail, from_json, kind, location, raise};
-use super::needs::{Level, Need};
+use super::needs::{AlgorithmNeed, Level};
 use super::options::{self, Declared, OF_EVERY_LOSS};
 use super::trace::Trace;
 use crate::error::{Error, Kind, Result, suggest};
@@ -50,7 +50,7 @@ pub(crate) const FIELDS: [&str; 12] = [
 
 /// What the file of an algorithm declares.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Algorithm {
+pub struct AlgorithmFile {
     pub name: &'static str,
     /// Its text.
     pub source: &'static str,
@@ -68,12 +68,12 @@ pub struct Algorithm {
     /// Whether its function `advantage` is the estimator.
     pub advantage: bool,
     /// The inputs of that function.
-    pub needs: Vec<Need>,
+    pub needs: Vec<AlgorithmNeed>,
     /// The unit of its advantages, and other units with an option that is true.
     level: (Level, Vec<(String, Level)>),
     /// Settings of the trainer with other defaults.
     pub trainer: Map<String, Json>,
-    pub loss: Option<Loss>,
+    pub loss: Option<FileLoss>,
     /// The options of its functions; for options of every loss, other defaults.
     pub options: Vec<Declared>,
     /// Whether all tokens of a sequence must have the same advantage.
@@ -85,7 +85,7 @@ pub type NamedChoice = (String, Map<String, Json>);
 
 /// The loss of an algorithm.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Loss {
+pub enum FileLoss {
     /// A function of its file.
     Own,
     /// Another loss, with options.
@@ -103,18 +103,18 @@ thread_local! {
     static MACHINE: Result<AlgorithmsVm> = AlgorithmsVm::new();
 }
 
-static ALGORITHMS: LazyLock<Vec<Algorithm>> = LazyLock::new(|| {
+static ALGORITHMS: LazyLock<Vec<AlgorithmFile>> = LazyLock::new(|| {
     // A test reads every file, so that none is missing here.
     MACHINE.with(|machine| machine.as_ref().map(AlgorithmsVm::declared).unwrap_or_default())
 });
 
 /// Every algorithm of a file.
-pub fn all() -> &'static [Algorithm] {
+pub fn all() -> &'static [AlgorithmFile] {
     &ALGORITHMS
 }
 
 /// The algorithm with this name.
-pub fn find(name: &str) -> Option<&'static Algorithm> {
+pub fn find(name: &str) -> Option<&'static AlgorithmFile> {
     all().iter().find(|algorithm| algorithm.name == name)
 }
 
@@ -149,15 +149,15 @@ impl AlgorithmsVm {
         load().map_err(|error| internal(&error))
     }
 
-    fn declared(&self) -> Vec<Algorithm> {
+    fn declared(&self) -> Vec<AlgorithmFile> {
         let read = |(name, source): &(&'static str, &'static str)| {
-            Algorithm::read(&self.lua, name, source, self.tables.get(name)?).ok()
+            AlgorithmFile::read(&self.lua, name, source, self.tables.get(name)?).ok()
         };
         FILES.iter().filter_map(read).collect()
     }
 }
 
-impl Algorithm {
+impl AlgorithmFile {
     /// Reads the table of a file, whose text is `source`.
     ///
     /// # Errors
@@ -182,8 +182,8 @@ impl Algorithm {
         };
         let loss = match table.raw_get("loss")? {
             Value::Nil => None,
-            Value::Function(_) => Some(Loss::Own),
-            other => Some(Loss::Of(choice("loss", other)?)),
+            Value::Function(_) => Some(FileLoss::Own),
+            other => Some(FileLoss::Of(choice("loss", other)?)),
         };
         let estimator = match table.raw_get("estimator")? {
             Value::Nil => None,
@@ -308,13 +308,13 @@ impl Algorithm {
 }
 
 /// The names of a list `needs`.
-fn needs(lua: &Lua, what: &str, table: &Table) -> mlua::Result<Vec<Need>> {
+fn needs(lua: &Lua, what: &str, table: &Table) -> mlua::Result<Vec<AlgorithmNeed>> {
     let list = match table.raw_get("needs")? {
         Value::Nil => return Ok(Vec::new()),
         Value::Table(list) => list,
         other => return Err(fail(lua, what, format!("`needs` must be a list of names, got {}", kind(&other)))),
     };
-    list.sequence_values::<Value>().map(|name| named(lua, what, "needs", &name?, &Need::NAMED)).collect()
+    list.sequence_values::<Value>().map(|name| named(lua, what, "needs", &name?, &AlgorithmNeed::NAMED)).collect()
 }
 
 /// The field `level`: a name, or a list of one with options that select others,
@@ -356,9 +356,9 @@ mod tests {
         assert_eq!(all().len(), FILES.len(), "{:?}", AlgorithmsVm::new().err());
         let machine = AlgorithmsVm::new().unwrap();
         for (name, source) in FILES {
-            let algorithm = Algorithm::read(&machine.lua, name, source, &machine.tables[name]).unwrap();
+            let algorithm = AlgorithmFile::read(&machine.lua, name, source, &machine.tables[name]).unwrap();
             assert!(!algorithm.paper.is_empty() && (algorithm.is_loss() || algorithm.is_algorithm()), "{name}");
-            if algorithm.loss == Some(Loss::Own) {
+            if algorithm.loss == Some(FileLoss::Own) {
                 let mut options = algorithm.take_options(name, &mut Map::new()).unwrap();
                 options.entry("ratio_over").or_insert_with(|| "step".into());
                 assert!(algorithm.loss_graph(&options).unwrap().has_gradient(), "{name}");

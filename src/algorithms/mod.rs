@@ -20,10 +20,10 @@ mod trace;
 pub use estimated::{Caller, Estimated, MemberAdvantages, advantages};
 #[cfg(test)]
 pub(crate) use files::FIELDS;
-pub use files::{Algorithm, Loss, NamedChoice, all, find};
+pub use files::{AlgorithmFile, FileLoss, NamedChoice, all, find};
 pub use graph::{Binary, Clipped, Input, LossAgg, LossGraph, Node, Op, Operand, Over, RatioUse, Shape, Unary};
 pub use group::{Anchor, GroupInput, GroupMember, TokenLists};
 pub(crate) use lua::{at_function, definition, raise};
-pub use needs::{Level, Need};
+pub use needs::{AlgorithmNeed, Level};
 pub use options::{Declared, OF_EVERY_LOSS, Range};
 pub use trace::{Trace, trace};

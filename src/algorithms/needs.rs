@@ -2,7 +2,7 @@
 
 /// A requirement of an estimator or a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Need {
+pub enum AlgorithmNeed {
     /// Values of a critic.
     Critic,
     /// Log-probabilities under the reference policy.
@@ -23,7 +23,7 @@ pub enum Need {
     WholeBatch,
 }
 
-impl Need {
+impl AlgorithmNeed {
     /// The needs of functions `advantage`, by their names in `needs`.
     pub(super) const NAMED: [(&str, Self); 6] = [
         ("groups", Self::Groups),

@@ -12,7 +12,7 @@ use crate::config::{algorithm_names, settings};
 use crate::hub::Hub;
 use crate::load::MODEL_NANO;
 use crate::rl::advantages::Estimator;
-use crate::rl::objective::Objective;
+use crate::rl::objective::PolicyLoss;
 use crate::script::docs;
 use crate::store::run_names;
 
@@ -122,7 +122,7 @@ fn values(key: &str) -> BTreeSet<String> {
     let mut values = BTreeSet::new();
     match key {
         "trainer.estimator" => values.extend(Estimator::names().into_iter().map(str::to_owned)),
-        "trainer.loss" => values.extend(Objective::names().into_iter().map(str::to_owned)),
+        "trainer.loss" => values.extend(PolicyLoss::names().into_iter().map(str::to_owned)),
         _ => {}
     }
     for setting in settings().filter(|setting| setting.path == key) {

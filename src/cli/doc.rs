@@ -9,8 +9,8 @@ use super::print;
 use crate::config::algorithms;
 use crate::error::{Error, Kind, Result, nearest};
 use crate::rl::advantages::Estimator;
-use crate::rl::objective::Objective;
-use crate::rl::reference::Reference;
+use crate::rl::objective::PolicyLoss;
+use crate::rl::reference::ReferenceRow;
 use crate::script::docs;
 
 pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
@@ -99,7 +99,7 @@ fn values(setting: &str) -> String {
     let rows: Vec<(&str, String)> = match setting {
         "trainer.algorithm" => algorithms::papers().map(|(name, paper)| (name, paper.to_owned())).collect(),
         "trainer.estimator" => Estimator::reference().map(described).collect(),
-        "trainer.loss" => Objective::reference().map(described).collect(),
+        "trainer.loss" => PolicyLoss::reference().map(described).collect(),
         _ => return String::new(),
     };
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -107,6 +107,6 @@ fn values(setting: &str) -> String {
     format!("\n{}\nTables with options: docs/guide/training.md\n", lines.concat())
 }
 
-fn described(Reference { name, paper, about, .. }: Reference) -> (&'static str, String) {
+fn described(ReferenceRow { name, paper, about, .. }: ReferenceRow) -> (&'static str, String) {
     (name, format!("{} ({paper})", about.replace('`', "")))
 }

@@ -12,14 +12,14 @@ use super::print;
 use crate::error::{Error, Kind, Result};
 use crate::native;
 use crate::programs::{Executor, Programs};
-use crate::script::{End, LogStream, Program, unreadable_script};
+use crate::script::{End, LogStream, ScriptProgram, unreadable_script};
 
 pub(super) fn run(args: &LuaArgs, output: OutputArgs) -> Result<ExitCode> {
     if let Some(threads) = args.threads {
         native::set_threads(usize::from(threads));
     }
     let (path, source, arguments) = source(args)?;
-    let program = Program {
+    let program = ScriptProgram {
         path: &path,
         source: &source,
         arguments,

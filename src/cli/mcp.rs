@@ -25,7 +25,9 @@ use crate::error::{Error, Kind, Result};
 use crate::load::Loaded;
 use crate::script::{Split, State, Worker};
 use crate::telemetry::{Reporter, ctrl_c};
-use crate::tools::mcp::{PATH, RemoteTool, Reply, SESSIONS, Served, ServedCall, ServedTools, serve_http, serve_stdio};
+use crate::tools::mcp::{
+    McpReply, PATH, RemoteTool, SESSIONS, Served, ServedCall, ServedTools, serve_http, serve_stdio,
+};
 use crate::train::Agent;
 
 /// Calls that may wait for the one that runs.
@@ -235,10 +237,10 @@ impl Sessions<'_> {
         };
         print_log(self.worker, self.reporter);
         let result = match called {
-            Ok(record) => Reply { text: record.output, ok: record.ok, ..Reply::default() },
+            Ok(record) => McpReply { text: record.output, ok: record.ok, ..McpReply::default() },
             Err(error) => {
                 self.reporter.warn(&error.to_string());
-                Reply { text: format!("Error: {}", error.message), ..Reply::default() }
+                McpReply { text: format!("Error: {}", error.message), ..McpReply::default() }
             }
         };
         // The client may be gone.

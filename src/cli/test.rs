@@ -15,7 +15,7 @@ use super::recorded::stop_if_interrupted;
 use super::{diff, print};
 use crate::error::{Error, Kind, Result};
 use crate::programs::{Executor, Programs};
-use crate::script::{Suite, Verdict, unreadable_script};
+use crate::script::{Suite, TestVerdict, unreadable_script};
 use crate::telemetry::{Reporter, ctrl_c};
 
 /// The suffix of test files.
@@ -111,7 +111,7 @@ fn one_file(
     Ok(())
 }
 
-fn report(name: &str, verdict: &Verdict, printed: &str, colour: bool) -> String {
+fn report(name: &str, verdict: &TestVerdict, printed: &str, colour: bool) -> String {
     let paint = |style: Style, text: &str| style.force_styling(colour).apply_to(text).to_string();
     let output = printed.lines().map(|line| format!("        | {line}"));
     let Some(failure) = &verdict.failure else {

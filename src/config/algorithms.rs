@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::learner::{Choice, Learner};
-use crate::algorithms::{self, Algorithm as File, Loss};
+use crate::algorithms::{self, AlgorithmFile as File, FileLoss};
 use crate::schema::Field;
 
 /// The algorithms that train a critic.
@@ -47,7 +47,7 @@ impl Algorithm {
         }
         match &file.loss {
             Some(_) if file.is_loss() => settings.loss = Choice::new(file.name),
-            Some(Loss::Of(other)) => settings.loss = choice(other),
+            Some(FileLoss::Of(other)) => settings.loss = choice(other),
             _ => {}
         }
         Self { critic: file.critic, settings }

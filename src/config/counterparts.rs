@@ -254,7 +254,7 @@ mod tests {
             let is_valid = match entry.setting {
                 "trainer.algorithm" => crate::config::algorithm_names().contains(&entry.value),
                 "trainer.estimator" => crate::rl::advantages::Estimator::names().contains(&entry.value),
-                "trainer.loss" => crate::rl::objective::Objective::names().contains(&entry.value),
+                "trainer.loss" => crate::rl::objective::PolicyLoss::names().contains(&entry.value),
                 "trainer.kl.kind" => ["k1", "k2", "k3"].contains(&entry.value),
                 other => panic!("{other}"),
             };

@@ -46,7 +46,7 @@ pub(crate) struct Overlap {
 }
 
 /// The texts of a dataset.
-pub(crate) struct Texts<'a> {
+pub(crate) struct DatasetTexts<'a> {
     pub(crate) count: u64,
     pub(crate) text: &'a dyn Fn(u64) -> Result<String>,
 }
@@ -64,8 +64,8 @@ struct Known {
 /// Compares the training rows with the evaluation rows. Texts of training rows are read twice.
 ///
 /// # Errors
-/// Those of the texts.
-pub(crate) fn overlap(train: &Texts<'_>, eval: &Texts<'_>, options: OverlapOptions) -> Result<Overlap> {
+/// Errors of the texts.
+pub(crate) fn overlap(train: &DatasetTexts<'_>, eval: &DatasetTexts<'_>, options: OverlapOptions) -> Result<Overlap> {
     let OverlapOptions { n, common } = options;
     let mut evaluated = Known::default();
     for row in 0..eval.count {
@@ -136,8 +136,8 @@ mod tests {
     fn compared(train: &[String], eval: &[&str], options: OverlapOptions) -> Overlap {
         let train_text = |row: u64| Ok(train[row as usize].clone());
         let eval_text = |row: u64| Ok(eval[row as usize].to_owned());
-        let train = Texts { count: train.len() as u64, text: &train_text };
-        let eval = Texts { count: eval.len() as u64, text: &eval_text };
+        let train = DatasetTexts { count: train.len() as u64, text: &train_text };
+        let eval = DatasetTexts { count: eval.len() as u64, text: &eval_text };
         overlap(&train, &eval, options).unwrap()
     }
 

@@ -34,7 +34,7 @@ pub(crate) struct Duplicate {
 /// `text` is called once for each row, and again for candidates.
 ///
 /// # Errors
-/// Those of `text`.
+/// Errors of `text`.
 pub(crate) fn duplicates(
     count: u64,
     near: Option<f64>,

@@ -34,7 +34,7 @@ impl MappingName {
     ///
     /// # Errors
     /// [`Kind::Data`] for a column that is missing or has another type.
-    pub(crate) fn convert(self, row: &Row<'_>) -> Result<Map<String, Json>> {
+    pub(crate) fn convert(self, row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
         match self {
             Self::AsItIs => Ok(row.0.clone()),
             Self::Aime => aime(row),
@@ -53,9 +53,9 @@ impl MappingName {
 }
 
 /// A row as published.
-pub(crate) struct Row<'a>(pub(crate) &'a Map<String, Json>);
+pub(crate) struct PublishedRow<'a>(pub(crate) &'a Map<String, Json>);
 
-impl Row<'_> {
+impl PublishedRow<'_> {
     fn get(&self, column: &str) -> Option<&Json> {
         self.0.get(column).filter(|value| !value.is_null())
     }
@@ -101,14 +101,14 @@ fn fields(object: Json) -> Map<String, Json> {
 }
 
 /// `question`, and `answer` with the final answer after `####`.
-fn gsm8k(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn gsm8k(row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
     let solution = row.text("answer")?;
     let (_, last) = solution.rsplit_once("####").ok_or_else(|| wrong("answer", "a solution that ends with #### N"))?;
     let answer = last.trim().replace(',', "");
     Ok(fields(json!({ "problem": row.text("question")?, "answer": answer, "solution": solution })))
 }
 
-fn math_500(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn math_500(row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
     Ok(fields(json!({
         "id": row.get("unique_id"),
         "problem": row.text("problem")?,
@@ -119,7 +119,7 @@ fn math_500(row: &Row<'_>) -> Result<Map<String, Json>> {
     })))
 }
 
-fn aime(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn aime(row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
     // The answers of AIME are whole numbers from 000 to 999.
     let answer = row.plain("answer")?;
     let digits = answer.trim().trim_start_matches('0');
@@ -143,7 +143,7 @@ const DAPO_BEFORE: &str = "Solve the following math problem step by step. The la
 const DAPO_AFTER: &str = "\n\nRemember to put your answer on its own line after \"Answer:\".";
 
 /// verl's columns; the problem is that of the prompt without its instruction.
-fn dapo(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn dapo(row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
     let last = row.list("prompt")?.iter().rfind(|message| message["role"] == "user");
     let content = last.and_then(|message| message["content"].as_str()).ok_or_else(|| wrong("prompt", "messages"))?;
     let problem = content.strip_prefix(DAPO_BEFORE).unwrap_or(content);
@@ -157,7 +157,7 @@ fn dapo(row: &Row<'_>) -> Result<Map<String, Json>> {
 }
 
 /// `query` and `response`, which ends with `The answer is: N`.
-fn metamathqa(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn metamathqa(row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
     let solution = row.text("response")?;
     let stated = solution.rsplit_once("The answer is:").map(|(_, answer)| answer.trim());
     let answer = stated.or_else(|| last_boxed(solution)).unwrap_or_default();
@@ -166,13 +166,13 @@ fn metamathqa(row: &Row<'_>) -> Result<Map<String, Json>> {
     })))
 }
 
-fn countdown(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn countdown(row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
     Ok(fields(json!({ "target": row.need("target")?, "nums": row.list("nums")? })))
 }
 
 /// HotpotQA and 2WikiMultihopQA: `context` and `supporting_facts` as columns of lists, as lists of
 /// pairs, or as JSON text of the latter.
-fn hotpotqa(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn hotpotqa(row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
     let supporting: Vec<String> =
         pairs(row, "supporting_facts", "title", "sent_id")?.into_iter().map(|(title, _)| title).collect();
     let paragraph = |(title, sentences): (String, Json)| {
@@ -192,7 +192,7 @@ fn hotpotqa(row: &Row<'_>) -> Result<Map<String, Json>> {
 }
 
 /// The pairs of a column `{ first = […], second = […] }`, or `[[first, second], …]`.
-fn pairs(row: &Row<'_>, column: &str, first: &str, second: &str) -> Result<Vec<(String, Json)>> {
+fn pairs(row: &PublishedRow<'_>, column: &str, first: &str, second: &str) -> Result<Vec<(String, Json)>> {
     let value = row.need(column)?;
     let parsed = value.as_str().map(|text| json::read(text.as_bytes())).transpose();
     let parsed = parsed.map_err(|_| wrong(column, "JSON"))?;
@@ -209,7 +209,7 @@ fn pairs(row: &Row<'_>, column: &str, first: &str, second: &str) -> Result<Vec<(
     items.iter().map(|item| pair(item).ok_or_else(|| wrong(column, "a list of pairs"))).collect()
 }
 
-fn musique(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn musique(row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
     let mut answers = vec![Json::from(row.text("answer")?)];
     answers.extend(row.get("answer_aliases").and_then(Json::as_array).into_iter().flatten().cloned());
     let paragraph = |entry: &Json| json!({ "title": entry["title"], "text": entry["paragraph_text"], "is_supporting": entry["is_supporting"] });
@@ -219,7 +219,7 @@ fn musique(row: &Row<'_>) -> Result<Map<String, Json>> {
     })))
 }
 
-fn wikitablequestions(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn wikitablequestions(row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
     let table = row.need("table")?;
     if !table["header"].is_array() || !table["rows"].is_array() {
         return Err(wrong("table", "a table with header and rows"));
@@ -233,7 +233,7 @@ fn wikitablequestions(row: &Row<'_>) -> Result<Map<String, Json>> {
 }
 
 /// `table_text` has one line per row, with cells separated by `#`; the first is the header.
-fn tabfact(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn tabfact(row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
     let cells = |line: &str| line.split('#').map(str::trim).map(Json::from).collect::<Vec<Json>>();
     let mut lines = row.text("table_text")?.lines().filter(|line| !line.trim().is_empty());
     let header = lines.next().map(cells).ok_or_else(|| wrong("table_text", "a table"))?;
@@ -252,7 +252,7 @@ fn tabfact(row: &Row<'_>) -> Result<Map<String, Json>> {
 }
 
 /// PaSa's questions, with titles and arXiv ids of the papers that answer them.
-fn pasa(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn pasa(row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
     Ok(fields(json!({
         "id": row.get("qid"),
         "question": row.text("question")?,
@@ -267,8 +267,11 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn mapped(mapping: fn(&Row<'_>) -> Result<Map<String, Json>>, row: &Json) -> std::result::Result<Json, String> {
-        mapping(&Row(row.as_object().unwrap())).map(Json::Object).map_err(|error| error.to_string())
+    fn mapped(
+        mapping: fn(&PublishedRow<'_>) -> Result<Map<String, Json>>,
+        row: &Json,
+    ) -> std::result::Result<Json, String> {
+        mapping(&PublishedRow(row.as_object().unwrap())).map(Json::Object).map_err(|error| error.to_string())
     }
 
     #[test]

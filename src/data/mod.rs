@@ -20,12 +20,12 @@ mod verl;
 mod write;
 
 pub(crate) use catalog::{CATALOG, Published, published};
-pub(crate) use contamination::{OverlapOptions, Texts, overlap};
+pub(crate) use contamination::{DatasetTexts, OverlapOptions, overlap};
 pub(crate) use dedup::duplicates;
 pub(crate) use get::{Fetched, GetOptions, get};
 pub(crate) use rows::{CsvFile, Dataset, check_place, find, open_text, utf8};
 pub(crate) use split::{Amount, Division, split};
-pub(crate) use stats::{Summary, byte_count, statistics};
+pub(crate) use stats::{Distribution, byte_count, statistics};
 pub(crate) use texts::{TextColumns, column, text_of};
 pub(crate) use verl::{VerlOptions, from_verl, is_verl, to_verl};
 pub(crate) use write::{check_output, write_rows};

@@ -41,21 +41,21 @@ pub(crate) struct ColumnStatistics {
     pub(crate) values: Vec<(String, u64)>,
     /// Of text and messages, in characters.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) characters: Option<Summary>,
+    pub(crate) characters: Option<Distribution>,
     /// The same in tokens, if there is a tokenizer.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) tokens: Option<Summary>,
+    pub(crate) tokens: Option<Distribution>,
     /// Of numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) numbers: Option<Summary>,
+    pub(crate) numbers: Option<Distribution>,
     /// Of lists, in items.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) items: Option<Summary>,
+    pub(crate) items: Option<Distribution>,
 }
 
 /// A distribution.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Summary {
+pub(crate) struct Distribution {
     pub(crate) least: f64,
     pub(crate) mean: f64,
     pub(crate) median: f64,
@@ -69,7 +69,7 @@ pub(crate) struct Summary {
 /// Intervals of a histogram.
 const INTERVALS: usize = 40;
 
-impl Summary {
+impl Distribution {
     /// `None` without values. Quantiles are values of the data (the nearest rank).
     pub(crate) fn of(mut values: Vec<f64>) -> Option<Self> {
         values.sort_unstable_by(f64::total_cmp);
@@ -92,7 +92,7 @@ impl Summary {
 
 /// A column while rows are read.
 #[derive(Default)]
-struct Column {
+struct ColumnScan {
     types: BTreeMap<&'static str, u64>,
     filled: u64,
     seen: HashSet<[u8; 16]>,
@@ -110,13 +110,13 @@ pub(crate) type TokenCount<'a> = dyn Fn(&str) -> Result<usize> + 'a;
 /// Reads all rows.
 ///
 /// # Errors
-/// Those of `row` and `tokens`.
+/// Errors of `row` and `tokens`.
 pub(crate) fn statistics(
     count: u64,
     row: &dyn Fn(u64) -> Result<Map<String, Json>>,
     tokens: Option<&TokenCount<'_>>,
 ) -> Result<Statistics> {
-    let mut columns: Vec<(String, Column)> = Vec::new();
+    let mut columns: Vec<(String, ColumnScan)> = Vec::new();
     let mut places: BTreeMap<String, usize> = BTreeMap::new();
     let (mut seen, mut repeated_rows) = (HashSet::new(), 0);
     for index in 0..count {
@@ -124,7 +124,7 @@ pub(crate) fn statistics(
         repeated_rows += u64::from(!seen.insert(digest(&Json::Object(sorted(&row)))));
         for (name, value) in &row {
             let number = *places.entry(name.clone()).or_insert_with(|| {
-                columns.push((name.clone(), Column::default()));
+                columns.push((name.clone(), ColumnScan::default()));
                 columns.len() - 1
             });
             columns[number].1.add(value, tokens)?;
@@ -159,7 +159,7 @@ pub(crate) fn byte_count(value: &Json) -> Option<usize> {
     }
 }
 
-impl Column {
+impl ColumnScan {
     fn add(&mut self, value: &Json, tokens: Option<&TokenCount<'_>>) -> Result<()> {
         let mut text = None;
         let kind = match value {
@@ -219,10 +219,10 @@ impl Column {
             missing: rows - self.filled,
             distinct: self.seen.len() as u64,
             values,
-            characters: Summary::of(self.characters),
-            tokens: Summary::of(self.tokens),
-            numbers: Summary::of(self.numbers),
-            items: Summary::of(self.items),
+            characters: Distribution::of(self.characters),
+            tokens: Distribution::of(self.tokens),
+            numbers: Distribution::of(self.numbers),
+            items: Distribution::of(self.items),
         }
     }
 }
@@ -261,10 +261,10 @@ mod tests {
 
     #[test]
     fn a_summary_has_quantiles_and_a_histogram() {
-        let summary = Summary::of((1..=100).map(f64::from).collect()).unwrap();
+        let summary = Distribution::of((1..=100).map(f64::from).collect()).unwrap();
         assert_eq!((summary.median, summary.p95, summary.mean), (50.0, 95.0, 50.5));
         assert_eq!((summary.histogram.len(), summary.histogram.iter().sum::<u64>()), (40, 100));
-        assert_eq!(Summary::of(vec![3.0, 3.0]).unwrap().histogram, [2]);
-        assert_eq!(Summary::of(Vec::new()), None);
+        assert_eq!(Distribution::of(vec![3.0, 3.0]).unwrap().histogram, [2]);
+        assert_eq!(Distribution::of(Vec::new()), None);
     }
 }

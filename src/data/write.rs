@@ -32,7 +32,7 @@ pub(crate) fn check_output(path: &Path) -> Result<DataFormat> {
 /// Writes `count` rows. The file has its old content until the new one is complete.
 ///
 /// # Errors
-/// Those of [`check_output`] and of `row`; [`Kind::Store`] if the file can't be written;
+/// Errors of [`check_output`] and of `row`; [`Kind::Store`] if the file can't be written;
 /// [`Kind::Data`] for a Parquet column whose values have no common type.
 pub(crate) fn write_rows(path: &Path, count: u64, row: &RowAt<'_>) -> Result<()> {
     let format = check_output(path)?;

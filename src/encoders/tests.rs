@@ -12,8 +12,8 @@ use super::{Checkpoints, CrossEncoder, EncoderSettings, load_encoder};
 use crate::error::{Kind, Result};
 use crate::model::{self, Pair, Pooling, write_tensors};
 use crate::search::{
-    Analyzer, Bm25, BuildOptions, Builder, DenseOptions, DuplicateIds, Fields, Index, Mode, Passage, Report,
-    RerankOptions, Reranker, SearchOptions, Similarity, VectorType,
+    Analyzer, Bm25, BuildOptions, BuildReport, Builder, DenseOptions, DuplicateIds, Index, Mode, Passage,
+    PassageFields, RerankOptions, Reranker, SearchOptions, Similarity, VectorType,
 };
 use crate::text::Tokenizer;
 
@@ -30,10 +30,10 @@ fn options() -> BuildOptions {
 }
 
 /// Builds an index of rows.
-fn build(out: &Path, options: BuildOptions, rows: &[Json]) -> Result<Report> {
+fn build(out: &Path, options: BuildOptions, rows: &[Json]) -> Result<BuildReport> {
     let mut builder = Builder::begin(out, options, false, false)?;
     while let Some(row) = rows.get(builder.next_row() as usize) {
-        let passage = Fields::default().passage(builder.next_row(), row.as_object().unwrap().clone())?;
+        let passage = PassageFields::default().passage(builder.next_row(), row.as_object().unwrap().clone())?;
         builder.add(&passage)?;
     }
     builder.finish()

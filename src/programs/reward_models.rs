@@ -81,9 +81,9 @@ impl OpenRewardModel {
             }
             Prompt::Messages(messages) => self.renderer.judged(&messages)?,
         };
-        let (config, most) = (&self.model.trunk().config, self.model.trunk().config.longest_context());
-        if ids.len() > most {
-            let message = format!("the text has {} tokens, more than the reward model's context of {most}", ids.len());
+        let (config, limit) = (&self.model.trunk().config, self.model.trunk().config.longest_context());
+        if ids.len() > limit {
+            let message = format!("the text has {} tokens, more than the reward model's context of {limit}", ids.len());
             return Err(Error::new(Kind::Env, message));
         }
         if ids.is_empty() {

@@ -68,7 +68,7 @@ pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
             Value::String(path) => (PathBuf::from(path.to_string_lossy()), None),
             value => {
                 let recipe = recipe::of(&lua, value)?;
-                let line = place(&lua).unwrap_or_default();
+                let line = location(&lua).unwrap_or_default();
                 (line.rsplit_once(':').map_or(line.as_str(), |(path, _)| path).into(), Some(recipe.settings))
             }
         };
@@ -176,8 +176,8 @@ async fn on_run<T: Serialize + 'static>(
 /// caller adds.
 fn with_place(error: Error) -> Error {
     match (error.subject.as_deref(), &error.place) {
-        (Some(Subject::Trajectories { .. } | Subject::Example { .. }), Some(place)) => {
-            Error { message: format!("{place}: {}", error.message), place: None, ..error }
+        (Some(Subject::Trajectories { .. } | Subject::Example { .. }), Some(location)) => {
+            Error { message: format!("{location}: {}", error.message), place: None, ..error }
         }
         _ => error,
     }

@@ -10,7 +10,7 @@ use super::failure::{ServerFailure, error_of};
 use super::reply::{PartialReply, Show, tokens};
 use super::sampling::ServerSampling;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Chat, ChatMessage, FinishReason, ToolCall};
+use crate::mdp::{ChatMessage, FinishReason, ServerChat, ToolCall};
 
 /// The version of the API.
 pub(super) const VERSION: &str = "2023-06-01";
@@ -21,7 +21,7 @@ const MAX_TOKENS: usize = 4096;
 ///
 /// # Errors
 /// [`Kind::Usage`] for a parameter that the API lacks.
-pub(super) fn body(model: &str, chat: &Chat, sampling: &ServerSampling) -> Result<Value> {
+pub(super) fn body(model: &str, chat: &ServerChat, sampling: &ServerSampling) -> Result<Value> {
     let kwargs = !sampling.template_kwargs.is_empty();
     let lacking = [
         ("min_p", sampling.min_p.is_some()),
@@ -249,9 +249,9 @@ mod tests {
     #[test]
     fn parameters_that_the_api_lacks_are_refused() {
         let sampling = ServerSampling { min_p: Some(0.1), ..ServerSampling::default() };
-        let error = body("m", &Chat::default(), &sampling).unwrap_err();
+        let error = body("m", &ServerChat::default(), &sampling).unwrap_err();
         assert_eq!(error.message, "Anthropic's messages API has no `min_p`");
-        let plain = body("m", &Chat::default(), &ServerSampling::default()).unwrap();
+        let plain = body("m", &ServerChat::default(), &ServerSampling::default()).unwrap();
         assert_eq!(plain, json!({ "model": "m", "messages": [], "max_tokens": MAX_TOKENS, "stream": true }));
     }
 

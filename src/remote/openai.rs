@@ -6,14 +6,14 @@ use super::failure::{ServerFailure, error_of};
 use super::reply::{PartialCall, PartialReply, Show, tokens};
 use super::sampling::ServerSampling;
 use crate::json;
-use crate::mdp::{Chat, ChatMessage, FinishReason, ToolCall};
+use crate::mdp::{ChatMessage, FinishReason, ServerChat, ToolCall};
 
 /// The names of the limit on a reply's tokens: of most servers, and of OpenAI's reasoning models.
 const MAX_TOKENS: &str = "max_tokens";
 const MAX_COMPLETION_TOKENS: &str = "max_completion_tokens";
 
 /// The body of a request. `new_limit`: the model requires `max_completion_tokens`.
-pub(super) fn body(model: &str, chat: &Chat, sampling: &ServerSampling, new_limit: bool) -> Value {
+pub(super) fn body(model: &str, chat: &ServerChat, sampling: &ServerSampling, new_limit: bool) -> Value {
     let mut body = Map::from_iter([
         ("model".to_owned(), model.into()),
         ("messages".to_owned(), chat.messages.iter().map(message).collect()),

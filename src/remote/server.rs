@@ -12,7 +12,7 @@ use super::stream::{EVENT, EventPart, events};
 use super::{anthropic, openai};
 use crate::config::ServerApi;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Chat;
+use crate::mdp::ServerChat;
 use crate::net::{self, Client, Response, WebRequest};
 
 /// The longest wait before another attempt.
@@ -164,7 +164,7 @@ impl Server {
     /// The last failure, after the attempts that [`ServerOptions`] allow.
     pub fn reply(
         &self,
-        chat: &Chat,
+        chat: &ServerChat,
         sampling: &ServerSampling,
         stop: &dyn Fn() -> bool,
         show: &mut Show<'_>,
@@ -204,7 +204,7 @@ impl Server {
     /// One request and its response.
     fn attempt(
         &self,
-        chat: &Chat,
+        chat: &ServerChat,
         sampling: &ServerSampling,
         partial: &mut PartialReply,
         stop: &dyn Fn() -> bool,
@@ -245,7 +245,12 @@ impl Server {
     }
 
     /// Sends the request; once more with the new name of the limit on tokens if the model needs it.
-    fn send(&self, chat: &Chat, sampling: &ServerSampling, stop: &dyn Fn() -> bool) -> Result<Response, ServerFailure> {
+    fn send(
+        &self,
+        chat: &ServerChat,
+        sampling: &ServerSampling,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Response, ServerFailure> {
         loop {
             let new_limit = self.new_limit.load(Ordering::Relaxed);
             let body = match self.api {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Patience, RawCall, RawReply, Server, ServerOptions, ServerSampling};
 use crate::config::ServerApi;
-use crate::mdp::{Chat, ChatMessage, FinishReason};
+use crate::mdp::{ChatMessage, FinishReason, ServerChat};
 
 /// The reply of a server that responds with `body`, or the message of its failure.
 fn reply_of(api: ServerApi, kind: &str, body: &[u8]) -> Result<RawReply, String> {
@@ -39,7 +39,7 @@ fn reply_of(api: ServerApi, kind: &str, body: &[u8]) -> Result<RawReply, String>
         patience: Patience::Rollout,
     });
     let server = server.unwrap();
-    let chat = Chat { messages: vec![ChatMessage::User("q".to_owned())], ..Chat::default() };
+    let chat = ServerChat { messages: vec![ChatMessage::User("q".to_owned())], ..ServerChat::default() };
     let reply = server.reply(&chat, &ServerSampling::default(), &|| false, &mut |_| ());
     serve.join().unwrap();
     reply.map_err(|failure| server.error(&failure).message.replace(&base, "URL"))
@@ -294,7 +294,7 @@ fn endless(kind: &str, text: &'static str, sampling: &ServerSampling) -> super::
         attempts: 1,
         patience: Patience::Rollout,
     });
-    server.unwrap().reply(&Chat::default(), sampling, &|| false, &mut |_| ()).unwrap_err()
+    server.unwrap().reply(&ServerChat::default(), sampling, &|| false, &mut |_| ()).unwrap_err()
 }
 
 #[test]

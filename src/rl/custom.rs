@@ -9,7 +9,7 @@ use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
 use super::aggregate::{Denominators, aggregate};
 use super::losses::{LOG_RATIO_LIMIT, LuaLoss, OPEN, RatioSums};
-use super::objective::{Inputs, MicroBatchLoss, Objective};
+use super::objective::{Inputs, MicroBatchLoss, PolicyLoss};
 use super::pack::Row;
 use super::segments::Segments;
 use crate::algorithms::Clipped;
@@ -93,12 +93,12 @@ fn lacks(what: &str) -> Error {
 
 /// A logged value in a micro-batch: its sum, and the number of tokens of its mean (0: it is a sum).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Logged {
+pub struct LoggedValue {
     pub sum: f64,
     pub tokens: usize,
 }
 
-impl Logged {
+impl LoggedValue {
     /// Adds another micro-batch.
     pub fn add(&mut self, other: Self) {
         self.sum += other.sum;
@@ -129,7 +129,7 @@ pub struct Numbers {
 /// [`Kind::Usage`] for a missing input.
 pub(super) fn share(
     loss: &LuaLoss,
-    objective: &Objective,
+    objective: &PolicyLoss,
     tokens: &Tokens<'_>,
     denominators: &Denominators,
 ) -> Result<(MicroBatchLoss, Option<Numbers>)> {
@@ -196,7 +196,7 @@ fn scramble(x: u64) -> u64 {
 fn of_values(
     graph: &LossGraph,
     values: &[Tensor],
-    objective: &Objective,
+    objective: &PolicyLoss,
     tokens: &Tokens<'_>,
     denominators: &Denominators,
 ) -> Result<MicroBatchLoss> {
@@ -256,7 +256,7 @@ impl Numbers {
     /// # Errors
     /// [`Kind::Numeric`] if the loss is not finite; it names the line of the Lua function with the
     /// first result that is NaN or infinite.
-    pub fn read(&self, graph: &LossGraph, loss_is_finite: bool, read: &[f64]) -> Result<Vec<Logged>> {
+    pub fn read(&self, graph: &LossGraph, loss_is_finite: bool, read: &[f64]) -> Result<Vec<LoggedValue>> {
         let (sums, counts) = read.split_at(graph.logged.len().min(read.len()));
         let nodes = graph.nodes.iter().filter(|node| node.shape != Shape::Booleans);
         if let (false, Some((node, _))) = (loss_is_finite, nodes.zip(counts).find(|(_, count)| **count > 0.0)) {
@@ -268,8 +268,8 @@ impl Numbers {
             return Err(error.hint("this optimiser step was not taken; bound the operation with :clamp(low, high)"));
         }
         let one = |((_, node), &sum): (&(String, usize), &f64)| match graph.nodes[*node].shape {
-            Shape::Total => Logged { sum, tokens: 0 },
-            _ => Logged { sum, tokens: self.tokens },
+            Shape::Total => LoggedValue { sum, tokens: 0 },
+            _ => LoggedValue { sum, tokens: self.tokens },
         };
         Ok(graph.logged.iter().zip(sums).map(one).collect())
     }

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use tch::Tensor;
 
-use super::advantages::Need;
+use super::advantages::AlgorithmNeed;
 use super::aggregate::{Denominators, aggregate};
 use super::custom;
 use super::kl::{kl, kl_straight_through};
 use super::losses::{self, Formula, LOG_RATIO_LIMIT, Loss, RatioSums, TERMS, ppo_clip};
 pub use super::losses::{Terms, Unit};
 use super::options::{at_least, at_least_zero, fields, names, refuse_rest, table, take_from, unknown, within};
-use super::reference::Reference;
+use super::reference::ReferenceRow;
 use crate::config::{CUSTOM, Input, LossGraph};
 use crate::error::{Error, Kind, Result};
 
 /// A named loss, ready to be computed.
 #[derive(Clone, Debug)]
-pub struct Objective {
+pub struct PolicyLoss {
     pub name: &'static str,
     pub formula: Formula,
     pub terms: Terms,
@@ -73,7 +73,7 @@ pub struct MicroBatchLoss {
     pub ratios: RatioSums,
 }
 
-impl Objective {
+impl PolicyLoss {
     /// Every name.
     pub fn names() -> Vec<&'static str> {
         losses::names()
@@ -81,13 +81,13 @@ impl Objective {
 
     /// Every loss, as docs/guide/training.md lists it: its own options, and the terms in which it
     /// differs from most losses.
-    pub fn reference() -> impl Iterator<Item = Reference> {
+    pub fn reference() -> impl Iterator<Item = ReferenceRow> {
         let defaults = fields(&TERMS);
         losses::all().map(move |loss| {
             let terms = fields(&loss.terms).into_iter().filter(|(name, value)| defaults[name] != *value);
             let options = loss.formula.options().into_iter().chain(terms).collect();
-            let reference = Need::Reference.words().filter(|_| loss.terms.kl_coef > 0.0);
-            Reference {
+            let reference = AlgorithmNeed::Reference.words().filter(|_| loss.terms.kl_coef > 0.0);
+            ReferenceRow {
                 name: loss.name,
                 paper: loss.paper,
                 about: loss.about,
@@ -123,7 +123,7 @@ impl Objective {
         Ok(objective)
     }
 
-    /// [`Objective::new`]; `rest` keeps the entries that are not its options.
+    /// [`PolicyLoss::new`]; `rest` keeps the entries that are not its options.
     pub(super) fn read(name: &str, rest: &mut Map<String, Value>) -> Result<Self> {
         let objective = Self::of(&named(name)?, rest)?;
         objective.check()?;
@@ -170,18 +170,18 @@ impl Objective {
     }
 
     /// Inputs that the host must provide.
-    pub fn needs(&self) -> Vec<Need> {
+    pub fn needs(&self) -> Vec<AlgorithmNeed> {
         let mut needs = Vec::new();
         if self.terms.kl_coef > 0.0 {
-            needs.push(Need::Reference);
+            needs.push(AlgorithmNeed::Reference);
         }
         if self.formula.graph().is_some_and(|graph| graph.selection().is_some()) {
-            needs.push(Need::WholeBatch);
+            needs.push(AlgorithmNeed::WholeBatch);
         }
         needs
     }
 
-    /// The denominators of the whole mini-batch, for [`Objective::compute`].
+    /// The denominators of the whole mini-batch, for [`PolicyLoss::compute`].
     pub fn denominators<'r>(&self, rows: impl IntoIterator<Item = &'r super::pack::Row>) -> Denominators {
         let counted = match self.terms.seq {
             Unit::Trajectory => Denominators::of(rows),
@@ -199,11 +199,11 @@ impl Objective {
         Ok(self.share(&custom::Tokens::of(inputs), denominators)?.0)
     }
 
-    /// [`Objective::compute`] with the inputs that only losses in Lua read, and the numbers that
+    /// [`PolicyLoss::compute`] with the inputs that only losses in Lua read, and the numbers that
     /// such a loss logs.
     ///
     /// # Errors
-    /// As [`Objective::compute`].
+    /// As [`PolicyLoss::compute`].
     pub fn share(
         &self,
         tokens: &custom::Tokens<'_>,
@@ -296,5 +296,5 @@ impl Objective {
 }
 
 fn named(name: &str) -> Result<Loss> {
-    losses::find(name)?.ok_or_else(|| unknown("loss", name, &Objective::names()))
+    losses::find(name)?.ok_or_else(|| unknown("loss", name, &PolicyLoss::names()))
 }

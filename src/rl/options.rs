@@ -128,12 +128,12 @@ mod tests {
     use super::*;
     use crate::rl::advantages::Estimator;
     use crate::rl::losses::TERMS;
-    use crate::rl::objective::Objective;
+    use crate::rl::objective::PolicyLoss;
 
     #[test]
     fn an_unknown_estimator_loss_or_option_is_refused_with_the_nearest_name() {
         let estimator = |name: &str, options: Value| Estimator::new(name, &options).unwrap_err().to_string();
-        let loss = |name: &str, options: Value| Objective::new(name, &options).unwrap_err().to_string();
+        let loss = |name: &str, options: Value| PolicyLoss::new(name, &options).unwrap_err().to_string();
         assert_eq!(estimator("grop", Value::Null), "there is no estimator `grop`\n  hint: did you mean grpo?");
         assert!(loss("gsp", Value::Null).starts_with("there is no loss `gsp`\n  hint: did you mean gspo"));
         assert_eq!(
@@ -158,9 +158,9 @@ mod tests {
 
     #[test]
     fn options_of_a_loss_replace_its_published_ones() {
-        let options = |objective: &Objective| objective.formula.options();
-        let changed = Objective::new("dppo_kl", &json!({"truncate": 5.0})).unwrap();
+        let options = |objective: &PolicyLoss| objective.formula.options();
+        let changed = PolicyLoss::new("dppo_kl", &json!({"truncate": 5.0})).unwrap();
         assert_eq!(json!(options(&changed)), json!({"clip_low": 0.2, "clip_high": 0.2, "truncate": 5.0}));
-        assert_eq!(json!(options(&Objective::named("dppo_kl").unwrap()))["truncate"], json!(20));
+        assert_eq!(json!(options(&PolicyLoss::named("dppo_kl").unwrap()))["truncate"], json!(20));
     }
 }

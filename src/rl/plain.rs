@@ -13,7 +13,7 @@ use super::advantages::{Advantages, Estimator};
 use super::aggregate::Denominators;
 use super::correction::{Importance, Mismatch, Rejection};
 use super::custom;
-use super::objective::{Inputs, Objective, Unit};
+use super::objective::{Inputs, PolicyLoss, Unit};
 use super::options::{names, refuse_rest, table, take};
 use super::rewards::{Grouping, KlPenalty, Method, OverlongPenalty, RewardShaping, Shaping, shape};
 use super::rows::{Batch, StepRow};
@@ -112,27 +112,27 @@ pub fn custom_loss(graph: &LossGraph, rows: &[StepRow], options: &Value) -> Resu
     let corrections: Corrections = take(CUSTOM, &mut rest)?;
     let loss_agg = rest.shift_remove("loss_agg").map(|value| ("loss_agg".to_owned(), value));
     refuse_rest(CUSTOM, &rest, &["loss_agg", "importance", "rejection", "correction_over"].map(str::to_owned))?;
-    let objective = Objective::of_graph(Arc::new(graph.clone()), &loss_agg.into_iter().collect())?;
+    let objective = PolicyLoss::of_graph(Arc::new(graph.clone()), &loss_agg.into_iter().collect())?;
     report(&objective, rows, corrections)
 }
 
 /// The loss `name` of `rows`, which have `logp`, `logp_old` and `advantages`. All rows together are
-/// one mini-batch; failed trajectories are excluded. `options` are those of [`Objective::new`], and
-/// `importance`, `rejection` (over rows with `logp_rollout`) with `correction_over`.
+/// one mini-batch; failed trajectories are excluded. `options` are those of [`PolicyLoss::new`],
+/// and `importance`, `rejection` (over rows with `logp_rollout`) with `correction_over`.
 ///
 /// # Errors
-/// Errors of [`Objective::new`] and [`Objective::compute`]; [`Kind::Usage`] if a row lacks an input
-/// of the loss; [`Kind::Numeric`] for a loss or a gradient that is NaN or infinite.
+/// Errors of [`PolicyLoss::new`] and [`PolicyLoss::compute`]; [`Kind::Usage`] if a row lacks an
+/// input of the loss; [`Kind::Numeric`] for a loss or a gradient that is NaN or infinite.
 pub fn loss(name: &str, rows: &[StepRow], options: &Value) -> Result<PlainLoss> {
     let mut rest = table(name, &integral(options))?;
     let corrections: Corrections = take(name, &mut rest)?;
-    let objective = Objective::read(name, &mut rest)?;
+    let objective = PolicyLoss::read(name, &mut rest)?;
     refuse_rest(name, &rest, &objective.options())?;
     report(&objective, rows, corrections)
 }
 
 fn report(
-    objective: &Objective,
+    objective: &PolicyLoss,
     rows: &[StepRow],
     Corrections { importance, rejection, correction_over }: Corrections,
 ) -> Result<PlainLoss> {
@@ -197,7 +197,7 @@ fn report(
         let finite = f64::try_from(&computed.loss)?.is_finite();
         let logged = numbers.read(graph, finite, &native::read_numbers(&numbers.on_device)?)?;
         let names = graph.logged.iter().map(|(name, _)| name.clone());
-        metrics.extend(names.zip(logged.into_iter().map(custom::Logged::value)));
+        metrics.extend(names.zip(logged.into_iter().map(custom::LoggedValue::value)));
     }
     let ratios = computed.ratios.read()?;
     let mut named = vec![

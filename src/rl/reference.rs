@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 /// An estimator or a loss, for readers.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Reference {
+pub struct ReferenceRow {
     pub name: &'static str,
     /// Its paper, or the system that defines it.
     pub paper: &'static str,
@@ -24,13 +24,13 @@ mod tests {
     use crate::config::algorithms;
     use crate::reference_data::parts_up_to_date;
     use crate::rl::advantages::Estimator;
-    use crate::rl::objective::Objective;
+    use crate::rl::objective::PolicyLoss;
 
     /// Estimators or losses as a table in Markdown: a loss has its own options and the terms in
     /// which it differs from `ppo`.
-    fn table(kind: &str, rows: impl Iterator<Item = Reference>) -> String {
+    fn table(kind: &str, rows: impl Iterator<Item = ReferenceRow>) -> String {
         let mut out = format!("| {kind} | what it computes | options | paper |\n|---|---|---|---|\n");
-        for Reference { name, paper, about, options, needs } in rows {
+        for ReferenceRow { name, paper, about, options, needs } in rows {
             let options: Vec<String> =
                 options.iter().map(|(name, value)| format!("`{name} = {}`", lua(value))).collect();
             let needs = if needs.is_empty() { String::new() } else { format!("; needs {}", needs.join(", ")) };
@@ -58,12 +58,12 @@ mod tests {
         let parts = [
             ("algorithms", algorithms::table()),
             ("estimators", table("estimator", Estimator::reference())),
-            ("losses", table("loss", Objective::reference())),
+            ("losses", table("loss", PolicyLoss::reference())),
         ];
         let page = parts_up_to_date("docs/guide/training.md", &parts);
         let every = page.split("Every loss also has").nth(1).unwrap_or_default();
         let every = every.split("<!-- losses -->").next().unwrap_or_default();
-        for term in Objective::terms() {
+        for term in PolicyLoss::terms() {
             let name = format!("`{term}`");
             assert!(every.contains(&name), "docs/guide/training.md has no {name} among the options of losses");
         }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, Chat, Completion, FinishReason, Message, Observation, Trajectory};
+use crate::mdp::{Action, Completion, FinishReason, Message, Observation, ServerChat, Trajectory};
 use crate::text::{CODE_TOOL, Renderer, chat_messages};
 
 /// The refusal of an observation that a server can't take.
@@ -18,7 +18,7 @@ pub(super) fn chat(
     tools: &[Value],
     observation: &Observation,
     trajectory: &Trajectory,
-) -> Result<Chat> {
+) -> Result<ServerChat> {
     let Observation::Messages(messages) = observation else { return Err(not_messages()) };
     let replies = || trajectory.steps.iter().filter_map(|step| Some((step.text.as_str(), step.server.as_deref()?)));
     let earlier = |id: &str| {
@@ -28,13 +28,13 @@ pub(super) fn chat(
         })
     };
     let messages = chat_messages(messages, &earlier, Some(renderer.format()))?;
-    Ok(Chat { messages, tools: tools.to_vec(), calls: replies().map(|(_, reply)| reply.tool_calls.len()).sum() })
+    Ok(ServerChat { messages, tools: tools.to_vec(), calls: replies().map(|(_, reply)| reply.tool_calls.len()).sum() })
 }
 
 /// The conversation of a request of the script, which has no tools.
-pub(super) fn plain_chat(renderer: &Renderer, messages: &[Message]) -> Result<Chat> {
+pub(super) fn plain_chat(renderer: &Renderer, messages: &[Message]) -> Result<ServerChat> {
     let messages = chat_messages(messages, &|_| None, Some(renderer.format()))?;
-    Ok(Chat { messages, ..Chat::default() })
+    Ok(ServerChat { messages, ..ServerChat::default() })
 }
 
 /// The action of a server's reply: calls as data, and those in its text. Servers omit the stop

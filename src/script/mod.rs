@@ -7,7 +7,7 @@
 //! - `recipe`: [`Script`] (a loaded recipe as plain data: settings, hash, sources), [`Worker`] (one
 //!   virtual machine on one thread: rows, reset, observe, step, reward), [`Watcher`] (reload on
 //!   change)
-//! - `program`: scripts that are not recipes ([`Program`], `r1 lua`) and test files in Lua
+//! - `program`: scripts that are not recipes ([`ScriptProgram`], `r1 lua`) and test files in Lua
 //!   ([`Suite`], `r1 test`)
 //! - `debug`: code typed at the REPL of a loaded script, breakpoints, completion ([`Console`], `r1
 //!   repl`)
@@ -28,11 +28,11 @@ pub(crate) mod settings;
 
 pub use api::store::trajectory_table;
 pub use debug::{AfterHalt, Breakpoint, Candidate, Console, Halt, OnHalt, is_open};
-pub use program::suite::{Suite, Verdict};
-pub use program::{End, Program};
+pub use program::suite::{Suite, TestVerdict};
+pub use program::{End, ScriptProgram};
 pub use recipe::curriculum::RowKey;
 pub use recipe::load::{Script, unreadable_script};
-pub use recipe::reload::{Reload, Take, Watcher, WatcherOptions};
+pub use recipe::reload::{ReloadedScript, Take, Watcher, WatcherOptions};
 pub use recipe::rows::{DataPart, Split, TaskEnvironment};
 pub use recipe::worker::Worker;
 pub use runtime::budget;

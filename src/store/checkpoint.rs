@@ -30,7 +30,7 @@ pub fn trainer_state(checkpoint: &Path) -> PathBuf {
 /// from the seed, so these counters are the whole generator state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct State {
+pub struct RunProgress {
     /// Completed training steps.
     pub step: u64,
     /// Number of task rows drawn so far, over all epochs; the index of the next row.
@@ -68,7 +68,7 @@ pub struct BestCheckpoint {
 /// Folder of a run directory with the model of the lowest evaluation loss.
 pub const BEST: &str = "best";
 
-impl State {
+impl RunProgress {
     /// Writes `trainer_state/state.json` of a checkpoint.
     pub fn save(&self, checkpoint: &Path) -> Result<()> {
         let folder = checkpoint.join(TRAINER_STATE);
@@ -78,7 +78,7 @@ impl State {
         files::write_bytes(&folder.join("state.json"), format!("{text}\n").as_bytes())
     }
 
-    /// Reads what [`State::save`] wrote.
+    /// Reads what [`RunProgress::save`] wrote.
     pub fn load(checkpoint: &Path) -> Result<Self> {
         let path = trainer_state(checkpoint).join("state.json");
         let bytes = readable(&path).and_then(|()| fs::read(&path)).map_err(|e| failed("read the file", &path, &e))?;
@@ -93,7 +93,7 @@ impl RunDir {
     /// Returns its path.
     ///
     /// # Errors
-    /// Those of `fill`, and [`Kind::Store`]. Incomplete files are then removed, and earlier
+    /// Errors of `fill`, and [`Kind::Store`]. Incomplete files are then removed, and earlier
     /// checkpoints stay.
     pub fn checkpoint(&self, step: u64, keep: usize, fill: impl FnOnce(&Path, &Path) -> Result<()>) -> Result<PathBuf> {
         let root = self.checkpoints();
@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     fn write(run: &RunDir, step: u64, keep: usize) -> PathBuf {
-        let state = State { step, ..State::default() };
+        let state = RunProgress { step, ..RunProgress::default() };
         run.checkpoint(step, keep, |dir, _| state.save(dir)).unwrap()
     }
 
@@ -255,7 +255,7 @@ mod tests {
             write(&run, step, 2);
         }
         let (step, path) = latest_checkpoint(run.path()).unwrap().unwrap();
-        assert_eq!((step, State::load(&path).unwrap().step), (60, 60));
+        assert_eq!((step, RunProgress::load(&path).unwrap().step), (60, 60));
         assert!(!run.checkpoints().join("step-000020").exists());
         assert!(run.checkpoints().join("step-000040").exists());
         assert_eq!(fs::read_to_string(run.checkpoints().join("latest")).unwrap(), "step-000060\n");
@@ -285,8 +285,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
         write(&run, 5, 0);
-        let path = run.checkpoint(5, 0, |dir, _| State { step: 5, seed: 9, ..State::default() }.save(dir)).unwrap();
-        assert_eq!(State::load(&path).unwrap().seed, 9);
+        let path = run
+            .checkpoint(5, 0, |dir, _| RunProgress { step: 5, seed: 9, ..RunProgress::default() }.save(dir))
+            .unwrap();
+        assert_eq!(RunProgress::load(&path).unwrap().seed, 9);
         assert_eq!(files::list(&run.checkpoints()).unwrap().len(), 2);
     }
 
@@ -312,12 +314,12 @@ mod tests {
     #[test]
     fn first_checkpoint_layout_is_still_read() {
         let dir = tempfile::tempdir().unwrap();
-        let state = State { step: 7, seed: 3, ..State::default() };
+        let state = RunProgress { step: 7, seed: 3, ..RunProgress::default() };
         state.save(dir.path()).unwrap();
         assert_eq!(trainer_state(dir.path()), dir.path().join("trainer_state"));
         fs::rename(dir.path().join("trainer_state/state.json"), dir.path().join("state.json")).unwrap();
         fs::remove_dir(dir.path().join("trainer_state")).unwrap();
-        assert_eq!(State::load(dir.path()).unwrap(), state);
+        assert_eq!(RunProgress::load(dir.path()).unwrap(), state);
         assert_eq!(trainer_state(dir.path()), dir.path());
     }
 
@@ -325,7 +327,7 @@ mod tests {
     fn damaged_checkpoint_state_is_reported_with_its_path() {
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("state.json"), "{\"step\": 1").unwrap();
-        let error = State::load(dir.path()).unwrap_err();
+        let error = RunProgress::load(dir.path()).unwrap_err();
         assert!(error.message.starts_with("damaged file"), "{error}");
         assert!(error.place.unwrap().ends_with("state.json"));
     }

@@ -16,7 +16,7 @@ use crate::error::{Error, Kind, Result, readable};
 const FILE: &str = "manifest.json";
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-struct Manifest {
+struct ChecksumManifest {
     /// Checksums by path within the checkpoint.
     files: BTreeMap<String, Sum>,
 }
@@ -30,7 +30,7 @@ struct Sum {
 
 /// Writes the manifest of the files in `checkpoint`.
 pub(super) fn write(checkpoint: &Path) -> Result<()> {
-    let mut manifest = Manifest::default();
+    let mut manifest = ChecksumManifest::default();
     collect(checkpoint, checkpoint, &mut manifest.files)?;
     let text = serde_json::to_string_pretty(&manifest)
         .map_err(|e| Error::new(Kind::Internal, format!("can't write the manifest as JSON: {e}")))?;
@@ -60,7 +60,7 @@ pub fn verify(checkpoint: &Path, model_only: bool) -> Result<()> {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
         Err(e) => return Err(failed("read the file", &path, &e)),
     };
-    let manifest: Manifest = serde_json::from_slice(&bytes)
+    let manifest: ChecksumManifest = serde_json::from_slice(&bytes)
         .map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(&path))?;
     for (name, written) in manifest.files.iter().filter(|(name, _)| !(model_only && name.contains('/'))) {
         let file = checkpoint.join(name);

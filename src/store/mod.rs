@@ -32,13 +32,13 @@ mod trajectories;
 mod trajectory_row;
 
 pub use arrow_file::ArrowFile;
-pub use checkpoint::{BEST, BestCheckpoint, State, find_model, latest_checkpoint, link_model, trainer_state};
+pub use checkpoint::{BEST, BestCheckpoint, RunProgress, find_model, latest_checkpoint, link_model, trainer_state};
 pub use configuration::{Configuration, FileVersion, Origin, Origins, ScriptVersion};
 pub use files::{check_writable, write_atomic};
 pub use manifest::verify;
 pub use read::read_trajectories;
-pub use run_dir::{Recipe, RunDir, ScriptsDir, newest_run};
+pub use run_dir::{RecipeFiles, RunDir, ScriptsDir, newest_run};
 pub use stored::{Sources, StoredRun, no_run, run_names};
-pub use table::{BytesColumns, Table};
+pub use table::{BytesColumns, ParquetTable};
 pub use table_write::write_table;
 pub use trajectories::write_trajectories;

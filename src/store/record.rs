@@ -36,15 +36,15 @@ pub(super) fn of_step(trajectory: &Trajectory, number: u32, step: Option<&Step>)
 }
 
 fn compact(exchange: &ExternalCall, tools: &[ToolRecord]) -> Value {
-    let place = exchange.program().and_then(|(request, output)| {
+    let index = exchange.program().and_then(|(request, output)| {
         let (prelude, timed_out) = (request.prelude.clone(), output.timed_out);
-        let own = (request, output);
-        let tool = tools.iter().position(|tool| program(tool, prelude.clone(), timed_out) == own)?;
+        let call = (request, output);
+        let tool = tools.iter().position(|tool| program(tool, prelude.clone(), timed_out) == call)?;
         Some((ProgramPlace { tool, prelude }, ProgramEnd { timed_out }))
     });
-    match place {
-        Some((place, end)) => {
-            let (request, answer) = (json!(place), Some(Answer::Ok(json!(end))));
+    match index {
+        Some((index, end)) => {
+            let (request, answer) = (json!(index), Some(Answer::Ok(json!(end))));
             json!(ExternalCall { request, answer, at: exchange.at.clone(), kind: exchange.kind.clone(), ..*exchange })
         }
         None => json!(exchange),

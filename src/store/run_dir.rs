@@ -22,7 +22,7 @@ pub struct RunDir {
 
 /// The script and settings to write to `recipe.lua` and `config.json`.
 #[derive(Clone, Copy, Debug)]
-pub struct Recipe<'a> {
+pub struct RecipeFiles<'a> {
     /// Path of the script.
     pub script: &'a Path,
     pub source: &'a str,
@@ -179,7 +179,7 @@ impl RunDir {
     /// Writes `recipe.lua`, `config.json` and the whole script ([`RunDir::write_script`]). If the
     /// configuration differs from the last one, the last one is moved to the history in
     /// `config.json`; earlier scripts stay in `scripts/`.
-    pub fn write_recipe(&self, recipe: &Recipe<'_>) -> Result<()> {
+    pub fn write_recipe(&self, recipe: &RecipeFiles<'_>) -> Result<()> {
         self.write_script(recipe.hash, recipe.script, recipe.source, recipe.modules)?;
         let mut settings = serde_json::to_value(recipe.settings)
             .map_err(|e| Error::new(Kind::Internal, format!("can't write the settings as JSON: {e}")))?;
@@ -384,10 +384,10 @@ mod tests {
     use super::super::StoredRun;
     use super::*;
 
-    fn recipe<'a>(source: &'a str, hash: &'a str, settings: &'a Settings) -> Recipe<'a> {
+    fn recipe<'a>(source: &'a str, hash: &'a str, settings: &'a Settings) -> RecipeFiles<'a> {
         static NONE: Origins =
             Origins { model: None, train: None, eval: None, files: Vec::new(), parts: BTreeMap::new() };
-        Recipe {
+        RecipeFiles {
             algorithm: "gspo",
             from_step: 0,
             origins: &NONE,
@@ -528,12 +528,12 @@ mod tests {
         assert_eq!(config.settings["trainer"]["algorithm"], "gspo");
         let before = fs::read(run.path().join("config.json")).unwrap();
         // An equal configuration from a later step on is not a new one.
-        run.write_recipe(&Recipe { from_step: 2, ..first }).unwrap();
+        run.write_recipe(&RecipeFiles { from_step: 2, ..first }).unwrap();
         assert_eq!(fs::read(run.path().join("config.json")).unwrap(), before);
         // Another configuration, twice, with the same script.
         let overrides = ["trainer.lr=1".to_owned()];
-        run.write_recipe(&Recipe { from_step: 3, overrides: &overrides, ..first }).unwrap();
-        run.write_recipe(&Recipe { from_step: 5, source: "return 2", hash: "bbbb", ..first }).unwrap();
+        run.write_recipe(&RecipeFiles { from_step: 3, overrides: &overrides, ..first }).unwrap();
+        run.write_recipe(&RecipeFiles { from_step: 5, source: "return 2", hash: "bbbb", ..first }).unwrap();
         let file = ConfigFile::read(run.path()).unwrap().unwrap();
         let history: Vec<(u64, &str, usize)> =
             file.all().map(|one| (one.from_step, one.script.hash.as_str(), one.overrides.len())).collect();

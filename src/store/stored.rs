@@ -207,14 +207,14 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::config::Settings;
-    use crate::store::{Origins, Recipe, RunDir};
+    use crate::store::{Origins, RecipeFiles, RunDir};
 
     #[test]
     fn stored_scripts_have_their_modules_and_overrides() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
         let settings = Settings::default();
-        let recipe = Recipe {
+        let recipe = RecipeFiles {
             script: Path::new("scripts/a.lua"),
             source: "return 1",
             modules: &[("lib/x", "return 2"), ("y", "return 3")],
@@ -233,10 +233,12 @@ mod tests {
         };
         run.write_recipe(&recipe).unwrap();
         // Resumed with other settings, then reloaded.
-        run.write_recipe(&Recipe { hash: "bbbb", source: "return 4", modules: &[], overrides: &[], ..recipe }).unwrap();
+        run.write_recipe(&RecipeFiles { hash: "bbbb", source: "return 4", modules: &[], overrides: &[], ..recipe })
+            .unwrap();
         run.write_script("cccc", recipe.script, "return 5", &[]).unwrap();
         // Resumed with a script of another name.
-        run.write_recipe(&Recipe { script: Path::new("b.lua"), hash: "eeee", source: "return 6", ..recipe }).unwrap();
+        run.write_recipe(&RecipeFiles { script: Path::new("b.lua"), hash: "eeee", source: "return 6", ..recipe })
+            .unwrap();
         run.write_trajectories(7, 0, &[], &[]).unwrap();
         run.write_evaluation(4, 0, &[]).unwrap();
 

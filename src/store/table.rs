@@ -31,7 +31,7 @@ const KEPT: usize = 256 << 20;
 const GROUP: u64 = 2 << 30;
 
 /// Bytes and values of one row. A value takes 32 bytes or more.
-const ROW: Budget = Budget { bytes: 64 << 20, values: 1 << 22, has_bytes: true };
+const ROW: RowBudget = RowBudget { bytes: 64 << 20, values: 1 << 22, has_bytes: true };
 
 /// The columns of bytes, such as images, that are read. Others are left out.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,34 +54,34 @@ impl BytesColumns {
 
     /// The columns of a file, or fields of columns, that are left out.
     pub(super) fn left_out(&self, schema: &Schema) -> Vec<String> {
-        let mut found = Vec::new();
+        let mut names = Vec::new();
         for field in schema.fields().iter().filter(|field| !self.has(field.name())) {
-            bytes_in(field.data_type(), field.name(), &mut found);
+            bytes_in(field.data_type(), field.name(), &mut names);
         }
-        found
+        names
     }
 }
 
 /// The names of the parts of a column that are bytes.
-fn bytes_in(data_type: &DataType, name: &str, found: &mut Vec<String>) {
+fn bytes_in(data_type: &DataType, name: &str, names: &mut Vec<String>) {
     match data_type {
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
-            found.push(name.to_owned());
+            names.push(name.to_owned());
         }
         DataType::List(items) | DataType::LargeList(items) | DataType::FixedSizeList(items, _) => {
-            bytes_in(items.data_type(), name, found);
+            bytes_in(items.data_type(), name, names);
         }
         DataType::Struct(fields) => {
-            fields.iter().for_each(|field| bytes_in(field.data_type(), &format!("{name}.{}", field.name()), found));
+            fields.iter().for_each(|field| bytes_in(field.data_type(), &format!("{name}.{}", field.name()), names));
         }
-        DataType::Dictionary(_, values) => bytes_in(values, name, found),
+        DataType::Dictionary(_, values) => bytes_in(values, name, names),
         _ => {}
     }
 }
 
 /// A Parquet file with access by row, from any thread.
 #[derive(Debug)]
-pub struct Table {
+pub struct ParquetTable {
     path: PathBuf,
     file: File,
     metadata: ArrowReaderMetadata,
@@ -94,7 +94,7 @@ pub struct Table {
     kept: Mutex<VecDeque<(usize, Arc<Vec<RecordBatch>>)>>,
 }
 
-impl Table {
+impl ParquetTable {
     /// Reads the file's footer.
     ///
     /// # Errors
@@ -168,11 +168,11 @@ impl Table {
     fn group(&self, index: usize) -> Result<Arc<Vec<RecordBatch>>> {
         // Held while a group is decoded, so that other workers wait instead of decoding it again.
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = kept.iter().position(|(own, _)| *own == index)
-            && let Some(found) = kept.remove(place)
+        if let Some(position) = kept.iter().position(|(key, _)| *key == index)
+            && let Some(entry) = kept.remove(position)
         {
-            kept.push_back(found.clone());
-            return Ok(found.1);
+            kept.push_back(entry.clone());
+            return Ok(entry.1);
         }
         let failed = |error: &dyn std::fmt::Display| damaged(&self.path, error);
         let file = self.file.try_clone().map_err(|error| failed(&error))?;
@@ -184,8 +184,8 @@ impl Table {
             .map_err(|error| failed(&error))?;
         let batches = Arc::new(reader.collect::<std::result::Result<Vec<_>, _>>().map_err(|error| failed(&error))?);
         kept.push_back((index, Arc::clone(&batches)));
-        let size = |own: usize| self.groups.get(own).map_or(0, |(_, size)| *size);
-        while kept.len() > 1 && kept.iter().map(|(own, _)| size(*own)).sum::<usize>() > KEPT {
+        let size = |key: usize| self.groups.get(key).map_or(0, |(_, size)| *size);
+        while kept.len() > 1 && kept.iter().map(|(key, _)| size(*key)).sum::<usize>() > KEPT {
             kept.pop_front();
         }
         Ok(batches)
@@ -224,7 +224,7 @@ fn is_left_out(column: &ColumnDescriptor, left_out: &[String]) -> bool {
     is_bytes
         && left_out.iter().any(|name| {
             let mut rest = parts.iter();
-            name.split('.').all(|own| rest.any(|part| part == own))
+            name.split('.').all(|segment| rest.any(|part| part == segment))
                 && name.split('.').next() == parts.first().map(String::as_str)
         })
 }
@@ -289,14 +289,14 @@ enum Unreadable {
 
 /// What a row may still have.
 #[derive(Clone, Copy)]
-struct Budget {
+struct RowBudget {
     bytes: usize,
     values: usize,
     /// Whether bytes of this column are read; null otherwise.
     has_bytes: bool,
 }
 
-impl Budget {
+impl RowBudget {
     fn take(&mut self, bytes: usize, values: usize) -> Result<(), Unreadable> {
         match (self.bytes.checked_sub(bytes), self.values.checked_sub(values)) {
             (Some(bytes), Some(values)) => {
@@ -308,15 +308,15 @@ impl Budget {
     }
 }
 
-fn list(items: &ArrayRef, budget: &mut Budget) -> Result<Json, Unreadable> {
+fn list(items: &ArrayRef, budget: &mut RowBudget) -> Result<Json, Unreadable> {
     (0..items.len()).map(|at| value(items, at, budget)).collect()
 }
 
-fn text(text: &str, budget: &mut Budget) -> Result<Json, Unreadable> {
+fn text(text: &str, budget: &mut RowBudget) -> Result<Json, Unreadable> {
     budget.take(text.len(), 0).map(|()| Json::from(text))
 }
 
-fn bytes(bytes: &[u8], budget: &mut Budget) -> Result<Json, Unreadable> {
+fn bytes(bytes: &[u8], budget: &mut RowBudget) -> Result<Json, Unreadable> {
     if !budget.has_bytes {
         return Ok(Json::Null);
     }
@@ -326,7 +326,7 @@ fn bytes(bytes: &[u8], budget: &mut Budget) -> Result<Json, Unreadable> {
 }
 
 /// One value of a column.
-fn value(column: &ArrayRef, row: usize, budget: &mut Budget) -> Result<Json, Unreadable> {
+fn value(column: &ArrayRef, row: usize, budget: &mut RowBudget) -> Result<Json, Unreadable> {
     budget.take(0, 1)?;
     if column.is_null(row) {
         return Ok(Json::Null);
@@ -477,7 +477,7 @@ mod tests {
             ("price", Arc::new(Decimal128Array::from(vec![1234, -5]).with_precision_and_scale(10, 2).unwrap())),
         ];
         write(&path, columns, 10, Compression::SNAPPY);
-        let table = Table::open(&path, &BytesColumns::All).unwrap();
+        let table = ParquetTable::open(&path, &BytesColumns::All).unwrap();
         assert_eq!(table.rows(), 2);
         assert_eq!(
             Json::Object(table.row(0).unwrap()),
@@ -523,18 +523,18 @@ mod tests {
         write(&path, columns, 10, Compression::SNAPPY);
         let read = |names: &[&str]| {
             let names = BytesColumns::Named(names.iter().map(|&name| name.to_owned()).collect());
-            let table = Table::open(&path, &names).unwrap();
+            let table = ParquetTable::open(&path, &names).unwrap();
             (Json::Object(table.row(0).unwrap()), table.left_out())
         };
-        let own = json!({ "$r1": "bytes", "value": "/wA=" });
+        let stored_bytes = json!({ "$r1": "bytes", "value": "/wA=" });
         let (row, left_out) = read(&[]);
         assert_eq!(row, json!({ "n": 1, "image": { "path": "a.png" }, "frames": [{ "path": "a.png" }] }));
         assert_eq!(left_out, ["image.bytes", "frames.bytes", "raw"]);
         let (row, left_out) = read(&["image.bytes", "raw"]);
-        assert_eq!((&row["image"]["bytes"], &row["raw"]), (&own, &own));
+        assert_eq!((&row["image"]["bytes"], &row["raw"]), (&stored_bytes, &stored_bytes));
         assert_eq!(left_out, ["frames.bytes"]);
         let (row, left_out) = read(&["frames"]);
-        assert_eq!((&row["frames"][0]["bytes"], row.get("raw")), (&own, None));
+        assert_eq!((&row["frames"][0]["bytes"], row.get("raw")), (&stored_bytes, None));
         assert_eq!(left_out, ["image.bytes", "raw"]);
     }
 
@@ -552,7 +552,7 @@ mod tests {
             let path = dir.path().join(name);
             let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
             write(&path, vec![("n", numbers)], 64, compression);
-            let table = Table::open(&path, &BytesColumns::All).unwrap();
+            let table = ParquetTable::open(&path, &BytesColumns::All).unwrap();
             for k in 0..1000_u64 {
                 let index = k * 617 % 1000;
                 assert_eq!(table.row(index).unwrap()["n"], index, "{name}");
@@ -576,13 +576,13 @@ mod tests {
         lists.append(true);
         write(&path, vec![("items", Arc::new(lists.finish()))], 10, zstd);
         assert!(size() < 100_000, "{}", size());
-        let error = Table::open(&path, &BytesColumns::All).unwrap().row(0).unwrap_err();
+        let error = ParquetTable::open(&path, &BytesColumns::All).unwrap().row(0).unwrap_err();
         let why = "column `items`: the row has more than 64 MiB, or more than 4194304 values";
         assert_eq!((error.kind, error.message.as_str()), (Kind::Data, why));
         // A text that is longer than a row may be.
         let texts: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(70 << 20), "y".to_owned()]));
         write(&path, vec![("text", texts)], 10, zstd);
-        let table = Table::open(&path, &BytesColumns::All).unwrap();
+        let table = ParquetTable::open(&path, &BytesColumns::All).unwrap();
         assert!(table.row(0).unwrap_err().message.starts_with("column `text`: the row has more than 64 MiB"));
         assert_eq!(table.row(1).unwrap()["text"], "y");
         // A text of the dictionary in many rows is in memory once.
@@ -598,7 +598,7 @@ mod tests {
         let mut writer = ArrowWriter::try_new_with_options(file, batch.schema(), options).unwrap();
         writer.write(&batch).unwrap();
         writer.close().unwrap();
-        let table = Table::open(&path, &BytesColumns::All).unwrap();
+        let table = ParquetTable::open(&path, &BytesColumns::All).unwrap();
         assert_eq!((table.row(1).unwrap()["text"].as_str(), table.rows()), (Some("a"), 600));
         assert_eq!(table.row(599).unwrap()["text"].as_str().map(str::len), Some(1 << 20));
         let kept = table.kept.lock().unwrap();
@@ -610,9 +610,9 @@ mod tests {
     fn files_that_are_not_parquet_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.parquet");
-        assert_eq!(Table::open(&path, &BytesColumns::All).unwrap_err().kind, Kind::Data);
+        assert_eq!(ParquetTable::open(&path, &BytesColumns::All).unwrap_err().kind, Kind::Data);
         std::fs::write(&path, "{\"problem\": 1}\n").unwrap();
-        let error = Table::open(&path, &BytesColumns::All).unwrap_err();
+        let error = ParquetTable::open(&path, &BytesColumns::All).unwrap_err();
         assert!(error.message.starts_with("can't read the Parquet file"), "{error}");
         let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
         write(&path, vec![("n", numbers)], 64, Compression::SNAPPY);
@@ -620,7 +620,7 @@ mod tests {
         let length = bytes.len();
         bytes[4..length / 2].fill(0x55);
         std::fs::write(&path, &bytes).unwrap();
-        let table = Table::open(&path, &BytesColumns::All).unwrap();
+        let table = ParquetTable::open(&path, &BytesColumns::All).unwrap();
         assert_eq!(table.row(0).unwrap_err().kind, Kind::Data);
     }
 }

@@ -27,7 +27,7 @@ const ROW_GROUP_BYTES: usize = 64 << 20;
 
 /// The type of the values of a column.
 #[derive(Clone, Debug, PartialEq)]
-enum Shape {
+enum ColumnShape {
     /// Nulls only, and objects without fields, which Parquet can't store.
     Null,
     Bool,
@@ -39,7 +39,7 @@ enum Shape {
     Struct(Vec<(String, Self)>),
 }
 
-impl Shape {
+impl ColumnShape {
     fn of(value: &Json) -> std::result::Result<Self, Clash> {
         Ok(match value {
             Json::Null => Self::Null,
@@ -148,9 +148,9 @@ impl Clash {
 /// [`Kind::Data`] for a column whose values have no common type, and if there is no value at all;
 /// [`Kind::Store`] if the file can't be written; those of `row`.
 pub fn write_table(path: &Path, count: u64, row: &dyn Fn(u64) -> Result<Map<String, Json>>) -> Result<()> {
-    let mut shape = Shape::Struct(Vec::new());
+    let mut shape = ColumnShape::Struct(Vec::new());
     for index in 0..count {
-        let row_shape = Shape::of(&Json::Object(row(index)?));
+        let row_shape = ColumnShape::of(&Json::Object(row(index)?));
         shape = row_shape.and_then(|row_shape| shape.with(row_shape)).map_err(|clash| {
             let Clash { path: column, types: [one, two] } = clash;
             Error::new(Kind::Data, format!("the column `{column}` has {one} and {two}"))
@@ -282,13 +282,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::store::{BytesColumns, Table};
+    use crate::store::{BytesColumns, ParquetTable};
 
     fn written(rows: &[Json]) -> Result<Vec<Json>> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.parquet");
         write_table(&path, rows.len() as u64, &|index| Ok(rows[index as usize].as_object().unwrap().clone()))?;
-        let table = Table::open(&path, &BytesColumns::All)?;
+        let table = ParquetTable::open(&path, &BytesColumns::All)?;
         (0..table.rows()).map(|index| table.row(index).map(Json::Object)).collect()
     }
 

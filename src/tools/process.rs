@@ -71,7 +71,7 @@ mod linux {
     use tokio::process::{Child, Command};
 
     use super::super::capture::Capture;
-    use super::super::sandbox::{AllowedAddresses, Confinement, Namespaces};
+    use super::super::sandbox::{Confinement, Namespaces, SandboxAccess};
     use super::{Program, ProgramOutput};
     use crate::error::{Error, Kind, Result};
 
@@ -147,7 +147,7 @@ mod linux {
     fn start_in(namespaces: Namespaces, program: &Program, path: &Path, scratch: &Path) -> Result<Child> {
         // Links among them are recreated in the sandbox.
         let system = SYSTEM.iter().map(PathBuf::from).filter(|path| path.exists() && !path.is_symlink());
-        let reach = AllowedAddresses {
+        let reach = SandboxAccess {
             read: system.chain(program.read.iter().cloned()).collect(),
             list: Vec::new(),
             scratch: scratch.to_owned(),

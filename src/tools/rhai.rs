@@ -66,10 +66,10 @@ impl RhaiOptions {
 /// The Rhai interpreter. Cheap to clone.
 #[derive(Clone)]
 pub struct Rhai {
-    inner: Arc<Inner>,
+    inner: Arc<RhaiProgram>,
 }
 
-struct Inner {
+struct RhaiProgram {
     options: RhaiOptions,
     engine: Engine,
 }
@@ -117,7 +117,7 @@ impl Rhai {
             let late = operations % 16 == 0 && CALL.with_borrow(|call| Instant::now() >= call.deadline);
             late.then_some(Dynamic::UNIT)
         });
-        Ok(Self { inner: Arc::new(Inner { options, engine }) })
+        Ok(Self { inner: Arc::new(RhaiProgram { options, engine }) })
     }
 
     /// Runs `prelude`, then `code`, in one scope. Functions of the prelude can be called; its
@@ -155,13 +155,13 @@ fn no_sleep() -> std::result::Result<(), Box<EvalAltResult>> {
 }
 
 /// The state of the engine's hooks for the program on this thread.
-struct Call {
+struct RhaiCall {
     printed: Capture,
     quiet: bool,
     deadline: Instant,
 }
 
-impl Call {
+impl RhaiCall {
     fn print(&mut self, text: &str) {
         if !self.quiet {
             self.printed.push(text.as_bytes());
@@ -171,15 +171,15 @@ impl Call {
 }
 
 thread_local! {
-    static CALL: RefCell<Call> =
-        RefCell::new(Call { printed: Capture::new(0), quiet: false, deadline: Instant::now() });
+    static CALL: RefCell<RhaiCall> =
+        RefCell::new(RhaiCall { printed: Capture::new(0), quiet: false, deadline: Instant::now() });
 }
 
-impl Inner {
+impl RhaiProgram {
     /// The text, whether the program succeeded, and whether it timed out.
     fn run(&self, code: &str, prelude: &str) -> (String, bool, bool) {
         CALL.with_borrow_mut(|call| {
-            *call = Call {
+            *call = RhaiCall {
                 printed: Capture::new(self.options.output_bytes),
                 quiet: true,
                 deadline: Instant::now() + Duration::from_secs_f64(self.options.timeout),

@@ -25,7 +25,7 @@ use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
 use crate::telemetry::Reporter;
 
-use self::run::cold_start::{self, Started};
+use self::run::cold_start::{self, ColdStartRun};
 use self::run::policy_loop;
 use self::start::resume::StartState;
 
@@ -55,8 +55,8 @@ pub use self::watch::report::far_files_in_words;
 /// Trains the recipe's policy by reinforcement learning; returns a summary.
 pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let opened = match cold_start::run(StartState::new(options, reporter)?, reporter)? {
-        Started::Ready(opened) => *opened,
-        Started::Interrupted(summary) => return Ok(*summary),
+        ColdStartRun::Ready(opened) => *opened,
+        ColdStartRun::Interrupted(summary) => return Ok(*summary),
     };
     match &opened.script.settings.trainer {
         Trainer::Grpo(_) | Trainer::Ppo(_) => policy_loop::run(opened, reporter),

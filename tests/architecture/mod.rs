@@ -3,6 +3,7 @@
 
 mod errors;
 mod imports;
+mod names;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -62,7 +62,7 @@ print(t:save())
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "run"]);
     succeed(dir.path(), &["lua", "t.lua"]);
     assert!(weights(&dir.path().join("runs/run"), 3) == weights(&dir.path().join("runs/loop"), 3));
-    let state = |run: &str| r1::store::State::load(&checkpoint(&dir.path().join("runs").join(run), 3)).unwrap();
+    let state = |run: &str| r1::store::RunProgress::load(&checkpoint(&dir.path().join("runs").join(run), 3)).unwrap();
     assert_eq!(state("run"), state("loop"));
     for step in 1..=3 {
         let stored = |run: &str| {

@@ -87,7 +87,7 @@ fn a_second_ctrl_c_saves_a_checkpoint_and_exits() {
     assert!(sent.elapsed() < Duration::from_secs(40), "it waited for the trajectories");
     assert_eq!(output.status.code(), Some(130), "{}", shown(dir.path(), &output));
     let (step, checkpoint) = r1::store::latest_checkpoint(&run).unwrap().unwrap();
-    assert_eq!((step, r1::store::State::load(&checkpoint).unwrap().step), (1, 1));
+    assert_eq!((step, r1::store::RunProgress::load(&checkpoint).unwrap().step), (1, 1));
 }
 
 /// SIGTERM and SIGHUP end a run after its step; the printed command resumes it.

@@ -230,7 +230,7 @@ fn a_full_disk_loses_no_written_files() {
         assert_eq!(r1::store::read_trajectories(&path).unwrap().len(), 4);
     }
     let (step, checkpoint) = r1::store::latest_checkpoint(&kept).unwrap().unwrap();
-    assert_eq!(r1::store::State::load(&checkpoint).unwrap().step, step);
+    assert_eq!(r1::store::RunProgress::load(&checkpoint).unwrap().step, step);
     let last = fs::read(checkpoint.join("model.safetensors")).unwrap();
     assert!(last.len() > 1000);
 }

@@ -85,7 +85,7 @@ impl Cursor {
 
 /// Columns of one segment.
 #[derive(Clone)]
-pub(super) struct Columns {
+pub(super) struct SegmentColumns {
     /// Number of the passage.
     pub(super) passage: Arc<dyn ColumnValues<u64>>,
     /// Number of terms of title and text, and of the title.
@@ -103,7 +103,7 @@ pub(super) struct Weights {
 
 impl Weights {
     /// The part of the denominator that depends on the passage.
-    fn norm(&self, columns: &Columns, document: u32) -> f64 {
+    fn norm(&self, columns: &SegmentColumns, document: u32) -> f64 {
         let Bm25 { k1, b, .. } = self.bm25;
         let mut length = columns.length.get_val(document) as f64;
         let extra = self.bm25.title_extra();
@@ -118,7 +118,7 @@ impl Weights {
 const ROUNDING: f64 = 1e-9;
 
 /// Adds the best passages of a segment to `best`. Cursors are in order of their weights.
-pub(super) fn search(weights: &Weights, columns: &Columns, cursors: &mut [Cursor], best: &mut Best) {
+pub(super) fn search(weights: &Weights, columns: &SegmentColumns, cursors: &mut [Cursor], best: &mut Best) {
     let extra = weights.bm25.title_extra();
     // Upper bound of the sum of the first i + 1 terms.
     let mut limits = Vec::with_capacity(cursors.len());

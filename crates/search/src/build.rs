@@ -20,17 +20,17 @@ use super::build_options::{BuildOptions, DenseOptions, DuplicateIds, GRAPH_COMMI
 use super::dense::DenseWriter;
 use super::documents::{self, Documents, DocumentsWriter, Lengths};
 use super::graph::{self, HnswBuild};
-use super::manifest::{self, Counts, DensePart, FileEntry, Manifest, Parts, SparsePart, part_of};
+use super::manifest::{self, BuildCounts, DensePart, FileEntry, IndexParts, Manifest, SparsePart, part_of};
 use super::passage::Passage;
 use super::place::{self, BUILD, HEAP, unwritable};
-use super::rows::Rows;
+use super::rows::VectorRows;
 use super::sparse::{self, SchemaFields};
 use r1_base::error::{Error, Kind, Result};
 
 /// The payload of a commit.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-struct Progress {
-    counts: Counts,
+struct CommitProgress {
+    counts: BuildCounts,
     terms: u64,
     title_terms: u64,
     documents: Lengths,
@@ -38,7 +38,7 @@ struct Progress {
 
 /// The result of a build.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct BuildReport {
     pub manifest: Manifest,
     /// Row at which the build was resumed; 0 if it was not.
     pub resumed_at: u64,
@@ -54,7 +54,7 @@ pub struct Builder {
     fields: SchemaFields,
     dense: Option<DenseWriter>,
     ids: HashSet<IdHash>,
-    progress: Progress,
+    progress: CommitProgress,
     /// Passages at the last commit.
     committed: u64,
     resumed_at: u64,
@@ -113,15 +113,15 @@ impl Builder {
             Ok((index.load_metas()?.payload, writer))
         };
         let (payload, writer) = opened().map_err(|error| unwritable(&folder, &error))?;
-        let progress: Progress = match payload {
-            None => Progress::default(),
+        let progress: CommitProgress = match payload {
+            None => CommitProgress::default(),
             Some(payload) => serde_json::from_str(&payload).map_err(|_| {
                 Error::new(Kind::Data, "the interrupted build can't be read")
                     .at_path(&part)
                     .hint("--restart discards it")
             })?,
         };
-        let Counts { passages, rows, .. } = progress.counts;
+        let BuildCounts { passages, rows, .. } = progress.counts;
         let documents = DocumentsWriter::open(&part, progress.documents, passages)?;
         let mut ids = HashSet::new();
         if passages > 0 {
@@ -293,7 +293,7 @@ impl Builder {
     ///
     /// # Errors
     /// As [`Builder::finish_with`].
-    pub fn finish(self) -> Result<Report> {
+    pub fn finish(self) -> Result<BuildReport> {
         self.finish_with(&mut |_| true)
     }
 
@@ -303,7 +303,7 @@ impl Builder {
     /// # Errors
     /// [`Kind::Data`] if there are no passages; [`Kind::Store`] if files can't be written;
     /// [`Kind::Interrupted`] if `linked` stopped it.
-    pub fn finish_with(mut self, linked: &mut dyn FnMut(u64) -> bool) -> Result<Report> {
+    pub fn finish_with(mut self, linked: &mut dyn FnMut(u64) -> bool) -> Result<BuildReport> {
         if self.progress.counts.passages == 0 {
             let why = if self.progress.counts.rows == 0 { "no rows" } else { "no row with a title or a text" };
             self.abandon()?;
@@ -334,7 +334,7 @@ impl Builder {
             }
         }
         files.sort_by(|a, b| a.path.cmp(&b.path));
-        let Progress { counts, terms, title_terms, .. } = progress;
+        let CommitProgress { counts, terms, title_terms, .. } = progress;
         let BuildOptions { analyzer, bm25, corpus, dense, commit_every, .. } = options;
         let documents = [documents::BLOCKS, documents::INDEX]
             .iter()
@@ -348,14 +348,14 @@ impl Builder {
             r1: env!("CARGO_PKG_VERSION").to_owned(),
             corpus,
             counts,
-            parts: Parts { documents, sparse, dense },
+            parts: IndexParts { documents, sparse, dense },
             sha256: String::new(),
         };
         manifest.write(&part)?;
         readable(&part, &manifest).map_err(failed)?;
         std::fs::remove_file(part.join(BUILD)).map_err(failed)?;
         place::install(&part, &out)?;
-        Ok(Report { manifest, resumed_at })
+        Ok(BuildReport { manifest, resumed_at })
     }
 }
 
@@ -371,7 +371,7 @@ fn dense_part(
     let (options, dimension) = (encoder.options().clone(), encoder.dimension());
     let mut files = vec![FileEntry::of(part, &vectors.file())?];
     if let Some(hnsw) = hnsw {
-        let rows = Arc::new(Rows::open(&part.join(vectors.file()), *vectors, dimension, passages)?);
+        let rows = Arc::new(VectorRows::open(&part.join(vectors.file()), *vectors, dimension, passages)?);
         let save_every = usize::try_from(save_every).unwrap_or(usize::MAX);
         HnswBuild { part, rows, similarity: options.similarity, options: *hnsw, save_every }.run(linked)?;
         files.push(FileEntry::of(part, &graph::file())?);

@@ -15,7 +15,7 @@ use super::graph::{CANDIDATES, Graph};
 use super::manifest::DensePart;
 use super::options::Nearest;
 use super::passage::Passage;
-use super::rows::Rows;
+use super::rows::VectorRows;
 use super::vectors::{FOLDER, VectorType};
 use r1_base::error::{Error, Kind, Result};
 
@@ -87,7 +87,7 @@ impl DenseWriter {
 
 /// The vectors of an open index.
 pub(super) struct Dense {
-    rows: Arc<Rows>,
+    rows: Arc<VectorRows>,
     part: DensePart,
     index: PathBuf,
     models: &'static dyn SearchModels,
@@ -109,7 +109,7 @@ impl Dense {
         models: &'static dyn SearchModels,
     ) -> Result<Self> {
         let path = index.join(part.vectors.file());
-        let rows = Rows::open(&path, part.vectors, part.dimension, passages)?;
+        let rows = VectorRows::open(&path, part.vectors, part.dimension, passages)?;
         rows.check_similarity(part.options.similarity, &path)?;
         let (part, index, rows) = (part.clone(), index.to_owned(), Arc::new(rows));
         Ok(Self { rows, part, index, models, encoder: OnceLock::new(), graph: OnceLock::new() })

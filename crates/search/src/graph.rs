@@ -19,7 +19,7 @@ use usearch::{Index as Usearch, IndexOptions, ScalarKind};
 use super::documents::map;
 use super::graph_file;
 use super::place::BUILD;
-use super::rows::Rows;
+use super::rows::VectorRows;
 use super::vectors::{FOLDER, HnswOptions, Similarity};
 use r1_base::error::{Error, Kind, Result};
 
@@ -42,7 +42,7 @@ thread_local! {
 pub(super) struct HnswBuild<'a> {
     /// The directory of the index that is built.
     pub(super) part: &'a Path,
-    pub(super) rows: Arc<Rows>,
+    pub(super) rows: Arc<VectorRows>,
     pub(super) similarity: Similarity,
     pub(super) options: HnswOptions,
     pub(super) save_every: usize,
@@ -122,7 +122,7 @@ fn empty(similarity: Similarity, options: HnswOptions, ef: usize) -> Result<Usea
 /// The distance of two vectors, each the number of a row, or the query: the smaller, the more
 /// similar.
 #[allow(unsafe_code)]
-fn metric(rows: &Arc<Rows>) -> Box<dyn Fn(*const f64, *const f64) -> f32 + Send + Sync> {
+fn metric(rows: &Arc<VectorRows>) -> Box<dyn Fn(*const f64, *const f64) -> f32 + Send + Sync> {
     let rows = Arc::clone(rows);
     Box::new(move |one, other| {
         // SAFETY: usearch passes pointers to two of its vectors; a vector is one number.
@@ -156,7 +156,7 @@ pub(super) struct Graph {
     // Declared before the file that it reads: fields are dropped in the order of declaration.
     links: Usearch,
     _file: Option<Mmap>,
-    rows: Arc<Rows>,
+    rows: Arc<VectorRows>,
     path: PathBuf,
     /// The number of candidates, which `usearch` stores per graph, not per search.
     ef: RwLock<usize>,
@@ -170,7 +170,12 @@ impl Graph {
     /// # Errors
     /// [`Kind::Data`] for a file that is damaged, or the graph of other vectors.
     #[allow(unsafe_code)]
-    pub(super) fn open(index: &Path, rows: Arc<Rows>, similarity: Similarity, options: HnswOptions) -> Result<Self> {
+    pub(super) fn open(
+        index: &Path,
+        rows: Arc<VectorRows>,
+        similarity: Similarity,
+        options: HnswOptions,
+    ) -> Result<Self> {
         let path = index.join(file());
         let bytes = map(&path)?;
         let stored = bytes.as_deref().unwrap_or_default();

@@ -27,7 +27,7 @@ const MAJOR: u16 = 2;
 /// [`Kind::Data`], without a place, for a file that is damaged, or of another similarity, number
 /// of links or program.
 pub(super) fn check(file: &[u8], similarity: Similarity, links: usize) -> Result<usize> {
-    let mut rest = Reader(file);
+    let mut rest = GraphReader(file);
     let (rows, bytes) = (rest.u32()? as usize, rest.u32()?);
     if rows == 0 || bytes != 8 {
         return Err(damaged("it has no rows of 8 bytes"));
@@ -98,9 +98,9 @@ pub(super) fn damaged(why: &str) -> Error {
 }
 
 /// The rest of a file.
-struct Reader<'a>(&'a [u8]);
+struct GraphReader<'a>(&'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> GraphReader<'a> {
     fn take(&mut self, bytes: usize) -> Result<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(bytes).ok_or_else(|| damaged("it is truncated"))?;
         self.0 = rest;

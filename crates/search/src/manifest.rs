@@ -29,8 +29,8 @@ pub struct Manifest {
     pub r1: String,
     /// The origin of the passages: names, sizes and checksums of the corpus files.
     pub corpus: Json,
-    pub counts: Counts,
-    pub parts: Parts,
+    pub counts: BuildCounts,
+    pub parts: IndexParts,
     /// SHA-256 of the other fields, in hex; empty in indexes of older versions.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub sha256: String,
@@ -38,7 +38,7 @@ pub struct Manifest {
 
 /// Counts of a build.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct BuildCounts {
     /// Rows of the corpus, and passages in the index.
     pub rows: u64,
     pub passages: u64,
@@ -51,7 +51,7 @@ pub struct Counts {
 
 /// The parts of an index. Each is complete, or absent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Parts {
+pub struct IndexParts {
     /// The files with the passages.
     pub documents: Vec<FileEntry>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -186,7 +186,7 @@ fn unreadable(directory: &Path, path: &Path, error: &std::io::Error) -> Error {
     Error::new(Kind::Data, why).at_path(directory).hint("`r1 index build CORPUS --out DIR` makes one")
 }
 
-impl Parts {
+impl IndexParts {
     /// The files of all parts.
     pub fn files(&self) -> impl Iterator<Item = &FileEntry> {
         let sparse = self.sparse.iter().flat_map(|part| &part.files);

@@ -27,7 +27,7 @@ impl Passage {
 
 /// The columns of id, title and text. The defaults are the names that corpora commonly use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Fields {
+pub struct PassageFields {
     pub id: Option<String>,
     pub title: Option<String>,
     pub text: Option<String>,
@@ -42,7 +42,7 @@ const TEXT: &str = "text";
 /// Title and text in one column, as in [`Passage::contents`].
 const CONTENTS: &str = "contents";
 
-impl Fields {
+impl PassageFields {
     /// The passage of a row, number `row` from 0.
     ///
     /// # Errors

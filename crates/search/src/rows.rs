@@ -25,14 +25,14 @@ const UNIT: f32 = 1e-2;
 const _: () = assert!(cfg!(target_endian = "little"));
 
 /// Vectors by their number.
-pub(super) struct Rows {
+pub(super) struct VectorRows {
     bytes: Option<Mmap>,
     kind: VectorType,
     dimension: usize,
     count: usize,
 }
 
-impl Rows {
+impl VectorRows {
     /// Opens a file with `count` vectors.
     ///
     /// # Errors

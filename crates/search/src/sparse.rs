@@ -14,7 +14,7 @@ use tantivy::schema::{FAST, Field, IndexRecordOption, Schema, TextFieldIndexing,
 use tantivy::{InvertedIndexReader, TantivyError, Term};
 
 use super::analyzer::Analyzer;
-use super::bm25::{Best, Bm25, Columns, Cursor, Weights, search};
+use super::bm25::{Best, Bm25, Cursor, SegmentColumns, Weights, search};
 use super::manifest::SparsePart;
 use r1_base::error::{Error, Kind, Result};
 
@@ -61,7 +61,7 @@ pub(super) struct Sparse {
 struct Segment {
     body: Arc<InvertedIndexReader>,
     title: Arc<InvertedIndexReader>,
-    columns: Columns,
+    columns: SegmentColumns,
 }
 
 impl Sparse {
@@ -140,8 +140,11 @@ impl Sparse {
 impl Segment {
     fn open(reader: &SegmentReader, fields: &SchemaFields) -> tantivy::Result<Self> {
         let column = |name: &str| reader.fast_fields().u64(name).map(|column| column.first_or_default_col(0));
-        let columns =
-            Columns { passage: column("passage")?, length: column("length")?, title_length: column("title_length")? };
+        let columns = SegmentColumns {
+            passage: column("passage")?,
+            length: column("length")?,
+            title_length: column("title_length")?,
+        };
         Ok(Self { body: reader.inverted_index(fields.body)?, title: reader.inverted_index(fields.title)?, columns })
     }
 }

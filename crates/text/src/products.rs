@@ -14,7 +14,7 @@ use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
 use super::arithmetic::list_only;
 use super::time_limit::{LATE, in_time};
-use super::values::{Items, Late, Timed};
+use super::values::{Items, RenderingLate, Timed};
 
 pub(super) const FACTOR: &str = "r1_factor";
 
@@ -60,7 +60,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
 /// Runs a rendering. One that a [`Timed`] list has ended is an error.
 pub(super) fn catch<T>(render: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     catch_unwind(AssertUnwindSafe(render)).unwrap_or_else(|cause| {
-        if cause.is::<Late>() { Err(Error::new(ErrorKind::OutOfFuel, LATE)) } else { resume_unwind(cause) }
+        if cause.is::<RenderingLate>() { Err(Error::new(ErrorKind::OutOfFuel, LATE)) } else { resume_unwind(cause) }
     })
 }
 

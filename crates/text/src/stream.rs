@@ -2,8 +2,8 @@
 //! that are certain.
 //!
 //! A complete reply is parsed as a stream with one piece, so streamed and complete parsing give the
-//! same result. Each format is a [`Scan`]: it returns the next step for the start of the remaining
-//! text, or that more text is needed. More text must not change an earlier step.
+//! same result. Each format is a [`FormatParser`]: it returns the next step for the start of the
+//! remaining text, or that more text is needed. More text must not change an earlier step.
 
 use super::malformed::{CALLS, Malformed, ReplyError};
 use super::tool_format::Reply;
@@ -37,7 +37,7 @@ pub(super) enum ParseStep {
 }
 
 /// The parser of a format.
-pub(super) trait Scan {
+pub(super) trait FormatParser {
     /// The next step for `rest`, which is not empty. With `done` no text follows, and `More` is not
     /// allowed.
     fn step(&mut self, rest: &str, done: bool) -> ParseStep;
@@ -47,7 +47,7 @@ pub(super) trait Scan {
         Vec::new()
     }
 
-    /// The error of a recipe's own format; read after [`Scan::end`].
+    /// The error of a recipe's own format; read after [`FormatParser::end`].
     fn failed(&mut self) -> Option<Error> {
         None
     }
@@ -55,7 +55,7 @@ pub(super) trait Scan {
 
 /// Parses one reply in pieces.
 pub struct ReplyStream<'a> {
-    scan: Box<dyn Scan + 'a>,
+    scan: Box<dyn FormatParser + 'a>,
     text: String,
     /// Start of the remaining text.
     at: usize,
@@ -67,7 +67,7 @@ pub struct ReplyStream<'a> {
 }
 
 impl<'a> ReplyStream<'a> {
-    pub(super) fn new(scan: Box<dyn Scan + 'a>) -> Self {
+    pub(super) fn new(scan: Box<dyn FormatParser + 'a>) -> Self {
         Self {
             scan,
             text: String::new(),

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::formats::same_turn;
-use super::stream::{ReplyStream, Scan};
+use super::stream::{FormatParser, ReplyStream};
 use super::template::Template;
 use r1_base::error::Result;
 use r1_base::mdp::{Message, Role, ToolCall};
@@ -39,7 +39,7 @@ pub(super) trait ToolFormat: Send + Sync {
     }
 
     /// Returns a parser for one reply.
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a>;
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a>;
 
     /// Appends calls to an assistant's text as the policy would write them. `calls` is not empty.
     fn write(&self, text: String, calls: &[ToolCall]) -> Result<String>;
@@ -121,7 +121,7 @@ pub(super) trait ToolFormat: Send + Sync {
 }
 
 /// Parses a complete text.
-pub(super) fn read(scan: Box<dyn Scan + '_>, text: &str) -> Result<Reply> {
+pub(super) fn read(scan: Box<dyn FormatParser + '_>, text: &str) -> Result<Reply> {
     let mut stream = ReplyStream::new(scan);
     stream.push_unread(text);
     Ok(stream.finish()?.1)

@@ -75,7 +75,7 @@ impl Object for Items {
 }
 
 /// The payload of the unwinding that ends a rendering (`products`).
-pub(super) struct Late;
+pub(super) struct RenderingLate;
 
 /// A list whose reading checks the time.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ pub(super) fn range(value: &Jinja) -> Option<&str> {
 impl Timed {
     fn check() {
         if in_time().is_err() {
-            resume_unwind(Box::new(Late));
+            resume_unwind(Box::new(RenderingLate));
         }
     }
 }

@@ -9,7 +9,7 @@ use super::super::args::OutputArgs;
 use super::super::data_args::{DecontaminateArgs, DedupArgs};
 use super::super::print;
 use super::rows::{check_interrupt, check_out, in_rows, open, quiet_with_json, write_selected};
-use crate::data::{Dataset, OverlapOptions, TextColumns, Texts, check_output, duplicates, overlap, write_rows};
+use crate::data::{Dataset, DatasetTexts, OverlapOptions, TextColumns, check_output, duplicates, overlap, write_rows};
 use crate::error::{Error, Kind, Result};
 use crate::telemetry::{Interrupt, ctrl_c, thousands};
 
@@ -73,8 +73,8 @@ pub(super) fn decontaminate(args: &DecontaminateArgs, output: OutputArgs) -> Res
     let eval_text = |index: u64| text(&eval, &eval_columns, index, interrupt);
     let options = OverlapOptions { n: usize::from(args.ngram), common: args.common };
     let overlaps = overlap(
-        &Texts { count: train.len(), text: &train_text },
-        &Texts { count: eval.len(), text: &eval_text },
+        &DatasetTexts { count: train.len(), text: &train_text },
+        &DatasetTexts { count: eval.len(), text: &eval_text },
         options,
     )?;
     let rows: Vec<Json> = overlaps

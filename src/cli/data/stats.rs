@@ -6,7 +6,7 @@ use super::super::args::OutputArgs;
 use super::super::data_args::StatsArgs;
 use super::super::print;
 use super::rows::{check_interrupt, in_rows, quiet_with_json};
-use crate::data::{Summary, statistics};
+use crate::data::{Distribution, statistics};
 use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
 use crate::load::{local_model_dir, text_dir};
@@ -85,7 +85,7 @@ pub(super) fn run(args: &StatsArgs, output: OutputArgs) -> Result<()> {
     Ok(())
 }
 
-fn described(unit: &str, distribution: &Summary, unicode: bool) -> String {
+fn described(unit: &str, distribution: &Distribution, unicode: bool) -> String {
     let number =
         |value: f64| if value.fract() == 0.0 && value.abs() < 1e15 { thousands(value) } else { compact(value) };
     let figures = [

@@ -12,7 +12,7 @@ use crate::error::{Error, Kind, Result};
 use crate::model::Pooling;
 use crate::native;
 use crate::search::{
-    Analyzer, Bm25, BuildOptions, Builder, Counts, DenseOptions, DuplicateIds, HnswOptions, Similarity, VectorType,
+    Analyzer, Bm25, BuildCounts, BuildOptions, Builder, DenseOptions, DuplicateIds, HnswOptions, Similarity, VectorType,
 };
 use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 
@@ -105,7 +105,7 @@ fn add(builder: &mut Builder, corpus: &Corpus, reporter: &Reporter, interrupt: I
 }
 
 /// Warns about rows that were left out or are unusual.
-fn left_out(reporter: &Reporter, counts: Counts) {
+fn left_out(reporter: &Reporter, counts: BuildCounts) {
     if counts.empty > 0 {
         reporter.warn(&format!("{} without title and text left out", counted(counts.empty, "row")));
     }

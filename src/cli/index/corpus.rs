@@ -14,7 +14,7 @@ use crate::data::{Dataset, find};
 use crate::error::{Error, Kind, Result};
 use crate::hub::{DataFiles, Hub, ModelId};
 use crate::hub::{Fetching, watched};
-use crate::search::{Chunks, Fields, Passage, hex};
+use crate::search::{Chunks, Passage, PassageFields, hex};
 use crate::telemetry::{Interrupt, Reporter};
 
 /// Rows that become passages, and their size.
@@ -26,7 +26,7 @@ pub(super) struct Corpus {
 enum CorpusSource {
     Rows {
         data: Dataset,
-        fields: Fields,
+        fields: PassageFields,
     },
     /// Text files: those below a folder, sorted by path, or those that were named (the folder is
     /// then empty).
@@ -114,7 +114,7 @@ impl CorpusSource {
             }
             find(&args.corpus, Path::new("."), None)?
         };
-        let fields = Fields {
+        let fields = PassageFields {
             id: args.id_field.clone(),
             title: args.title_field.clone(),
             text: args.text_field.clone(),

@@ -4,7 +4,7 @@ use crate::mdp::{Action, FinishReason, ToolCall, ToolRecord};
 
 /// An event to show while an answer is sampled.
 #[derive(Debug)]
-pub(super) enum Piece<'a> {
+pub(super) enum AnswerEvent<'a> {
     /// More content.
     Text(&'a str),
     /// More reasoning.
@@ -29,7 +29,7 @@ pub(super) enum Piece<'a> {
 }
 
 /// Receives the events.
-pub(super) type Show<'a> = dyn FnMut(Piece<'_>) + 'a;
+pub(super) type ShowAnswer<'a> = dyn FnMut(AnswerEvent<'_>) + 'a;
 
 /// One reply.
 pub(super) struct ModelReply {
@@ -47,7 +47,7 @@ pub(super) struct ModelReply {
 
 /// The answer to a question.
 #[derive(Default)]
-pub(super) struct Answer {
+pub(super) struct QuestionAnswer {
     /// The policy's last reply, without reasoning and calls.
     pub(super) text: String,
     pub(super) reasoning: Option<String>,
@@ -66,7 +66,7 @@ pub(super) struct Answer {
 
 /// Totals of a conversation, for `/stats`.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Stats {
+pub(super) struct ChatStats {
     pub(super) questions: usize,
     pub(super) replies: u32,
     pub(super) tool_calls: usize,

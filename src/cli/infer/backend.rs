@@ -1,7 +1,7 @@
 //! The source of replies: a model in this process, or one behind a server.
 
 use super::local::Local;
-use super::remote::Remote;
+use super::remote::RemoteModel;
 use crate::error::{Error, Kind};
 use crate::script::PolicyRequest;
 use crate::telemetry::Interrupt;
@@ -9,7 +9,7 @@ use crate::telemetry::Interrupt;
 /// The source of replies.
 pub(super) enum Backend {
     Local(Box<Local>),
-    Remote(Box<Remote>),
+    Remote(Box<RemoteModel>),
 }
 
 impl Backend {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::super::infer_args::InferArgs;
-use super::chat::{Answer, Chat};
+use super::chat::{Chat, QuestionAnswer};
 use crate::data::{Dataset, find};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{FinishReason, Message, conversation};
@@ -21,7 +21,7 @@ use crate::store::find_model;
 use crate::telemetry::{Interrupt, Reporter, counted};
 
 /// The rows, and the file of replies.
-pub(super) struct Rows {
+pub(super) struct RowReplies {
     data: Dataset,
     output: PathBuf,
     /// Rows that the file has already.
@@ -32,14 +32,14 @@ pub(super) struct Rows {
 
 /// How the rows are asked.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum RowForm {
     /// As tasks of the recipe.
     Task,
     /// By the column `prompt` or `messages`.
     Question,
 }
 
-impl Rows {
+impl RowReplies {
     /// Opens the rows, and reads how many of them have a reply.
     ///
     /// # Errors
@@ -111,12 +111,12 @@ fn replied(output: &Path, data: &Dataset, settings: &str) -> Result<u64> {
 /// Replies to the rows that have none.
 pub(super) fn run(
     chat: &mut Chat,
-    rows: &Rows,
+    rows: &RowReplies,
     args: &InferArgs,
     interrupt: Interrupt,
     reporter: &Reporter,
 ) -> Result<ExitCode> {
-    let Rows { data, output, done, settings } = rows;
+    let RowReplies { data, output, done, settings } = rows;
     let total = data.len();
     if *done > 0 {
         reporter.info(&format!("{} has {done} of {total} replies: continuing", output.display()));
@@ -125,7 +125,7 @@ pub(super) fn run(
     let opened = OpenOptions::new().create(true).append(true).open(output);
     let mut file = opened.map_err(|error| failed(&error))?;
     file.seek(SeekFrom::End(0)).map_err(|error| failed(&error))?;
-    let form = if total > *done { form(chat, data)? } else { Form::Question };
+    let form = if total > *done { form(chat, data)? } else { RowForm::Question };
     let bar = reporter.bar("replying", total - done, "rows");
     let (mut refused, mut cut) = (0_usize, 0_usize);
     for index in *done..total {
@@ -133,8 +133,8 @@ pub(super) fn run(
         // A reply depends on its row and the seed alone.
         chat.begin_row(args.seed.unwrap_or(0) ^ index.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let answer = match form {
-            Form::Task => chat.ask_task(Value::Object(row.clone())),
-            Form::Question => question(chat, &Value::Object(row.clone())),
+            RowForm::Task => chat.ask_task(Value::Object(row.clone())),
+            RowForm::Question => question(chat, &Value::Object(row.clone())),
         };
         if interrupt.is_set() || answer.as_ref().is_ok_and(|answer| answer.stopped) {
             bar.finish();
@@ -186,17 +186,17 @@ fn writeln(file: &mut File, line: &Value) -> std::io::Result<()> {
 }
 
 /// How the rows are asked: as tasks if the recipe's env shows the first one.
-fn form(chat: &mut Chat, data: &Dataset) -> Result<Form> {
+fn form(chat: &mut Chat, data: &Dataset) -> Result<RowForm> {
     let first = Value::Object(data.raw_row(0)?);
     if chat.shows(&first)? {
-        return Ok(Form::Task);
+        return Ok(RowForm::Task);
     }
     if first.get("prompt").is_some() || first.get("messages").is_some() {
-        return Ok(Form::Question);
+        return Ok(RowForm::Question);
     }
     if chat.has_recipe() {
         // A game shows no column of its tasks.
-        return Ok(Form::Task);
+        return Ok(RowForm::Task);
     }
     let columns: Vec<String> = first.as_object().into_iter().flat_map(|row| row.keys().cloned()).collect();
     let why = "the rows have neither a column `prompt` nor `messages`";
@@ -205,7 +205,7 @@ fn form(chat: &mut Chat, data: &Dataset) -> Result<Form> {
 }
 
 /// Replies to the messages of a row.
-fn question(chat: &mut Chat, row: &Value) -> Result<Answer> {
+fn question(chat: &mut Chat, row: &Value) -> Result<QuestionAnswer> {
     let asked = if row["messages"].is_array() { &row["messages"] } else { &row["prompt"] };
     if let Some(text) = asked.as_str() {
         return chat.ask(text, &mut |_| ());
@@ -222,7 +222,7 @@ fn question(chat: &mut Chat, row: &Value) -> Result<Answer> {
     chat.ask("", &mut |_| ())
 }
 
-fn reply(line: &mut Value, answer: Answer) {
+fn reply(line: &mut Value, answer: QuestionAnswer) {
     line["reply"] = answer.text.into();
     if let Some(reasoning) = answer.reasoning {
         line["reasoning"] = reasoning.into();

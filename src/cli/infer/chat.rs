@@ -9,9 +9,9 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-pub(super) use super::answer::{Answer, ModelReply, Piece, Show, Stats};
+pub(super) use super::answer::{AnswerEvent, ChatStats, ModelReply, QuestionAnswer, ShowAnswer};
 pub(super) use super::backend::Backend;
-use super::recipe::{Beginning, Begun, Recipe, begin, failed, messages_of, replace_system, shown, wait};
+use super::recipe::{Beginning, Begun, ChatRecipe, begin, failed, messages_of, replace_system, shown, wait};
 use crate::cli::generation::serve;
 use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::{Action, Limit, Message, Observation, Role};
@@ -25,7 +25,7 @@ pub(super) struct Chat {
     seed: u64,
     system: Option<String>,
     interrupt: Interrupt,
-    recipe: Option<Recipe>,
+    recipe: Option<ChatRecipe>,
     /// The conversation if there is no recipe; with a recipe it is in the env's state.
     messages: Vec<Message>,
     /// Each question with the state before it.
@@ -34,7 +34,7 @@ pub(super) struct Chat {
     stopped: Option<String>,
     /// The conversation was loaded from a file, so earlier states of the env are unknown.
     loaded: bool,
-    pub(super) stats: Stats,
+    pub(super) stats: ChatStats,
 }
 
 /// The input of a turn: a typed question, or a task of the recipe.
@@ -64,7 +64,7 @@ impl Chat {
         backend: Backend,
         seed: u64,
         system: Option<String>,
-        recipe: Option<Recipe>,
+        recipe: Option<ChatRecipe>,
         interrupt: Interrupt,
     ) -> Self {
         let mut chat = Self {
@@ -77,7 +77,7 @@ impl Chat {
             questions: Vec::new(),
             stopped: None,
             loaded: false,
-            stats: Stats::default(),
+            stats: ChatStats::default(),
         };
         chat.reset();
         chat
@@ -171,7 +171,7 @@ impl Chat {
     /// The conversation so far.
     pub(super) fn messages(&self) -> Vec<Message> {
         match &self.recipe {
-            Some(Recipe { worker, state: Some(state), .. }) => worker.messages(state),
+            Some(ChatRecipe { worker, state: Some(state), .. }) => worker.messages(state),
             Some(_) => Vec::new(),
             None => self.messages.clone(),
         }
@@ -235,7 +235,7 @@ impl Chat {
     pub(super) fn begin_row(&mut self, seed: u64) {
         self.reset();
         self.seed = seed;
-        self.stats = Stats::default();
+        self.stats = ChatStats::default();
     }
 
     /// The first messages of a conversation without a recipe.
@@ -265,22 +265,22 @@ impl Chat {
     }
 
     /// Steps the recipe's env on a task of its own.
-    pub(super) fn ask_task(&mut self, task: Value) -> Result<Answer> {
+    pub(super) fn ask_task(&mut self, task: Value) -> Result<QuestionAnswer> {
         self.answer(&Input::Task(task), &mut |_| ())
     }
 
     /// Samples a reply to a question and shows it as it is sampled. A question is undone if it
     /// fails, or if it is stopped before the reply begins or during a tool call.
-    pub(super) fn ask(&mut self, question: &str, show: &mut Show<'_>) -> Result<Answer> {
+    pub(super) fn ask(&mut self, question: &str, show: &mut ShowAnswer<'_>) -> Result<QuestionAnswer> {
         self.answer(&Input::Question(question), show)
     }
 
-    fn answer(&mut self, input: &Input<'_>, show: &mut Show<'_>) -> Result<Answer> {
+    fn answer(&mut self, input: &Input<'_>, show: &mut ShowAnswer<'_>) -> Result<QuestionAnswer> {
         let question = input.text();
         let started = Instant::now();
         let before = self.memory()?;
         self.stopped = None;
-        let mut answer = Answer::default();
+        let mut answer = QuestionAnswer::default();
         let result = match self.recipe.take() {
             Some(mut recipe) => {
                 let result = self.ask_env(&mut recipe, input, &mut answer, show);
@@ -309,7 +309,7 @@ impl Chat {
         Ok(answer)
     }
 
-    fn ask_plainly(&mut self, question: &str, answer: &mut Answer, show: &mut Show<'_>) -> Result<()> {
+    fn ask_plainly(&mut self, question: &str, answer: &mut QuestionAnswer, show: &mut ShowAnswer<'_>) -> Result<()> {
         if !question.is_empty() {
             self.messages.push(Message::user(question));
         }
@@ -322,10 +322,10 @@ impl Chat {
     /// Steps the recipe's env until it is done.
     fn ask_env(
         &mut self,
-        recipe: &mut Recipe,
+        recipe: &mut ChatRecipe,
         input: &Input<'_>,
-        answer: &mut Answer,
-        show: &mut Show<'_>,
+        answer: &mut QuestionAnswer,
+        show: &mut ShowAnswer<'_>,
     ) -> Result<()> {
         let interrupt = self.interrupt;
         let worker = &recipe.worker;
@@ -362,7 +362,7 @@ impl Chat {
             }
         };
         if own_task {
-            show(Piece::Log("this recipe has tasks of its own: the question is not shown to the policy"));
+            show(AnswerEvent::Log("this recipe has tasks of its own: the question is not shown to the policy"));
         }
         let (mut before, mut ended) = (String::new(), None);
         let mut requests = state.record().listen();
@@ -375,7 +375,7 @@ impl Chat {
                 let now = shown(&observation);
                 let news = now.strip_prefix(before.as_str()).unwrap_or(&now).trim_end();
                 if !news.is_empty() {
-                    show(Piece::Result { name: "env", text: news });
+                    show(AnswerEvent::Result { name: "env", text: news });
                 }
                 before = now;
             }
@@ -392,7 +392,7 @@ impl Chat {
                 serve(&mut requests, |request| self.backend.answer(request, interrupt), worker.step(&state, &action));
             let stepped = wait(&recipe.runtime, interrupt, stepped)?;
             for line in worker.take_log() {
-                show(Piece::Log(&format!("{}: {}", line.place, line.text)));
+                show(AnswerEvent::Log(&format!("{}: {}", line.place, line.text)));
             }
             let stepped = match stepped {
                 // A typed question has no reference that the reply could be compared with.
@@ -407,11 +407,11 @@ impl Chat {
             let over = stepped.done || stepped.truncated;
             answer.tool_calls.extend(stepped.tools.into_iter().filter(|tool| !tool.hidden));
             if !over && step < state.max_steps() {
-                show(Piece::Turn { text: &answer.text, reasoning: answer.reasoning.as_deref() });
+                show(AnswerEvent::Turn { text: &answer.text, reasoning: answer.reasoning.as_deref() });
             }
             for message in worker.messages(&state).iter().skip(seen).filter(|message| message.role == Role::Tool) {
                 let name = message.name.as_deref().unwrap_or("tool");
-                show(Piece::Result { name, text: &message.content.text() });
+                show(AnswerEvent::Result { name, text: &message.content.text() });
             }
             token_ids.extend(action.token_ids);
             ended = Some(TrajectoryOutcome {
@@ -435,7 +435,7 @@ impl Chat {
             );
             let reward = wait(&recipe.runtime, interrupt, reward)?.map_err(failed)?;
             let ending = if outcome.terminated { "the task is done" } else { "the task is not done" };
-            show(Piece::Log(&format!("{ending}; outcome reward {}", signed(reward.total))));
+            show(AnswerEvent::Log(&format!("{ending}; outcome reward {}", signed(reward.total))));
         }
         recipe.state = continues.then_some(state);
         Ok(())
@@ -446,8 +446,8 @@ impl Chat {
         &mut self,
         observation: &Observation,
         (tools, renderer): (&[Value], Option<&Arc<Renderer>>),
-        answer: &mut Answer,
-        show: &mut Show<'_>,
+        answer: &mut QuestionAnswer,
+        show: &mut ShowAnswer<'_>,
     ) -> Result<Action> {
         let started = Instant::now();
         let reply = match &mut self.backend {
@@ -456,7 +456,7 @@ impl Chat {
             }
             Backend::Remote(remote) => remote.reply(observation, tools, self.interrupt, show)?,
         };
-        show(Piece::End);
+        show(AnswerEvent::End);
         if reply.stopped {
             self.interrupt.clear();
             answer.undone = reply.tokens == 0 && reply.action.text.is_empty();

@@ -40,7 +40,7 @@ const FENCE: &str = "\"\"\"";
 
 /// Reads questions from the terminal until Ctrl-D.
 pub(super) fn converse(chat: &mut Chat, interrupt: Interrupt, screen: &Screen, voice: ErrorFormat) -> Result<ExitCode> {
-    let mut lines = Lines::open()?;
+    let mut lines = LineEditor::open()?;
     screen.note(&chat.title());
     screen.note("Ctrl-C stops a reply, Ctrl-D leaves, /help lists the commands");
     loop {
@@ -199,12 +199,12 @@ fn expand(text: &str) -> PathBuf {
 }
 
 /// The line editor with its history.
-struct Lines {
+struct LineEditor {
     editor: Editor<Assistant, FileHistory>,
     history: Option<PathBuf>,
 }
 
-impl Lines {
+impl LineEditor {
     fn open() -> Result<Self> {
         // The prompt must not go to a file that receives the replies.
         let behavior = if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };

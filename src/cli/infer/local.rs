@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::chat::{ModelReply, Piece, Show};
+use super::chat::{AnswerEvent, ModelReply, ShowAnswer};
 use crate::cli::generation;
 use crate::engine::Engine;
 use crate::error::{Error, Kind, Result};
@@ -53,7 +53,7 @@ impl Local {
         (tools, recipe_tools): (&[Value], Option<&Arc<Renderer>>),
         (seed, step): (u64, u32),
         interrupt: Interrupt,
-        show: &mut Show<'_>,
+        show: &mut ShowAnswer<'_>,
     ) -> Result<ModelReply> {
         let renderer = Arc::clone(recipe_tools.unwrap_or(&self.renderer));
         let prompt = self.prompt(&renderer, observation, tools)?;
@@ -141,12 +141,12 @@ impl Local {
     }
 }
 
-pub(super) fn show_event(event: &Event, show: &mut Show<'_>) {
+pub(super) fn show_event(event: &Event, show: &mut ShowAnswer<'_>) {
     show(match event {
-        Event::Content(text) => Piece::Text(text),
-        Event::Reasoning(text) => Piece::Thought(text),
-        Event::Call(call) => Piece::Call(call),
-        Event::Error(why) => Piece::Malformed(why),
+        Event::Content(text) => AnswerEvent::Text(text),
+        Event::Reasoning(text) => AnswerEvent::Thought(text),
+        Event::Call(call) => AnswerEvent::Call(call),
+        Event::Error(why) => AnswerEvent::Malformed(why),
     });
 }
 

@@ -33,10 +33,10 @@ use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 use crate::text::{Format, FormatChoice, Renderer, Style};
 use crate::train::Agent;
 use crate::{native, store, train};
-use chat::{Answer, Backend, Chat};
+use chat::{Backend, Chat, QuestionAnswer};
 use local::Local;
-use recipe::Recipe;
-use remote::Remote;
+use recipe::ChatRecipe;
+use remote::RemoteModel;
 use screen::Screen;
 
 pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
@@ -56,7 +56,7 @@ pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
             .hint("settings are written as KEY=VALUE; a question is given by -p TEXT"));
     }
     if let (Some(input), Some(file)) = (&args.input, &args.output) {
-        let rows = batch::Rows::open(input, file, args)?;
+        let rows = batch::RowReplies::open(input, file, args)?;
         let mut chat = open(args, interrupt, &output.reporter())?;
         interrupt.at_once(false);
         return batch::run(&mut chat, &rows, args, interrupt, &output.reporter());
@@ -85,7 +85,7 @@ pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
 }
 
 /// The recipe of a conversation, and the run that it is from.
-struct Opened {
+struct OpenRecipe {
     /// `None`: the model alone.
     script: Option<Script>,
     /// Of the run, in a chat with its model alone.
@@ -119,7 +119,7 @@ fn refuse_differing(args: &InferArgs) -> Result<()> {
 }
 
 /// Loads the recipe: the script of `--script`, of the model's run, or both.
-fn recipe(args: &InferArgs, reporter: &Reporter) -> Result<Opened> {
+fn recipe(args: &InferArgs, reporter: &Reporter) -> Result<OpenRecipe> {
     refuse_differing(args)?;
     let model = args.model.as_ref().filter(|_| args.api_base.is_none()).map(Path::new);
     let run = model.map(|model| Agent::of_model(model, &args.runs_dir)).transpose()?.flatten();
@@ -139,7 +139,7 @@ fn recipe(args: &InferArgs, reporter: &Reporter) -> Result<Opened> {
             let error = Error::new(Kind::Usage, format!("there is no recipe that has the setting `{setting}`"));
             return Err(error.at(setting).hint("settings belong to a recipe: --script SCRIPT, or --model RUN"));
         }
-        return Ok(Opened { script: None, style: None, agent: None, model });
+        return Ok(OpenRecipe { script: None, style: None, agent: None, model });
     };
     if args.model.is_none() && args.hf.is_none() && args.api_base.is_none() {
         agent.refuse_untrained(&args.overrides)?;
@@ -158,14 +158,14 @@ fn recipe(args: &InferArgs, reporter: &Reporter) -> Result<Opened> {
     let script = opened.script;
     // Supervised training has no environment: the run's format and prefix are used.
     if args.script.is_none() && matches!(script.settings.trainer, Trainer::Sft(_)) {
-        return Ok(Opened { style: Some(script.style()?), script: None, agent: Some(agent), model });
+        return Ok(OpenRecipe { style: Some(script.style()?), script: None, agent: Some(agent), model });
     }
-    Ok(Opened { script: Some(script), style: None, agent: Some(agent), model })
+    Ok(OpenRecipe { script: Some(script), style: None, agent: Some(agent), model })
 }
 
 /// Opens the model or the server, and the recipe if there is one.
 fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<Chat> {
-    let Opened { script, style, agent, model: run } = recipe(args, reporter)?;
+    let OpenRecipe { script, style, agent, model: run } = recipe(args, reporter)?;
     let mut settings = script.as_ref().map(|script| script.settings.clone()).unwrap_or_default();
     if script.is_none() {
         settings.env.reply_prefix = args.reply_prefix.clone().unwrap_or_default();
@@ -189,7 +189,7 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
     let recipe = match &script {
         Some(script) => {
             let recorded = agent.as_ref().and_then(Agent::recorded_task);
-            Some(Recipe::new(Worker::new(script, renderer)?, recorded)?)
+            Some(ChatRecipe::new(Worker::new(script, renderer)?, recorded)?)
         }
         None => None,
     };
@@ -275,12 +275,12 @@ fn open_remote(
     settings: &Settings,
     base: &str,
     model: &str,
-) -> Result<Remote> {
+) -> Result<RemoteModel> {
     refuse_reply_prefix(settings)?;
     let format = script.map(|script| remote::format(script.style()?.format)).transpose()?;
     let sampling = server_sampling(args, script.is_some().then_some(settings), settings, format.as_ref());
     let api = args.api.unwrap_or(settings.policy.api);
-    Remote::new(remote::options(base, api, model), sampling, format, settings.policy.max_context)
+    RemoteModel::new(remote::options(base, api, model), sampling, format, settings.policy.max_context)
 }
 
 /// The server's sampling parameters: from flags and recipe; others keep the server's defaults.
@@ -314,7 +314,7 @@ fn read_stdin() -> Result<String> {
     Ok(text)
 }
 
-fn ask(chat: &mut Chat, question: &str, interrupt: Interrupt, screen: &Screen) -> Result<Answer> {
+fn ask(chat: &mut Chat, question: &str, interrupt: Interrupt, screen: &Screen) -> Result<QuestionAnswer> {
     interrupt.at_once(false);
     let mut printed = Ok(());
     let answer = chat.ask(question, &mut |piece| {
@@ -324,7 +324,7 @@ fn ask(chat: &mut Chat, question: &str, interrupt: Interrupt, screen: &Screen) -
     });
     if answer.is_err() {
         // The error message starts on a new line.
-        screen.piece(&chat::Piece::End)?;
+        screen.piece(&chat::AnswerEvent::End)?;
     }
     let answer = answer?;
     printed?;

@@ -11,7 +11,7 @@ use crate::script::{Failure, Record, Split, State, Worker};
 use crate::telemetry::Interrupt;
 
 /// A recipe with its env.
-pub(super) struct Recipe {
+pub(super) struct ChatRecipe {
     pub(super) worker: Worker,
     pub(super) runtime: Runtime,
     pub(super) state: Option<State>,
@@ -19,7 +19,7 @@ pub(super) struct Recipe {
     pub(super) recorded: Option<Value>,
 }
 
-impl Recipe {
+impl ChatRecipe {
     pub(super) fn new(worker: Worker, recorded: Option<Value>) -> Result<Self> {
         let runtime = super::super::single_thread()?;
         Ok(Self { worker, runtime, state: None, recorded })
@@ -59,8 +59,8 @@ const ANSWERS: [&str; 9] =
 /// user's message, unless the env is a game: without a user message, or with several steps and no
 /// tools, so that its messages are the answers to the policy's moves. A game is played as it is.
 /// The row's answer does not belong to the question, and is left out where the env allows it.
-pub(super) async fn begin(worker: &Worker, given: &Beginning<'_>, record: &Record) -> Result<Begun> {
-    let Beginning { question, system, seed, budget, earlier, recorded } = *given;
+pub(super) async fn begin(worker: &Worker, beginning: &Beginning<'_>, record: &Record) -> Result<Begun> {
+    let Beginning { question, system, seed, budget, earlier, recorded } = *beginning;
     let mut task = row(worker, recorded, 0, question)?;
     let mut state = worker.reset_within(Split::Train, &task, seed, record, budget).await.map_err(failed)?;
     let shown = shown(&worker.observe(&state, budget).await.map_err(failed)?);

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::chat::{ModelReply, Piece, Show};
+use super::chat::{AnswerEvent, ModelReply, ShowAnswer};
 use super::local::show_event;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, Chat, Completion, FinishReason, Observation, ServerCompletion, ServerReply, ToolCall};
+use crate::mdp::{Action, Completion, FinishReason, Observation, ServerChat, ServerCompletion, ServerReply, ToolCall};
 use crate::remote::{self, Patience, RawCall, RawReply, Server, ServerOptions, ServerSampling};
 use crate::rollout::SERVER_PROMPT;
 use crate::script::{GenerateRequest, SampledText};
@@ -26,7 +26,7 @@ pub(super) const SILENCE: Duration = Duration::from_mins(10);
 const ATTEMPTS: u32 = 4;
 
 /// A model behind a server.
-pub(super) struct Remote {
+pub(super) struct RemoteModel {
     server: Server,
     sampling: ServerSampling,
     /// The recipe's tool-call format.
@@ -49,7 +49,7 @@ pub(super) fn options(base: &str, api: crate::config::ServerApi, model: &str) ->
     }
 }
 
-impl Remote {
+impl RemoteModel {
     pub(super) fn new(
         options: ServerOptions,
         sampling: ServerSampling,
@@ -73,7 +73,7 @@ impl Remote {
         observation: &Observation,
         tools: &[Value],
         interrupt: Interrupt,
-        show: &mut Show<'_>,
+        show: &mut ShowAnswer<'_>,
     ) -> Result<ModelReply> {
         let Observation::Messages(messages) = observation else {
             return Err(Error::new(
@@ -84,14 +84,14 @@ impl Remote {
         };
         let earlier = |id: &str| self.calls.get(id).map(|(text, call)| (text.as_str(), call));
         let messages = chat_messages(messages, &earlier, self.format.as_ref())?;
-        let chat = Chat { messages, tools: tools.to_vec(), calls: self.calls.len() };
+        let chat = ServerChat { messages, tools: tools.to_vec(), calls: self.calls.len() };
         let format = self.format.clone();
         let mut stream = format.as_ref().map(|format| format.stream(false, CODE_TOOL, tools));
         let replied = self.server.reply(&chat, &self.sampling, &|| interrupt.is_set(), &mut |piece| match piece {
-            remote::ReplyText::Reasoning(more) => show(Piece::Thought(more)),
+            remote::ReplyText::Reasoning(more) => show(AnswerEvent::Thought(more)),
             remote::ReplyText::Content(more) => match &mut stream {
                 Some(stream) => stream.push(more).iter().for_each(|event| show_event(event, show)),
-                None => show(Piece::Text(more)),
+                None => show(AnswerEvent::Text(more)),
             },
         });
         let mut reply = replied.map_err(|failure| self.server.error(&failure))?;
@@ -131,7 +131,7 @@ impl Remote {
             stop: options.stop.clone(),
             ..defaults.clone()
         };
-        let chat = Chat { messages, ..Chat::default() };
+        let chat = ServerChat { messages, ..ServerChat::default() };
         let replied = self.server.reply(&chat, &sampling, &|| interrupt.is_set(), &mut |_| ());
         let reply = replied.map_err(|failure| self.server.error(&failure))?;
         let text = match &self.format {
@@ -145,18 +145,18 @@ impl Remote {
     }
 
     /// The reply as an action, with the calls as data after those in the text.
-    fn finish(&mut self, reply: RawReply, mut read: Reply, show: &mut Show<'_>) -> ModelReply {
+    fn finish(&mut self, reply: RawReply, mut read: Reply, show: &mut ShowAnswer<'_>) -> ModelReply {
         for call in reply.calls {
             match call {
                 RawCall::Call(call) => {
                     if let Some(id) = &call.id {
                         self.calls.insert(id.clone(), (reply.content.clone(), call.clone()));
                     }
-                    show(Piece::Call(&call));
+                    show(AnswerEvent::Call(&call));
                     read.tool_calls.push(call);
                 }
                 RawCall::Malformed(why) => {
-                    show(Piece::Malformed(&why));
+                    show(AnswerEvent::Malformed(&why));
                     read.errors.push(why);
                 }
             }
@@ -214,7 +214,7 @@ mod tests {
                     stream
                 });
                 let options = ServerOptions { silence, ..options(&base, ServerApi::Auto, "m") };
-                let mut remote = Remote::new(options, ServerSampling::default(), None, 0).unwrap();
+                let mut remote = RemoteModel::new(options, ServerSampling::default(), None, 0).unwrap();
                 let question = Observation::Messages(vec![Message::user("Hello")]);
                 let error = remote.reply(&question, &[], crate::telemetry::ctrl_c(), &mut |_| ()).err().unwrap();
                 drop(silent.join().unwrap());

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::super::args::OutputArgs;
 use super::super::print;
-use super::chat::{Answer, Piece};
+use super::chat::{AnswerEvent, QuestionAnswer};
 use crate::error::{Result, without_control_characters};
 use crate::mdp::{FinishReason, ToolCall};
 use crate::telemetry::duration;
@@ -48,38 +48,38 @@ impl Screen {
         }
     }
 
-    pub(super) fn piece(&self, piece: &Piece<'_>) -> Result<()> {
+    pub(super) fn piece(&self, piece: &AnswerEvent<'_>) -> Result<()> {
         if self.output.json {
             let event = match piece {
-                Piece::Call(call) => json!({ "event": "call", "name": call.name, "arguments": call.arguments }),
-                Piece::Malformed(why) => json!({ "event": "malformed_call", "message": why }),
-                Piece::Result { name, text } => json!({ "event": "result", "name": name, "content": text }),
-                Piece::Log(text) => json!({ "event": "log", "message": text }),
-                Piece::Turn { text, reasoning } => {
+                AnswerEvent::Call(call) => json!({ "event": "call", "name": call.name, "arguments": call.arguments }),
+                AnswerEvent::Malformed(why) => json!({ "event": "malformed_call", "message": why }),
+                AnswerEvent::Result { name, text } => json!({ "event": "result", "name": name, "content": text }),
+                AnswerEvent::Log(text) => json!({ "event": "log", "message": text }),
+                AnswerEvent::Turn { text, reasoning } => {
                     let mut turn = json!({ "event": "turn", "text": text });
                     if let Some(reasoning) = reasoning {
                         turn["reasoning"] = Value::from(*reasoning);
                     }
                     turn
                 }
-                Piece::Text(_) | Piece::Thought(_) | Piece::End => return Ok(()),
+                AnswerEvent::Text(_) | AnswerEvent::Thought(_) | AnswerEvent::End => return Ok(()),
             };
             return print(&format!("{event}\n"));
         }
         match piece {
-            Piece::Text(text) => {
+            AnswerEvent::Text(text) => {
                 self.end_thought();
                 self.shown.borrow_mut().push_str(text);
                 print(&self.shown(text))
             }
-            Piece::Thought(text) => {
+            AnswerEvent::Thought(text) => {
                 if self.shows_notes() {
                     self.thinking.set(true);
                     let _ = write!(io::stderr(), "{}", self.dim.apply_to(without_control_characters(text)));
                 }
                 Ok(())
             }
-            Piece::Call(call) => {
+            AnswerEvent::Call(call) => {
                 // Some formats run code from the reply's text, which has been shown.
                 let code = call.arguments["code"].as_str();
                 if code.is_some_and(|code| self.shown.borrow().contains(code.trim())) {
@@ -91,15 +91,15 @@ impl Screen {
                 }
                 Ok(())
             }
-            Piece::Malformed(why) => {
+            AnswerEvent::Malformed(why) => {
                 self.end_line()?;
                 self.note(&format!("  {why}"));
                 self.complaints.borrow_mut().push((*why).to_owned());
                 Ok(())
             }
             // The result repeats an error message that has been shown.
-            Piece::Result { text, .. } if self.complaints.borrow().iter().any(|why| why == text) => Ok(()),
-            Piece::Result { text, .. } => {
+            AnswerEvent::Result { text, .. } if self.complaints.borrow().iter().any(|why| why == text) => Ok(()),
+            AnswerEvent::Result { text, .. } => {
                 let lines: Vec<&str> = text.lines().collect();
                 lines.iter().take(LINES).for_each(|line| self.note(&format!("  | {line}")));
                 if lines.len() > LINES {
@@ -107,13 +107,13 @@ impl Screen {
                 }
                 Ok(())
             }
-            Piece::Log(text) => {
+            AnswerEvent::Log(text) => {
                 self.note(&format!("  {text}"));
                 Ok(())
             }
             // Its text has been shown.
-            Piece::Turn { .. } => Ok(()),
-            Piece::End => {
+            AnswerEvent::Turn { .. } => Ok(()),
+            AnswerEvent::End => {
                 self.end_line()?;
                 self.shown.borrow_mut().clear();
                 Ok(())
@@ -122,7 +122,7 @@ impl Screen {
     }
 
     /// Prints the summary of an answer that has been shown.
-    pub(super) fn done(&self, answer: &Answer) -> Result<()> {
+    pub(super) fn done(&self, answer: &QuestionAnswer) -> Result<()> {
         self.complaints.borrow_mut().clear();
         let rate = answer.tokens as f64 / answer.sampling_seconds.max(1e-9);
         if self.output.json {

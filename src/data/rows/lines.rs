@@ -16,15 +16,15 @@ use crate::error::{Error, Kind, Result};
 use crate::json;
 
 #[derive(Debug)]
-pub(super) struct Lines {
+pub(super) struct RowLines {
     path: PathBuf,
     file: File,
-    kind: Form,
-    rows: Vec<Row>,
+    kind: LineForm,
+    rows: Vec<RowPosition>,
 }
 
 #[derive(Debug)]
-enum Form {
+enum LineForm {
     Json,
     Csv { delimiter: u8, names: Vec<String> },
 }
@@ -34,14 +34,14 @@ pub(crate) const ROW: usize = 64 << 20;
 
 /// Position of a row in the file.
 #[derive(Debug)]
-pub(crate) struct Row {
+pub(crate) struct RowPosition {
     start: u64,
     length: usize,
     /// Line number from 1, blank lines included.
     line: u64,
 }
 
-impl Lines {
+impl RowLines {
     /// One JSON object per line.
     pub(super) fn jsonl(path: &Path) -> Result<Self> {
         let failed = |error: &std::io::Error| failed(path, error);
@@ -61,11 +61,11 @@ impl Lines {
                 return Err(too_long(path, line));
             }
             if !text.trim_ascii().is_empty() {
-                rows.push(Row { start, length, line });
+                rows.push(RowPosition { start, length, line });
             }
             start += length as u64;
         }
-        Ok(Self { path: path.to_owned(), file, kind: Form::Json, rows })
+        Ok(Self { path: path.to_owned(), file, kind: LineForm::Json, rows })
     }
 
     /// CSV after RFC 4180. Cells are kept as text.
@@ -77,7 +77,7 @@ impl Lines {
             Ok(())
         })?;
         let CsvFile { file, names, .. } = records;
-        Ok(Self { path: path.to_owned(), file, kind: Form::Csv { delimiter, names }, rows })
+        Ok(Self { path: path.to_owned(), file, kind: LineForm::Csv { delimiter, names }, rows })
     }
 
     pub(super) fn len(&self) -> u64 {
@@ -89,20 +89,20 @@ impl Lines {
         let Some(row) = self.get(index) else { return 0 };
         // The bytes of a record include blank lines before it.
         let blank = match self.kind {
-            Form::Json => 0,
-            Form::Csv { .. } => self.bytes(row).map_or(0, |bytes| {
+            LineForm::Json => 0,
+            LineForm::Csv { .. } => self.bytes(row).map_or(0, |bytes| {
                 bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).filter(|byte| **byte == b'\n').count()
             }),
         };
         row.line + blank as u64
     }
 
-    fn bytes(&self, row: &Row) -> std::io::Result<Vec<u8>> {
+    fn bytes(&self, row: &RowPosition) -> std::io::Result<Vec<u8>> {
         let mut bytes = vec![0; row.length];
         self.file.read_exact_at(&mut bytes, row.start).map(|()| bytes)
     }
 
-    fn get(&self, index: u64) -> Option<&Row> {
+    fn get(&self, index: u64) -> Option<&RowPosition> {
         self.rows.get(usize::try_from(index).ok()?)
     }
 
@@ -113,7 +113,7 @@ impl Lines {
                 .hint("was the file changed while the run was going on?")
         })?;
         match &self.kind {
-            Form::Json => {
+            LineForm::Json => {
                 let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
                 json::read(bytes).map_err(|error| {
                     if let Err(error) = encoding::text(bytes, &self.path, row.line) {
@@ -125,7 +125,7 @@ impl Lines {
                         .hint("a dataset has one JSON object per line")
                 })
             }
-            Form::Csv { delimiter, names } => {
+            LineForm::Csv { delimiter, names } => {
                 let mut reader =
                     csv::ReaderBuilder::new().delimiter(*delimiter).has_headers(false).from_reader(bytes.as_slice());
                 let mut record = csv::ByteRecord::new();
@@ -165,7 +165,7 @@ impl CsvFile {
         reader.read_byte_record(&mut first).map_err(|error| lines.broken(&error, 1))?;
         let length = usize::try_from(reader.position().byte()).unwrap_or(0);
         drop(reader);
-        lines.check(&first, &Row { start: 0, length, line: 1 })?;
+        lines.check(&first, &RowPosition { start: 0, length, line: 1 })?;
         let text = |cell: &[u8]| {
             encoding::text(cell, path, 1).map(|text| text.trim_start_matches('\u{feff}').trim().to_owned())
         };
@@ -184,7 +184,7 @@ impl CsvFile {
     /// # Errors
     /// [`Kind::Data`] with the line, for a record that has more or fewer cells than the first, is
     /// not UTF-8, or has a quote that is not closed; the error of `use_row`.
-    pub(crate) fn each(&self, mut use_row: impl FnMut(&csv::ByteRecord, Row) -> Result<()>) -> Result<()> {
+    pub(crate) fn each(&self, mut use_row: impl FnMut(&csv::ByteRecord, RowPosition) -> Result<()>) -> Result<()> {
         let mut reader = self.reader()?;
         let mut record = csv::ByteRecord::new();
         let mut is_first = true;
@@ -198,7 +198,7 @@ impl CsvFile {
                 continue;
             }
             let length = usize::try_from(reader.position().byte() - start).unwrap_or(0);
-            let row = Row { start, length, line };
+            let row = RowPosition { start, length, line };
             self.check(&record, &row)?;
             use_row(&record, row)?;
         }
@@ -206,7 +206,7 @@ impl CsvFile {
 
     /// Refuses a record that is not UTF-8, or has a quote that is not closed: such a cell has the
     /// rest of the file, or several lines.
-    fn check(&self, record: &csv::ByteRecord, row: &Row) -> Result<()> {
+    fn check(&self, record: &csv::ByteRecord, row: &RowPosition) -> Result<()> {
         let text = record.as_slice();
         let is_utf8 = text.is_ascii() || record.iter().all(|cell| std::str::from_utf8(cell).is_ok());
         let is_last = row.start + row.length as u64 >= self.size;
@@ -339,7 +339,7 @@ mod tests {
             }
             file.write_all(end.as_bytes()).unwrap();
             file.finish().unwrap();
-            let read = if name.contains("csv") { Lines::csv(&path, b',') } else { Lines::jsonl(&path) };
+            let read = if name.contains("csv") { RowLines::csv(&path, b',') } else { RowLines::jsonl(&path) };
             let error = read.unwrap_err();
             assert_eq!((error.kind, error.message.as_str()), (Kind::Data, "the row has more than 64 MiB"), "{name}");
             let line = if name.contains("jsonl") {
@@ -355,7 +355,7 @@ mod tests {
         let path = dir.path().join("b.csv");
         let cell = "x".repeat(30 << 20);
         std::fs::write(&path, format!("a,b\n{cell},1\n{cell},2\n{cell},3\n{cell},4\n")).unwrap();
-        let rows = Lines::csv(&path, b',').unwrap();
+        let rows = RowLines::csv(&path, b',').unwrap();
         assert_eq!((rows.len(), rows.row(3).unwrap()["b"].as_str()), (4, Some("4")));
     }
 }

@@ -15,11 +15,11 @@ use super::catalog::hint_for;
 use crate::config::DataFormat;
 use crate::error::{Error, Kind, Result, Subject, suggest};
 use crate::json;
-use crate::store::{ArrowFile, BytesColumns, Table};
+use crate::store::{ArrowFile, BytesColumns, ParquetTable};
 pub(crate) use encoding::text as utf8;
 pub(crate) use find::find;
 pub(crate) use lines::CsvFile;
-use lines::Lines;
+use lines::RowLines;
 pub(crate) use lines::open as open_text;
 pub(crate) use place::check_place;
 
@@ -45,10 +45,10 @@ struct File {
 
 #[derive(Debug)]
 enum Rows {
-    Lines(Lines),
+    Lines(RowLines),
     /// A list in one JSON file.
     List(Vec<Json>),
-    Table(Table),
+    Table(ParquetTable),
     Arrow(ArrowFile),
 }
 
@@ -212,17 +212,17 @@ impl File {
 impl Rows {
     fn open(path: &Path, format: Option<DataFormat>, bytes: &BytesColumns) -> Result<Self> {
         match format.or_else(|| DataFormat::of(path)).unwrap_or(DataFormat::Jsonl) {
-            DataFormat::Jsonl => Ok(Self::Lines(Lines::jsonl(path)?)),
-            DataFormat::Csv => Ok(Self::Lines(Lines::csv(path, b',')?)),
-            DataFormat::Tsv => Ok(Self::Lines(Lines::csv(path, b'\t')?)),
-            DataFormat::Parquet => Ok(Self::Table(Table::open(path, bytes)?)),
+            DataFormat::Jsonl => Ok(Self::Lines(RowLines::jsonl(path)?)),
+            DataFormat::Csv => Ok(Self::Lines(RowLines::csv(path, b',')?)),
+            DataFormat::Tsv => Ok(Self::Lines(RowLines::csv(path, b'\t')?)),
+            DataFormat::Parquet => Ok(Self::Table(ParquetTable::open(path, bytes)?)),
             DataFormat::Arrow => Ok(Self::Arrow(ArrowFile::open(path, bytes)?)),
             DataFormat::Json => {
                 if let Some(items) = list_of(path)? {
                     return Ok(Self::List(items));
                 }
                 // JSON lines files are often named .json.
-                let lines = Lines::jsonl(path)?;
+                let lines = RowLines::jsonl(path)?;
                 let nested = if lines.len() == 1 { lines.row(0).ok() } else { None };
                 nested
                     .as_ref()

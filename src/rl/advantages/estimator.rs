@@ -4,14 +4,14 @@ use std::fmt::Debug;
 
 use super::result::Advantages;
 use super::trajectories::ComparedTrajectories;
-use crate::algorithms::{Level, Need};
+use crate::algorithms::{AlgorithmNeed, Level};
 use crate::error::Result;
 
 /// An advantage estimator: a type whose fields are its options. A script sets them by the names of
 /// the fields.
 pub(super) trait AdvantageEstimator: Debug + Send + Sync {
     /// Inputs that the host must provide.
-    fn needs(&self) -> &[Need];
+    fn needs(&self) -> &[AlgorithmNeed];
 
     /// The unit of one of its advantages.
     fn level(&self) -> Level {

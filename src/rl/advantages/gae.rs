@@ -10,7 +10,7 @@ use super::estimator::AdvantageEstimator;
 use super::result::Advantages;
 use super::trajectories::ComparedTrajectories;
 use super::whiten::{Whiten, whiten_all};
-use crate::algorithms::{Level, Need};
+use crate::algorithms::{AlgorithmNeed, Level};
 use crate::error::Result;
 use crate::rl::options::from_zero_to_one;
 use crate::rl::rows::{Path, StepRow};
@@ -34,8 +34,8 @@ impl Default for Gae {
 }
 
 impl AdvantageEstimator for Gae {
-    fn needs(&self) -> &[Need] {
-        &[Need::Critic]
+    fn needs(&self) -> &[AlgorithmNeed] {
+        &[AlgorithmNeed::Critic]
     }
 
     fn level(&self) -> Level {
@@ -104,8 +104,8 @@ impl Default for GaeToken {
 }
 
 impl AdvantageEstimator for GaeToken {
-    fn needs(&self) -> &[Need] {
-        &[Need::Critic]
+    fn needs(&self) -> &[AlgorithmNeed] {
+        &[AlgorithmNeed::Critic]
     }
 
     fn level(&self) -> Level {
@@ -152,8 +152,8 @@ impl Default for GaeBilevel {
 }
 
 impl AdvantageEstimator for GaeBilevel {
-    fn needs(&self) -> &[Need] {
-        &[Need::Critic]
+    fn needs(&self) -> &[AlgorithmNeed] {
+        &[AlgorithmNeed::Critic]
     }
 
     fn level(&self) -> Level {

@@ -11,7 +11,7 @@ use super::estimator::AdvantageEstimator;
 use super::result::Advantages;
 use super::statistics::{Deviation, EPSILON, centre, per_group};
 use super::trajectories::ComparedTrajectories;
-use crate::algorithms::Need;
+use crate::algorithms::AlgorithmNeed;
 use crate::error::Result;
 use crate::rl::options::at_least_zero;
 
@@ -30,8 +30,8 @@ impl Default for Grpo {
 }
 
 impl AdvantageEstimator for Grpo {
-    fn needs(&self) -> &[Need] {
-        &[Need::Groups]
+    fn needs(&self) -> &[AlgorithmNeed] {
+        &[AlgorithmNeed::Groups]
     }
 
     fn check(&self, name: &str) -> Result<()> {

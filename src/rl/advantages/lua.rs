@@ -11,7 +11,7 @@ use super::statistics::places_of;
 use super::trajectories::ComparedTrajectories;
 use super::whiten::{Whiten, whiten_weighted};
 use crate::algorithms::{
-    Algorithm, Anchor, Estimated, GroupInput, GroupMember, Level, MemberAdvantages, Need, TokenLists,
+    AlgorithmFile, AlgorithmNeed, Anchor, Estimated, GroupInput, GroupMember, Level, MemberAdvantages, TokenLists,
 };
 use crate::error::Result;
 use crate::rl::options::{refuse_rest, table};
@@ -20,7 +20,7 @@ use crate::rl::rows::{Batch, Path, StepRow};
 /// What the host must know about a function `advantage`.
 #[derive(Clone, Debug, Default)]
 pub struct AdvantageFunction {
-    pub needs: Vec<Need>,
+    pub needs: Vec<AlgorithmNeed>,
     pub level: Level,
     /// Whitening of its numbers over the sampled tokens of the batch: the option `whiten`.
     pub whiten: Whiten,
@@ -28,7 +28,7 @@ pub struct AdvantageFunction {
 
 impl AdvantageFunction {
     /// That of an algorithm with these options.
-    pub fn of(algorithm: &Algorithm, options: &Map<String, Value>) -> Self {
+    pub fn of(algorithm: &AlgorithmFile, options: &Map<String, Value>) -> Self {
         let whiten = options.get("whiten").and_then(|how| serde_json::from_value(how.clone()).ok());
         let (needs, level) = (algorithm.needs.clone(), algorithm.level(options));
         Self { needs, level, whiten: whiten.unwrap_or_default() }
@@ -101,7 +101,7 @@ impl AdvantageFunction {
         let of_group = || batch.paths.iter().filter(|path| path.group == paths[0].group);
         let failed = of_group().filter(|path| path.failed && !path.greedy).count();
         let mut input = GroupInput { failed, ..GroupInput::default() };
-        if self.needs.contains(&Need::Greedy) {
+        if self.needs.contains(&AlgorithmNeed::Greedy) {
             let mut baselines = of_group().filter(|path| path.greedy);
             input.greedy = match (baselines.next(), baselines.next()) {
                 (Some(baseline), None) if baseline.failed => return Ok(None),
@@ -123,12 +123,12 @@ impl AdvantageFunction {
         };
         let forked: Vec<usize> = paths.iter().zip(&numbers).filter_map(last_shared).collect();
         for (path, decisions) in paths.iter().zip(numbers) {
-            let anchors = if self.needs.contains(&Need::Anchors) {
+            let anchors = if self.needs.contains(&AlgorithmNeed::Anchors) {
                 anchors(compared, path, &decisions, &forked)?
             } else {
                 Vec::new()
             };
-            let logp = if self.needs.contains(&Need::Logp) { Some(mean_logp(compared, path)?) } else { None };
+            let logp = if self.needs.contains(&AlgorithmNeed::Logp) { Some(mean_logp(compared, path)?) } else { None };
             let by_token = if self.level == Level::Token { Some(self.by_token(compared, path)?) } else { None };
             let member = GroupMember { anchors, logp, by_token, decisions, ..member(batch, path, paths) };
             input.members.push(member);
@@ -144,7 +144,7 @@ impl AdvantageFunction {
             let sampled = || row.mask.iter().enumerate().filter(|(_, sampled)| **sampled).map(|(k, _)| k);
             lists.positions.extend(sampled().map(|k| before + k + 1));
             before += tokens;
-            if self.needs.contains(&Need::Squares) {
+            if self.needs.contains(&AlgorithmNeed::Squares) {
                 if row.logp_old.len() != tokens || row.sum_pi_squared.len() != tokens {
                     let message = "a step has no `logp_old` or no `sum_pi_squared`, one for every token";
                     return Err(compared.missing(path, message));
@@ -230,7 +230,7 @@ fn member(batch: &Batch<'_>, path: &Path, paths: &[&Path]) -> GroupMember {
 /// A function of a file of r1, with its options.
 #[derive(Clone, Debug)]
 pub(super) struct LuaEstimator {
-    file: &'static Algorithm,
+    file: &'static AlgorithmFile,
     options: Map<String, Value>,
     function: AdvantageFunction,
 }
@@ -238,7 +238,7 @@ pub(super) struct LuaEstimator {
 impl LuaEstimator {
     /// # Errors
     /// `Kind::Usage` for an option that the file does not declare, or a value out of its range.
-    pub(super) fn new(file: &'static Algorithm, options: &Value) -> Result<Self> {
+    pub(super) fn new(file: &'static AlgorithmFile, options: &Value) -> Result<Self> {
         let mut rest = table(file.name, options)?;
         let options = file.take_options(file.name, &mut rest)?;
         refuse_rest(file.name, &rest, &options.keys().cloned().collect::<Vec<_>>())?;
@@ -252,7 +252,7 @@ impl LuaEstimator {
 }
 
 impl AdvantageEstimator for LuaEstimator {
-    fn needs(&self) -> &[Need] {
+    fn needs(&self) -> &[AlgorithmNeed] {
         &self.function.needs
     }
 

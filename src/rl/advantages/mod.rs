@@ -18,7 +18,7 @@ mod statistics;
 mod trajectories;
 mod whiten;
 
-pub use crate::algorithms::{Level, Need};
+pub use crate::algorithms::{AlgorithmNeed, Level};
 pub use gae::{gae, gae_bilevel};
 pub use grpo::group_normalized;
 pub use lua::AdvantageFunction;

@@ -13,10 +13,10 @@ use super::grpo::Grpo;
 use super::lua::LuaEstimator;
 use super::result::Advantages;
 use super::trajectories::ComparedTrajectories;
-use crate::algorithms::{self, Algorithm, Level, Need};
+use crate::algorithms::{self, AlgorithmFile, AlgorithmNeed, Level};
 use crate::error::Result;
 use crate::rl::options::{fields, names, refuse_rest, table, take, unknown};
-use crate::rl::reference::Reference;
+use crate::rl::reference::ReferenceRow;
 use crate::rl::rows::{Batch, StepRow};
 
 /// The estimators of the host: name, paper (or the system that defines it), and what it computes,
@@ -56,7 +56,7 @@ where
 }
 
 /// The files that are estimators.
-fn files() -> impl Iterator<Item = &'static Algorithm> {
+fn files() -> impl Iterator<Item = &'static AlgorithmFile> {
     algorithms::all().iter().filter(|file| file.advantage)
 }
 
@@ -74,20 +74,20 @@ impl Estimator {
     }
 
     /// Every estimator, as docs/guide/training.md lists it.
-    pub fn reference() -> impl Iterator<Item = Reference> {
+    pub fn reference() -> impl Iterator<Item = ReferenceRow> {
         let needs =
             |estimator: &dyn AdvantageEstimator| estimator.needs().iter().filter_map(|need| need.words()).collect();
-        let of_host = move |entry: &EstimatorEntry| Reference {
+        let of_host = move |entry: &EstimatorEntry| ReferenceRow {
             name: entry.name,
             paper: entry.paper,
             about: entry.about,
             options: (entry.options)(),
             needs: (entry.read)(entry.name, Map::new()).map(|estimator| needs(&*estimator)).unwrap_or_default(),
         };
-        let of_file = move |file: &'static Algorithm| {
+        let of_file = move |file: &'static AlgorithmFile| {
             let estimator = LuaEstimator::new(file, &Value::Null).ok()?;
             let (options, needs) = (estimator.options(), needs(&estimator));
-            Some(Reference { name: file.name, paper: &file.paper, about: &file.about, options, needs })
+            Some(ReferenceRow { name: file.name, paper: &file.paper, about: &file.about, options, needs })
         };
         HOST.iter().map(of_host).chain(files().filter_map(of_file))
     }
@@ -114,7 +114,7 @@ impl Estimator {
     }
 
     /// Inputs that the host must provide.
-    pub fn needs(&self) -> &[Need] {
+    pub fn needs(&self) -> &[AlgorithmNeed] {
         self.formula.needs()
     }
 

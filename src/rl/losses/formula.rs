@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::lua::LuaLoss;
 use super::ppo::Ppo;
 use super::terms::Terms;
-use crate::algorithms::{Algorithm, LossGraph};
+use crate::algorithms::{AlgorithmFile, LossGraph};
 use crate::error::Result;
 use crate::rl::options::{fields, take_from};
 
@@ -55,14 +55,14 @@ impl Formula {
     }
 
     /// The file that declares it.
-    pub fn file(&self) -> Option<&'static Algorithm> {
+    pub fn file(&self) -> Option<&'static AlgorithmFile> {
         if let Self::Lua(lua) = self { lua.file } else { None }
     }
 
     /// Whether its ratio is that of a sequence (`ratio_over`) instead of that of a token. Options
     /// that a recipe's function does not read are refused when it is traced.
     pub fn compares_sequences(&self) -> bool {
-        let reads = |file: &Algorithm| file.options.iter().any(|option| option.name == "ratio_over");
+        let reads = |file: &AlgorithmFile| file.options.iter().any(|option| option.name == "ratio_over");
         self.graph().is_some() && self.file().is_none_or(reads)
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::terms::{TERMS, Terms};
-use crate::algorithms::{Algorithm, LossGraph};
+use crate::algorithms::{AlgorithmFile, LossGraph};
 use crate::error::Result;
 use crate::rl::options::names;
 
@@ -13,7 +13,7 @@ use crate::rl::options::names;
 #[derive(Clone, Debug)]
 pub struct LuaLoss {
     /// The file that declares it; `None` for the function of a recipe.
-    pub(in crate::rl) file: Option<&'static Algorithm>,
+    pub(in crate::rl) file: Option<&'static AlgorithmFile>,
     pub(super) options: Map<String, Value>,
     pub(in crate::rl) graph: Arc<LossGraph>,
 }
@@ -25,7 +25,7 @@ impl LuaLoss {
     }
 
     /// Its options have the defaults of `file`; [`LuaLoss::read`] traces it.
-    pub(super) fn new(file: &'static Algorithm) -> Self {
+    pub(super) fn new(file: &'static AlgorithmFile) -> Self {
         let (_, options) = declared(file);
         Self { file: Some(file), options, graph: Arc::default() }
     }
@@ -44,7 +44,7 @@ impl LuaLoss {
 }
 
 /// The defaults of a file: those of the options of every loss, and those of its own.
-pub(super) fn declared(file: &Algorithm) -> (Map<String, Value>, Map<String, Value>) {
+pub(super) fn declared(file: &AlgorithmFile) -> (Map<String, Value>, Map<String, Value>) {
     let terms = names(&TERMS);
     let defaults = file.options.iter().map(|option| (option.name.clone(), option.default.clone()));
     defaults.partition(|(name, _)| terms.contains(name))

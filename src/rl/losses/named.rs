@@ -4,7 +4,7 @@ use super::formula::Formula;
 use super::lua::{LuaLoss, declared};
 use super::ppo::Ppo;
 use super::terms::{TERMS, Terms};
-use crate::algorithms::{self, Algorithm};
+use crate::algorithms::{self, AlgorithmFile};
 use crate::error::Result;
 use crate::rl::options::take_from;
 
@@ -50,15 +50,15 @@ pub fn find(name: &str) -> Result<Option<Loss>> {
     algorithms::find(name).filter(|file| file.is_loss()).map_or(Ok(None), of_file)
 }
 
-fn of_file(file: &'static Algorithm) -> Result<Option<Loss>> {
-    let Algorithm { name, paper, about, .. } = file;
+fn of_file(file: &'static AlgorithmFile) -> Result<Option<Loss>> {
+    let AlgorithmFile { name, paper, about, .. } = file;
     let (formula, terms) = match &file.loss {
         None => return Ok(None),
-        Some(algorithms::Loss::Own) => {
+        Some(algorithms::FileLoss::Own) => {
             let (mut terms, _) = declared(file);
             (Formula::Lua(LuaLoss::new(file)), take_from(name, &mut terms, &TERMS)?)
         }
-        Some(algorithms::Loss::Of((other, options))) => {
+        Some(algorithms::FileLoss::Of((other, options))) => {
             let Some(other) = find(other)? else { return Ok(None) };
             let mut options = options.clone();
             let terms = take_from(name, &mut options, &other.terms)?;

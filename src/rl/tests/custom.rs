@@ -7,7 +7,7 @@ use tch::Tensor;
 
 use super::super::aggregate::Denominators;
 use super::super::custom::{Tokens, Units};
-use super::super::objective::{Inputs, Objective};
+use super::super::objective::{Inputs, PolicyLoss};
 use crate::config::{Binary, Input, LossAgg, LossGraph, Op, Operand, Over, Unary};
 use crate::native;
 
@@ -68,7 +68,7 @@ fn share(graph: &LossGraph, tokens: &[usize]) -> (f64, Vec<f64>, Vec<f64>) {
         selected: None,
     };
     let units = Units::from_tokens(&TRAJECTORY, &TRAJECTORY, &GROUP);
-    let objective = Objective::of_graph(Arc::new(graph.clone()), &Map::new()).unwrap();
+    let objective = PolicyLoss::of_graph(Arc::new(graph.clone()), &Map::new()).unwrap();
     let all = Denominators::from_tokens(&TRAJECTORY);
     let tokens = Tokens { inputs, group: Some(&group), rewards: None, units: Some(&units) };
     let (computed, numbers) = objective.share(&tokens, &all).unwrap();
@@ -118,7 +118,7 @@ fn a_value_that_is_not_finite_is_named_by_its_line() {
     };
     let tokens = Tokens::of(&inputs);
     let graph = tape.finish(Operand::Node(log));
-    let objective = Objective::of_graph(Arc::new(graph.clone()), &Map::new()).unwrap();
+    let objective = PolicyLoss::of_graph(Arc::new(graph.clone()), &Map::new()).unwrap();
     let (_, numbers) = objective.share(&tokens, &Denominators::from_tokens(&[0])).unwrap();
     let numbers = numbers.unwrap();
     let read = native::read_numbers(&numbers.on_device).unwrap();
@@ -135,7 +135,7 @@ fn a_loss_that_reads_the_off_policy_weights_is_not_weighted_again() {
             let weights = tape.push(Op::Input(Input::Weights));
             result = tape.push(Op::Binary(Binary::Mul, result, weights));
         }
-        let objective = Objective::of_graph(Arc::new(tape.finish(result)), &Map::new()).unwrap();
+        let objective = PolicyLoss::of_graph(Arc::new(tape.finish(result)), &Map::new()).unwrap();
         let (logp, index) = (Tensor::from_slice(&[-1.0]), Tensor::from_slice(&[0_i64]));
         let weights = Tensor::from_slice(&[3.0]);
         let inputs = Inputs {

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::mdp::Status;
-use crate::rl::advantages::{Estimator, Need};
-use crate::rl::objective::Objective;
+use crate::rl::advantages::{AlgorithmNeed, Estimator};
+use crate::rl::objective::PolicyLoss;
 use crate::rl::plain;
 use crate::rl::rows::StepRow;
 
@@ -79,7 +79,7 @@ fn close(a: &[f64], b: &[f64]) -> bool {
 
 /// Whether an estimator compares the trajectories of a group.
 fn compares(name: &str) -> bool {
-    Estimator::new(name, &Value::Null).unwrap().needs().contains(&Need::Groups)
+    Estimator::new(name, &Value::Null).unwrap().needs().contains(&AlgorithmNeed::Groups)
 }
 
 /// The trajectories that are alone in their group because all others failed.
@@ -310,7 +310,7 @@ proptest! {
     fn the_order_of_rows_changes_no_loss((rows, order) in shuffled()) {
         let rows: Vec<StepRow> = rows.into_iter().filter(|row| !row.greedy).collect();
         let order: Vec<usize> = order.into_iter().filter(|&i| i < rows.len()).collect();
-        for name in Objective::names() {
+        for name in PolicyLoss::names() {
             let options = json!({"kl_coef": 0.1, "entropy_coef": 0.01, "importance": {}, "rejection": {"upper": 0.05}});
             let straight = plain::loss(name, &rows, &options).unwrap();
             let mixed: Vec<StepRow> = order.iter().map(|&i| rows[i].clone()).collect();
@@ -329,7 +329,7 @@ proptest! {
     #[test]
     fn masked_tokens_have_a_gradient_of_exactly_zero(rows in batch()) {
         let mut rows: Vec<StepRow> = rows.into_iter().filter(|row| !row.greedy).collect();
-        for name in Objective::names() {
+        for name in PolicyLoss::names() {
             let before = plain::loss(name, &rows, &Value::Null).unwrap();
             for (row, gradient) in rows.iter().zip(&before.gradient) {
                 for (sampled, gradient) in row.mask.iter().zip(gradient) {
@@ -353,7 +353,7 @@ proptest! {
         for row in &mut rows {
             row.advantages = vec![0.0];
         }
-        for name in Objective::names() {
+        for name in PolicyLoss::names() {
             // The penalties of KL-Cov and DRO do not depend on the advantage, and PSPO has a KL
             // term.
             if !matches!(name, "kl_cov" | "dro" | "pspo") {
@@ -366,7 +366,7 @@ proptest! {
 
 #[test]
 fn an_empty_batch_has_no_loss_and_no_advantage() {
-    for name in Objective::names() {
+    for name in PolicyLoss::names() {
         assert_eq!(plain::loss(name, &[], &Value::Null).unwrap().loss.abs().to_bits(), 0, "{name}");
     }
     for name in Estimator::names() {

@@ -11,7 +11,7 @@ use super::padded::{Padded, floats};
 use super::parity::Parity;
 use crate::rl::correction::{Importance, Rejection};
 use crate::rl::losses::value_loss;
-use crate::rl::objective::Objective;
+use crate::rl::objective::PolicyLoss;
 use crate::rl::plain;
 use crate::rl::rows::StepRow;
 
@@ -88,7 +88,7 @@ pub(super) fn compare_losses(parity: &mut Parity) {
     }
     let seen: std::collections::BTreeSet<&str> = losses.iter().map(|case| case.name.as_str()).collect();
     // `pspo` is `gspo` over steps with its own defaults.
-    assert!(Objective::names().iter().all(|name| seen.contains(name) || *name == "pspo"));
+    assert!(PolicyLoss::names().iter().all(|name| seen.contains(name) || *name == "pspo"));
 }
 
 pub(super) fn compare_corrections(parity: &mut Parity) {

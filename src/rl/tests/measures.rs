@@ -12,7 +12,7 @@ use crate::rl::advantages::{Estimator, Level};
 use crate::rl::correction::{Estimate, Measure, Mismatch, Rejection};
 use crate::rl::filter::{Keep, dynamic_sampling, starpo_s};
 use crate::rl::losses::explained_variance;
-use crate::rl::objective::Objective;
+use crate::rl::objective::PolicyLoss;
 use crate::rl::plain;
 use crate::rl::rewards::{Grouping, Method, Shaping, normalize, shape};
 use crate::rl::rows::StepRow;
@@ -115,7 +115,7 @@ fn groups_with_tiny_differences_are_kept() {
 
 #[test]
 fn names_options_and_their_defaults() {
-    let ppo = Objective::new("ppo", &json!({})).unwrap();
+    let ppo = PolicyLoss::new("ppo", &json!({})).unwrap();
     assert!(ppo.has_option("clip_high") && ppo.has_option("loss_agg") && !ppo.has_option("tau_pos"));
     let estimator = |name: &str, options: Value| Estimator::new(name, &options).unwrap();
     assert_eq!(estimator("remax", json!({})).level(), Level::Trajectory);

@@ -15,7 +15,7 @@ use crate::rl::advantages::{Deviation, Whiten, gae, group_normalized, whiten};
 use crate::rl::aggregate::aggregate;
 use crate::rl::kl::{KlKind, kl};
 use crate::rl::losses::{Clip, ppo_clip, value_loss};
-use crate::rl::objective::{Inputs, MicroBatchLoss, Objective};
+use crate::rl::objective::{Inputs, MicroBatchLoss, PolicyLoss};
 
 /// Inputs are printed to 7 decimals.
 const TOLERANCE: f64 = 1e-5;
@@ -144,7 +144,7 @@ fn sequence_loss(case: &Case) -> bool {
     };
     let options = json!({ "clip_low": case.read::<f64>("clip_low"), "clip_high": case.read::<f64>("clip_high") });
     let MicroBatchLoss { loss, ratios, .. } =
-        Objective::new("gspo", &options).unwrap().compute(&inputs, &mask.denominators()).unwrap();
+        PolicyLoss::new("gspo", &options).unwrap().compute(&inputs, &mask.denominators()).unwrap();
     loss.backward();
     let stats = ratios.read().unwrap();
     let number = |name: &str| case.output[name].as_f64().unwrap();

@@ -9,7 +9,7 @@ use crate::mdp::Trajectory;
 use crate::rl::advantages::{Deviation, Estimator, group_normalized};
 use crate::rl::aggregate::{Denominators, aggregate};
 use crate::rl::losses::{Clip, ppo_clip};
-use crate::rl::objective::{Inputs, Objective};
+use crate::rl::objective::{Inputs, PolicyLoss};
 use crate::rl::pack::{MicroBatch, Row, merge, micro_batches};
 use crate::rl::rows::StepRow;
 
@@ -36,7 +36,7 @@ fn loss_and_gradient(
     rows: &[Row],
     split: &[Vec<usize>],
     advantages: &[f64],
-    objective: &Objective,
+    objective: &PolicyLoss,
     vocabulary: &mut Vec<Vec<u32>>,
 ) -> (f64, Vec<f64>) {
     let gathers: Vec<Vec<i64>> = rows.iter().map(|row| contexts(&row.ids, vocabulary)).collect();
@@ -103,14 +103,15 @@ fn loss_and_gradient(
 }
 
 /// Every loss with every aggregation over both kinds of sequences, and all terms.
-fn objectives() -> Vec<Objective> {
-    let mut all: Vec<Objective> = Objective::names().into_iter().map(|name| Objective::named(name).unwrap()).collect();
+fn objectives() -> Vec<PolicyLoss> {
+    let mut all: Vec<PolicyLoss> =
+        PolicyLoss::names().into_iter().map(|name| PolicyLoss::named(name).unwrap()).collect();
     for loss_agg in ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] {
         for seq in ["trajectory", "step"] {
             let options = serde_json::json!({
                 "loss_agg": loss_agg, "seq": seq, "kl_coef": 0.1, "entropy_coef": 0.03, "kl_times_ratio": true,
             });
-            all.push(Objective::new("dapo", &options).unwrap());
+            all.push(PolicyLoss::new("dapo", &options).unwrap());
         }
     }
     // With so few tokens the share must be large to select one.
@@ -118,7 +119,7 @@ fn objectives() -> Vec<Objective> {
         ("clip_cov", serde_json::json!({"share": 0.4, "cov_low": -9.0, "cov_high": 9.0})),
         ("kl_cov", serde_json::json!({"share": 0.4})),
     ] {
-        all.push(Objective::new(name, &options).unwrap());
+        all.push(PolicyLoss::new(name, &options).unwrap());
     }
     all
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value as Json};
 
 use super::args::fail;
 use super::argument::host_object;
-use crate::algorithms::{Algorithm, Loss};
+use crate::algorithms::{AlgorithmFile, FileLoss};
 use crate::config::CUSTOM;
 use crate::script::runtime::convert::kind;
 
@@ -14,7 +14,7 @@ const NAME: &str = "r1.algorithm";
 /// The result of `r1.algorithm { … }`.
 #[derive(Clone)]
 pub(crate) struct OwnAlgorithm {
-    pub(crate) declared: Algorithm,
+    pub(crate) declared: AlgorithmFile,
     pub(crate) loss: Option<Function>,
     pub(crate) advantage: Option<Function>,
 }
@@ -32,7 +32,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
             other => return Err(fail(lua, NAME, format!("`advantage` is a function, got {}", kind(&other)))),
         };
         let loss = table.raw_get::<Value>("loss")?.as_function().cloned();
-        Ok(OwnAlgorithm { declared: Algorithm::read(lua, CUSTOM, "", &table)?, loss, advantage })
+        Ok(OwnAlgorithm { declared: AlgorithmFile::read(lua, CUSTOM, "", &table)?, loss, advantage })
     };
     r1.raw_set("algorithm", lua.create_function(make)?)
 }
@@ -45,7 +45,7 @@ impl OwnAlgorithm {
 
     /// Adds its defaults to the settings of a trainer.
     pub(super) fn complete(&self, fields: &mut Map<String, Json>) {
-        let Algorithm { critic, estimator, trainer, loss, options, .. } = &self.declared;
+        let AlgorithmFile { critic, estimator, trainer, loss, options, .. } = &self.declared;
         fields.insert("algorithm".to_owned(), if *critic { "ppo" } else { "grpo" }.into());
         for (name, value) in trainer {
             fields.entry(name.clone()).or_insert_with(|| value.clone());
@@ -57,8 +57,8 @@ impl OwnAlgorithm {
             choose(fields, "estimator", name, options);
         }
         match loss {
-            Some(Loss::Of((name, options))) => choose(fields, "loss", name, options),
-            Some(Loss::Own) => choose(fields, "loss", CUSTOM, &defaults),
+            Some(FileLoss::Of((name, options))) => choose(fields, "loss", name, options),
+            Some(FileLoss::Own) => choose(fields, "loss", CUSTOM, &defaults),
             None => {}
         }
     }

@@ -27,10 +27,12 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         let reply = text(lua, "r1.answer", "text", &reply)?;
         Ok(answers::tagged_answer(&reply).map(str::to_owned))
     })?;
-    bind(lua, &r1, "math_equal", |lua, (given, reference): (Value, Value)| {
+    bind(lua, &r1, "math_equal", |lua, (given_answer, reference): (Value, Value)| {
         refuse_missing(lua, "r1.math_equal", &reference, false)?;
-        let (given, reference) = (answer(lua, &given)?, answer(lua, &reference)?);
-        Ok(given.zip(reference).is_some_and(|(given, reference)| answers::math_equal(&given, &reference)))
+        let (given_answer, reference) = (answer(lua, &given_answer)?, answer(lua, &reference)?);
+        Ok(given_answer
+            .zip(reference)
+            .is_some_and(|(given_answer, reference)| answers::math_equal(&given_answer, &reference)))
     })?;
     bind(lua, &r1, "reference", |lua, (reference, name, options): (Value, Value, Value)| {
         let name: Option<String> = optional(lua, "r1.reference", "name", &name)?;
@@ -70,7 +72,7 @@ fn refuse_missing(lua: &Lua, function: &str, reference: &Value, may_be_empty: bo
     };
     let error = Error::new(Kind::Data, format!("{function}: the reference {what}")).about(Subject::Reference);
     Err(raise(match place_of_recipe(lua) {
-        Some(place) => error.at(place),
+        Some(location) => error.at(location),
         None => error,
     }))
 }

@@ -58,7 +58,7 @@ pub(super) fn timed(lua: &Lua, limit: &TimeLimit, error: Error) -> mlua::Error {
 /// Runs `work` and returns its result.
 ///
 /// # Errors
-/// That of `work`, and the CPU limit of the call.
+/// The error of `work`, and the CPU limit of the call.
 pub(super) fn apart<T: Send + 'static>(
     lua: &Lua,
     function: &'static str,

@@ -59,8 +59,8 @@ fn field_place(lua: &Lua, caller: &str, function: &str, key: &str) -> Option<Loc
         "r1.env" => "env",
         other => other.strip_prefix("r1.data.").unwrap_or(other),
     };
-    let own = key.strip_prefix(section).and_then(|rest| rest.strip_prefix('.')).unwrap_or(key);
-    map.argument(path, line, function, own)
+    let local_key = key.strip_prefix(section).and_then(|rest| rest.strip_prefix('.')).unwrap_or(key);
+    map.argument(path, line, function, local_key)
 }
 
 /// The dotted name of a field; a function such as `r1.recipe: data` reads that table of the recipe.
@@ -69,7 +69,7 @@ fn inside(function: &str, name: &str) -> String {
 }
 
 /// The fields of a table of named arguments; unknown ones are refused.
-pub(crate) struct Fields<'a> {
+pub(crate) struct TableFields<'a> {
     lua: &'a Lua,
     function: &'static str,
     table: Table,
@@ -77,43 +77,43 @@ pub(crate) struct Fields<'a> {
     at: Option<&'a str>,
 }
 
-impl<'a> Fields<'a> {
-    pub(crate) fn new(lua: &'a Lua, function: &'static str, value: &Value, known: &[&str]) -> mlua::Result<Self> {
+impl<'a> TableFields<'a> {
+    pub(crate) fn new(lua: &'a Lua, function: &'static str, value: &Value, names: &[&str]) -> mlua::Result<Self> {
         let Value::Table(table) = value else {
             let got = if value.is_nil() { "nothing".to_owned() } else { kind(value) };
             return Err(fail(lua, function, format!("takes a table, got {got}")));
         };
         let fields = Self { lua, function, table: table.clone(), at: None };
-        fields.refuse_unknown(known)?;
+        fields.refuse_unknown(names)?;
         Ok(fields)
     }
 
     /// The fields of a table that may be left out.
-    pub(crate) fn optional(lua: &'a Lua, function: &'static str, value: &Value, known: &[&str]) -> mlua::Result<Self> {
+    pub(crate) fn optional(lua: &'a Lua, function: &'static str, value: &Value, names: &[&str]) -> mlua::Result<Self> {
         match value {
             Value::Nil => Ok(Self { lua, function, table: lua.create_table()?, at: None }),
-            given => Self::new(lua, function, given, known),
+            table => Self::new(lua, function, table, names),
         }
     }
 
     /// The fields of a table that is the value of a field.
-    pub(crate) fn inside<'b>(&'b self, at: &'b str, table: &Table, known: &[&str]) -> mlua::Result<Fields<'b>> {
-        let fields = Fields { lua: self.lua, function: self.function, table: table.clone(), at: Some(at) };
-        fields.refuse_unknown(known)?;
+    pub(crate) fn inside<'b>(&'b self, at: &'b str, table: &Table, names: &[&str]) -> mlua::Result<TableFields<'b>> {
+        let fields = TableFields { lua: self.lua, function: self.function, table: table.clone(), at: Some(at) };
+        fields.refuse_unknown(names)?;
         Ok(fields)
     }
 
-    fn refuse_unknown(&self, known: &[&str]) -> mlua::Result<()> {
+    fn refuse_unknown(&self, names: &[&str]) -> mlua::Result<()> {
         self.table.for_each(|key: Value, _: Value| match &key {
-            Value::String(name) if known.iter().any(|known| *name == **known) => Ok(()),
+            Value::String(name) if names.iter().any(|listed| *name == **listed) => Ok(()),
             Value::String(name) => {
                 let name = name.to_string_lossy();
                 let error = Error::new(Kind::Script, format!("unknown field `{}`", self.named(&name)));
                 let hint = match self.at {
-                    None => misplaced::unknown_field(self.function, &name, known),
+                    None => misplaced::unknown_field(self.function, &name, names),
                     Some(_) => None,
                 };
-                let hint = hint.unwrap_or_else(|| suggest(&name, known.iter().copied()));
+                let hint = hint.unwrap_or_else(|| suggest(&name, names.iter().copied()));
                 Err(self.refused(&name, error.hint(hint)))
             }
             other => Err(fail(self.lua, self.function, format!("fields have names, got {}", show(other)))),
@@ -201,11 +201,11 @@ pub(crate) trait FromField: Sized {
     ///
     /// # Errors
     /// A value of another type, at the line of the field.
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self>;
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self>;
 }
 
 impl<T: Argument> FromField for T {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         Self::read(value).ok_or_else(|| match value {
             Value::Nil => fields.missing(name, ""),
             other => fields.refuse(name, &Self::wanted(), other),
@@ -215,14 +215,14 @@ impl<T: Argument> FromField for T {
 
 /// A field that may be left out.
 impl<T: FromField> FromField for Option<T> {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         if value.is_nil() { Ok(None) } else { T::from_field(fields, name, value).map(Some) }
     }
 }
 
 /// Plain data; null if left out.
 impl FromField for serde_json::Value {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         fields.plain(name, value)
     }
 }
@@ -301,11 +301,11 @@ pub(crate) fn bytes_of(json: &serde_json::Value) -> Vec<u8> {
 /// A text argument, at most `limits.text` long: the CPU limit does not apply while a host function
 /// reads it.
 pub(crate) fn text(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua::Result<String> {
-    let most = lua.app_data_ref::<Limits>().map_or(usize::MAX, |limits| limits.text);
+    let limit = lua.app_data_ref::<Limits>().map_or(usize::MAX, |limits| limits.text);
     match value {
-        Value::String(text) if text.as_bytes().len() >> 20 >= most => {
+        Value::String(text) if text.as_bytes().len() >> 20 >= limit => {
             let size = text.as_bytes().len() >> 20;
-            Err(fail(lua, function, format!("`{name}` has {size} MiB of text; limits.text = {most} MiB")))
+            Err(fail(lua, function, format!("`{name}` has {size} MiB of text; limits.text = {limit} MiB")))
         }
         Value::String(text) => Ok(text.to_string_lossy()),
         other => Err(fail(lua, function, format!("`{name}` must be text, got {}", kind(other)))),
@@ -315,16 +315,16 @@ pub(crate) fn text(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua
 /// Refuses messages with more text than `limits.text`: the CPU limit does not apply while they are
 /// tokenized.
 pub(crate) fn check_text(lua: &Lua, function: &str, messages: &[Message]) -> mlua::Result<()> {
-    let most = lua.app_data_ref::<Limits>().map_or(usize::MAX, |limits| limits.text);
+    let limit = lua.app_data_ref::<Limits>().map_or(usize::MAX, |limits| limits.text);
     let size = |message: &Message| {
         let calls: usize = message.tool_calls.iter().map(|call| call.arguments.to_string().len()).sum();
         message.content.text().len() + message.reasoning_content.as_deref().map_or(0, str::len) + calls
     };
     let size = messages.iter().map(size).sum::<usize>() >> 20;
-    if size < most {
+    if size < limit {
         return Ok(());
     }
-    Err(fail(lua, function, format!("the messages have {size} MiB of text; limits.text = {most} MiB")))
+    Err(fail(lua, function, format!("the messages have {size} MiB of text; limits.text = {limit} MiB")))
 }
 
 /// Reads a positional argument of `function`.

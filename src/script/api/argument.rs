@@ -136,9 +136,9 @@ impl From<NonNegative> for f64 {
 
 /// A text, or a list of texts.
 #[derive(Default)]
-pub(crate) struct Texts(pub(crate) Vec<String>);
+pub(crate) struct TextArguments(pub(crate) Vec<String>);
 
-argument!(Texts, "text, or a list of texts", |value| {
+argument!(TextArguments, "text, or a list of texts", |value| {
     match value {
         Value::String(text) => Some(Self(vec![text.to_string_lossy()])),
         Value::Table(list) => items(list).map(Self),

@@ -4,7 +4,7 @@
 
 use mlua::{Lua, Value};
 
-use super::args::Fields;
+use super::args::TableFields;
 
 /// A table of named arguments, declared by `arguments!`.
 pub(crate) trait Arguments: Sized {
@@ -29,14 +29,14 @@ pub(crate) trait Arguments: Sized {
     ///
     /// # Errors
     /// A missing or unsuitable field, at its line.
-    fn from_fields(fields: &Fields<'_>) -> mlua::Result<Self>;
+    fn from_fields(fields: &TableFields<'_>) -> mlua::Result<Self>;
 
     /// Reads the table that `function` requires.
     ///
     /// # Errors
     /// A value that is not a table, and a field that is unknown, missing or of another type.
     fn read(lua: &Lua, function: &'static str, value: &Value) -> mlua::Result<Self> {
-        Self::from_fields(&Fields::new(lua, function, value, &Self::names())?)
+        Self::from_fields(&TableFields::new(lua, function, value, &Self::names())?)
     }
 
     /// Reads a table that may be left out.
@@ -44,7 +44,7 @@ pub(crate) trait Arguments: Sized {
     /// # Errors
     /// As [`Arguments::read`].
     fn read_optional(lua: &Lua, function: &'static str, value: &Value) -> mlua::Result<Self> {
-        Self::from_fields(&Fields::optional(lua, function, value, &Self::names())?)
+        Self::from_fields(&TableFields::optional(lua, function, value, &Self::names())?)
     }
 }
 
@@ -116,7 +116,7 @@ macro_rules! arguments {
                 all
             }
 
-            fn from_fields(fields: &$crate::script::api::args::Fields<'_>) -> mlua::Result<Self> {
+            fn from_fields(fields: &$crate::script::api::args::TableFields<'_>) -> mlua::Result<Self> {
                 Ok(Self {
                     $($field: $crate::script::api::arguments::arguments!(
                         @read fields, stringify!($field), $Type $(, default $default)? $(, needs $what)?

@@ -9,7 +9,7 @@ use serde_json::{Value as Json, json};
 use super::args::{fail, fail_with, raise};
 use super::arguments::{Arguments, arguments};
 use super::tools::files;
-use super::tools::host_tool::ToolCall;
+use super::tools::host_tool::ValidatedCall;
 use super::tools::run::CallResult;
 use crate::config::{EnvSettings, ExcessCalls};
 use crate::error::Error;
@@ -31,7 +31,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let (in_tool, host) = (call.in_tool(), host.clone());
         async move {
             let (_nesting, (jobs, hidden)) = jobs?;
-            let run = |job: Job| {
+            let run = |job: ReadyCall| {
                 let tool = job.tool();
                 call.branch_for_tool(job.run(lua.clone(), call.clone(), &host), tool)
             };
@@ -99,13 +99,13 @@ impl Drop for Nesting {
 }
 
 /// The result of a call.
-struct Answer {
+struct ToolAnswer {
     call_id: Option<String>,
     record: ToolRecord,
     files: Vec<OutputFile>,
 }
 
-impl Answer {
+impl ToolAnswer {
     /// A call that was not run; the policy sees the reason.
     fn refused(call_id: Option<String>, kind: CallKind, name: &str, arguments: Json, why: String, reward: f64) -> Self {
         let name = name.to_owned();
@@ -141,14 +141,14 @@ impl Answer {
 }
 
 /// A call that is ready to run.
-enum Job {
-    Refused(Answer),
-    Run { call: ToolCall, call_id: Option<String> },
+enum ReadyCall {
+    Refused(ToolAnswer),
+    Run { call: ValidatedCall, call_id: Option<String> },
 }
 
 /// Parses and validates calls, and tells whether they are the script's own. An error of the policy
 /// becomes a result; an error of the script is raised.
-fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> mlua::Result<(Vec<Job>, bool)> {
+fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> mlua::Result<(Vec<ReadyCall>, bool)> {
     let Value::Table(calls) = calls else {
         return Err(fail(lua, NAME, format!("takes a list of calls such as action.tool_calls, got {}", kind(calls))));
     };
@@ -176,7 +176,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
         let call_id = text("id");
         if let Some(error) = text("error") {
             let (kind, reward) = (CallKind::Malformed, rewards.malformed);
-            jobs.push(Job::Refused(Answer::refused(call_id, kind, "malformed", Json::Null, error, reward)));
+            jobs.push(ReadyCall::Refused(ToolAnswer::refused(call_id, kind, "malformed", Json::Null, error, reward)));
             continue;
         }
         let Some(name) = text("name") else { return Err(fail(lua, NAME, format!("call {index} has no `name`"))) };
@@ -195,7 +195,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
                 if names.is_empty() { "there are no tools".to_owned() } else { format!("tools: {}", names.join(", ")) };
             let why = format!("Error: no tool `{name}`; {have}");
             let (kind, reward) = (CallKind::Unknown, rewards.refused);
-            jobs.push(Job::Refused(Answer::refused(call_id, kind, &name, arguments, why, reward)));
+            jobs.push(ReadyCall::Refused(ToolAnswer::refused(call_id, kind, &name, arguments, why, reward)));
             continue;
         };
         let fits = schema::check(&tool.parameters, &arguments);
@@ -206,7 +206,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
         if let Err((kind, why)) = fits.and_then(|()| quota.take().map_err(|why| (CallKind::Excess, why.to_string()))) {
             let why = format!("Error: {why}");
             let reward = tool.rewards.refused.unwrap_or(rewards.refused);
-            jobs.push(Job::Refused(Answer::refused(call_id, kind, &tool.name, arguments, why, reward)));
+            jobs.push(ReadyCall::Refused(ToolAnswer::refused(call_id, kind, &tool.name, arguments, why, reward)));
             continue;
         }
         let given_arguments =
@@ -219,8 +219,8 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
         let (tool, prelude) = (tool.clone(), prelude.clone());
         let files = files.clone();
         let call =
-            ToolCall { tool, arguments, lua_arguments: given_arguments, prelude, files, hidden, options, kwargs };
-        jobs.push(Job::Run { call, call_id });
+            ValidatedCall { tool, arguments, lua_arguments: given_arguments, prelude, files, hidden, options, kwargs };
+        jobs.push(ReadyCall::Run { call, call_id });
     }
     Ok((jobs, hidden))
 }
@@ -304,7 +304,7 @@ impl<'a> Quota<'a> {
     }
 }
 
-impl Job {
+impl ReadyCall {
     /// The name of the tool, for the branch of the call.
     fn tool(&self) -> Rc<str> {
         match self {
@@ -313,7 +313,7 @@ impl Job {
         }
     }
 
-    async fn run(self, lua: Lua, call: Rc<Call>, host: &Host) -> mlua::Result<Answer> {
+    async fn run(self, lua: Lua, call: Rc<Call>, host: &Host) -> mlua::Result<ToolAnswer> {
         let (validated, call_id) = match self {
             Self::Refused(answer) => return Ok(answer),
             Self::Run { call, call_id } => (call, call_id),
@@ -339,7 +339,7 @@ impl Job {
         let (name, kind) = (tool.name.clone(), CallKind::Ran);
         let record =
             ToolRecord { name, arguments, kind, output: text, ok, reward, seconds, retries, cached, hidden: false };
-        Ok(Answer { call_id, record, files })
+        Ok(ToolAnswer { call_id, record, files })
     }
 }
 

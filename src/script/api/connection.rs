@@ -12,8 +12,8 @@ use serde_json::{Value as Json, json};
 use super::args::{fail, fail_with, not_public, raise};
 use super::argument::{Bytes, Whole};
 use super::arguments::{Arguments, arguments};
-use super::secret::{Named, Secrets};
-use super::server_place::{Command, Place, PlaceFields, UrlScheme};
+use super::secret::{NamedTexts, Secrets};
+use super::server_place::{Place, PlaceFields, ServerCommand, UrlScheme};
 use crate::error::{Error, Kind, suggest};
 use crate::mdp::{Failed, Outcome};
 use crate::script::runtime::connections::{DeclaredConnection, OpenedPlace, SessionConnections};
@@ -46,10 +46,10 @@ arguments! {
     /// Arguments of `r1.connection`.
     pub(super) struct ConnectionArguments {
         url: Option<String>;
-        command: Option<Command>;
+        command: Option<ServerCommand>;
         name: Option<String>;
-        headers: Option<Named>;
-        env: Option<Named>;
+        headers: Option<NamedTexts>;
+        env: Option<NamedTexts>;
         directory: Option<String>;
         timeout: Duration = Duration::from_mins(1);
         start_timeout: Option<Duration>;
@@ -172,7 +172,7 @@ fn close(lua: &Lua, value: &Value) -> mlua::Result<()> {
 }
 
 /// A validated message.
-struct Pending {
+struct PendingMessage {
     handle: ConnectionHandle,
     call: Rc<Call>,
     message: Json,
@@ -190,7 +190,7 @@ fn request(lua: &Lua) -> mlua::Result<Function> {
     })
 }
 
-fn pending(lua: &Lua, connection: &Value, message: &Value, options: &Value) -> mlua::Result<Pending> {
+fn pending(lua: &Lua, connection: &Value, message: &Value, options: &Value) -> mlua::Result<PendingMessage> {
     let handle = this(lua, connection, REQUEST)?;
     let MessageOptions { timeout } = MessageOptions::read_optional(lua, REQUEST, options)?;
     let message = to_json(message, "message", NonJson::Refuse).map_err(|why| fail_with(lua, REQUEST, why))?;
@@ -207,7 +207,7 @@ fn pending(lua: &Lua, connection: &Value, message: &Value, options: &Value) -> m
         return Err(raise(error));
     }
     let (call, timeout) = (handle.host.current(), timeout.unwrap_or(handle.connection.timeout));
-    Ok(Pending { handle, call, message, timeout, place: place(lua) })
+    Ok(PendingMessage { handle, call, message, timeout, place: place(lua) })
 }
 
 /// An answer as recorded: any JSON, also `{ error = … }`.
@@ -216,7 +216,7 @@ struct Answered {
     answer: Json,
 }
 
-impl Pending {
+impl PendingMessage {
     /// The answer as Lua data, or nil and the reason.
     async fn answer(self, lua: &Lua) -> mlua::Result<(Value, Option<String>)> {
         let Self { handle: ConnectionHandle { connection, target, host }, call, message, timeout, place: location } =

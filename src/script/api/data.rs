@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use mlua::{Function, Lua, MetaMethod, Table, UserData, UserDataMethods, Value};
 use serde_json::{Map, Value as Json};
 
-use super::args::{Fields, FromField, fail, fail_with, text};
+use super::args::{FromField, TableFields, fail, fail_with, text};
 use super::arguments::{Arguments, arguments};
 use crate::config::{DataFormat, Source};
 use crate::error::{Error, Kind};
@@ -33,12 +33,12 @@ arguments! {
 
 /// A dataset of a recipe: its settings, and its row function, if any.
 #[derive(Clone)]
-pub(crate) struct Dataset {
+pub(crate) struct DatasetArgument {
     pub(crate) settings: Json,
     pub(crate) row: Option<Function>,
 }
 
-impl UserData for Dataset {
+impl UserData for DatasetArgument {
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         // `r1.data.hf "org/name" { split = "test" }`
         methods.add_meta_method(MetaMethod::Call, |lua, this, options: Value| {
@@ -68,7 +68,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
 
 /// `r1.data.jsonl "path"` or `r1.data.jsonl { path =, columns = { mine = "theirs" } }`, and the
 /// same for other formats.
-fn file(lua: &Lua, function: &'static str, formats: [DataFormat; 2], value: &Value) -> mlua::Result<Dataset> {
+fn file(lua: &Lua, function: &'static str, formats: [DataFormat; 2], value: &Value) -> mlua::Result<DatasetArgument> {
     let mut settings = if let Value::String(path) = value {
         Map::from_iter([("path".to_owned(), Json::String(path.to_string_lossy()))])
     } else {
@@ -96,22 +96,22 @@ fn file(lua: &Lua, function: &'static str, formats: [DataFormat; 2], value: &Val
     let settings = Json::Object(settings);
     settings::dataset(function.trim_start_matches("r1.data."), &settings)
         .map_err(|error| fail_with(lua, function, error))?;
-    Ok(Dataset { settings, row: None })
+    Ok(DatasetArgument { settings, row: None })
 }
 
 /// `r1.data.hf "org/name"`, `r1.data.hf("org/name", { split =, subset =, file =, columns = })`.
-fn hf(lua: &Lua, id: &Value, options: &Value) -> mlua::Result<Dataset> {
+fn hf(lua: &Lua, id: &Value, options: &Value) -> mlua::Result<DatasetArgument> {
     const NAME: &str = "r1.data.hf";
     let id = text(lua, NAME, "name", id)?;
     let HubOptions { mut settings } = HubOptions::read_optional(lua, NAME, options)?;
     settings.insert("hf".to_owned(), Json::String(id));
     let settings = Json::Object(settings);
     settings::dataset("hf", &settings).map_err(|error| fail_with(lua, NAME, error))?;
-    Ok(Dataset { settings, row: None })
+    Ok(DatasetArgument { settings, row: None })
 }
 
 /// `r1.data.generate { count =, seed =, row = function(index) … end }`; `index` starts at 1.
-fn generate(lua: &Lua, value: &Value) -> mlua::Result<Dataset> {
+fn generate(lua: &Lua, value: &Value) -> mlua::Result<DatasetArgument> {
     const NAME: &str = "r1.data.generate";
     let GenerateArguments { row, settings } = GenerateArguments::read(lua, NAME, value)?;
     if !settings.contains_key("count") {
@@ -119,7 +119,7 @@ fn generate(lua: &Lua, value: &Value) -> mlua::Result<Dataset> {
     }
     let settings = Json::Object(settings);
     settings::dataset("generate", &settings).map_err(|error| fail_with(lua, NAME, error))?;
-    Ok(Dataset { settings, row: Some(row) })
+    Ok(DatasetArgument { settings, row: Some(row) })
 }
 
 /// The field `train` or `eval` of a recipe's `data`: its settings, and its row functions by name.
@@ -129,10 +129,10 @@ pub(super) struct DataSource {
 }
 
 impl FromField for DataSource {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         match value {
             Value::Function(_) => return Err(fields.misplaced_function(name)),
-            Value::UserData(dataset) if dataset.is::<Dataset>() => {}
+            Value::UserData(dataset) if dataset.is::<DatasetArgument>() => {}
             Value::String(_) | Value::Table(_) => {}
             other => return Err(fields.refuse(name, "a path or a dataset of r1.data", other)),
         }
@@ -147,9 +147,9 @@ fn source(lua: &Lua, name: &str, value: &Value) -> mlua::Result<(Json, BTreeMap<
     let at = format!("data.{name}");
     let (mut parts, mut rows) = (Map::new(), BTreeMap::new());
     let mut add = |key: Option<String>, value: &Value| {
-        let Dataset { settings, row } = match value {
-            Value::UserData(object) if object.is::<Dataset>() => object.borrow::<Dataset>()?.clone(),
-            value => Dataset { settings: plain(lua, &at, value)?, row: None },
+        let DatasetArgument { settings, row } = match value {
+            Value::UserData(object) if object.is::<DatasetArgument>() => object.borrow::<DatasetArgument>()?.clone(),
+            value => DatasetArgument { settings: plain(lua, &at, value)?, row: None },
         };
         let object = settings.as_object();
         let written_name = object.and_then(|object| object.get("name")).and_then(Json::as_str).map(str::to_owned);
@@ -170,8 +170,8 @@ fn source(lua: &Lua, name: &str, value: &Value) -> mlua::Result<(Json, BTreeMap<
         Ok(())
     };
     match value {
-        Value::UserData(object) if object.is::<Dataset>() => {
-            let Dataset { settings, row } = object.borrow::<Dataset>()?.clone();
+        Value::UserData(object) if object.is::<DatasetArgument>() => {
+            let DatasetArgument { settings, row } = object.borrow::<DatasetArgument>()?.clone();
             let named = settings.get("name").or(settings.get("weight")).or(settings.get("env")).is_some();
             if named {
                 add(None, value)?;
@@ -180,7 +180,7 @@ fn source(lua: &Lua, name: &str, value: &Value) -> mlua::Result<(Json, BTreeMap<
             }
         }
         Value::Table(table) => {
-            let is_dataset = |value: &Value| value.as_userdata().is_some_and(mlua::AnyUserData::is::<Dataset>);
+            let is_dataset = |value: &Value| value.as_userdata().is_some_and(mlua::AnyUserData::is::<DatasetArgument>);
             let mut several = false;
             table.for_each(|_: Value, value: Value| {
                 several |= is_dataset(&value);

@@ -20,23 +20,23 @@ use crate::tools::table::TableOptions;
 use crate::tools::{PythonOptions, RhaiOptions};
 
 /// A function with named arguments.
-struct Function {
+struct DeclaredFunction {
     name: &'static str,
     /// The names that it reads.
     names: Vec<&'static str>,
     defaults: Vec<(&'static str, Box<dyn Any>)>,
 }
 
-fn of<A: Arguments>(name: &'static str) -> Function {
-    Function { name, names: A::names(), defaults: A::defaults() }
+fn of<A: Arguments>(name: &'static str) -> DeclaredFunction {
+    DeclaredFunction { name, names: A::names(), defaults: A::defaults() }
 }
 
 /// The functions with named arguments.
-fn read() -> Vec<Function> {
+fn read() -> Vec<DeclaredFunction> {
     vec![
         of::<recipe::RecipeArguments>("r1.recipe"),
         of::<env::EnvArguments>("r1.env"),
-        Function { name: "r1.algorithm", names: FIELDS.to_vec(), defaults: Vec::new() },
+        DeclaredFunction { name: "r1.algorithm", names: FIELDS.to_vec(), defaults: Vec::new() },
         of::<format::FormatArguments>("r1.format"),
         of::<resource::ResourceArguments>("r1.resource"),
         of::<data::FileArguments>("r1.data.jsonl"),
@@ -106,7 +106,7 @@ const INTERNAL: [(&str, &[&str]); 2] =
 
 #[test]
 fn fields_of_host_functions_and_their_declarations_agree() {
-    for Function { name: function, names, .. } in read() {
+    for DeclaredFunction { name: function, names, .. } in read() {
         let entry = docs::find(function).unwrap_or_else(|| panic!("{function} is not declared"));
         let internal = INTERNAL.iter().find(|(of, _)| *of == function).map_or(&[][..], |(_, names)| names);
         let read: BTreeSet<&str> = names.into_iter().filter(|name| !internal.contains(name)).collect();
@@ -183,7 +183,7 @@ fn shown(default: &dyn Any) -> Option<String> {
         .or_else(|| as_text(default, |share: &index::Share| share.0.to_string()))
         .or_else(|| as_text(default, |temperature: &logprobs::Temperature| temperature.0.to_string()))
         .or_else(|| as_text(default, |retries: &tools::limits::Retries| retries.times.0.to_string()))
-        .or_else(|| as_text(default, |cache: &tools::limits::Cache| cache.0.is_some().to_string()))
+        .or_else(|| as_text(default, |cache: &tools::limits::CacheOption| cache.0.is_some().to_string()))
         .or_else(|| whole::<0, 10>(default))
         .or_else(|| whole::<1, ANY>(default))
         .or_else(|| whole::<0, { connection::RESTARTS }>(default))
@@ -229,9 +229,9 @@ fn defaults_in_the_declarations_are_those_of_the_code() {
                     continue;
                 }
                 compared += 1;
-                let declared = function.and_then(|own| own.defaults.iter().find(|(own, _)| *own == name));
+                let declared = function.and_then(|key| key.defaults.iter().find(|(key, _)| *key == name));
                 let declared = declared.and_then(|(_, default)| shown(default.as_ref()));
-                let elsewhere = filled_in.iter().find(|(of, own, _)| *of == entry.name && *own == name);
+                let elsewhere = filled_in.iter().find(|(of, key, _)| *of == entry.name && *key == name);
                 match declared.or_else(|| elsewhere.map(|(.., default)| default.clone())) {
                     Some(declared) if meanings(named).iter().any(|named| meanings(&declared).contains(named)) => {}
                     None if ELSEWHERE.contains(&entry.name.as_str())

@@ -13,7 +13,7 @@ use serde_json::{Value as Json, json};
 use super::args::{fail, undeclared};
 use super::argument::Whole;
 use super::arguments::{Arguments, arguments};
-use super::secret::{Named, Secrets, Text};
+use super::secret::{NamedTexts, Secrets, Text};
 use crate::error::{Error, Kind, Result};
 use crate::json;
 use crate::mdp::{Failed, FinishReason, GeneratedText, Message, Outcome};
@@ -41,23 +41,23 @@ arguments! {
         url: Option<String>;
         name: Option<String>;
         key: Value;
-        headers: Named = Named::default();
+        headers: NamedTexts = NamedTexts::default();
         timeout: Duration = TIMEOUT;
         retries: Whole<0, 20> = Whole(RETRIES);
     }
 }
 
 /// A model server with its timeout and retries.
-pub(super) struct Endpoint {
+pub(super) struct ModelEndpoint {
     /// URL of `/chat/completions`.
     url: String,
     name: String,
-    headers: Named,
+    headers: NamedTexts,
     timeout: Duration,
     retries: u32,
 }
 
-impl Endpoint {
+impl ModelEndpoint {
     /// Reads `{ url =, name =, key =, headers =, timeout =, retries = }`.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl Endpoint {
             return Err(undeclared(lua, host, function, &format!("http:{target}")));
         }
         headers.check(lua, host, function)?;
-        let Named(mut headers) = headers;
+        let NamedTexts(mut headers) = headers;
         if !key.is_nil() {
             let got = || format!("`model.key` must be r1.secret(NAME), got {}", kind(&key));
             let key = Text::read(&key).ok_or_else(|| fail(lua, function, got()))?;
@@ -93,7 +93,7 @@ impl Endpoint {
             headers.push(("authorization".to_owned(), Text::plain("Bearer ").joined(key)));
         }
         headers.push(("content-type".to_owned(), Text::plain("application/json")));
-        Ok(Self { url, name, headers: Named(headers), timeout, retries: retries.0 as u32 })
+        Ok(Self { url, name, headers: NamedTexts(headers), timeout, retries: retries.0 as u32 })
     }
 
     /// Host and port.
@@ -148,7 +148,7 @@ impl Endpoint {
                     return match parse_response(&text) {
                         Ok(generated) => Ok(Outcome::Ok(generated)),
                         // A result that the script can expect, for this prompt.
-                        Err(why @ Unreadable::Filtered) => {
+                        Err(why @ NoCompletion::Filtered) => {
                             Ok(Outcome::Failed(Failed { error: failed(why.to_string()).message, undeclared: false }))
                         }
                         Err(why) => Err(failed(why.to_string())),
@@ -227,7 +227,7 @@ fn wait_of(answer: &HttpResponse) -> Option<Duration> {
 
 /// A response without the text of a completion.
 #[derive(Debug)]
-enum Unreadable {
+enum NoCompletion {
     NotJson {
         body: String,
     },
@@ -238,7 +238,7 @@ enum Unreadable {
     Filtered,
 }
 
-impl std::fmt::Display for Unreadable {
+impl std::fmt::Display for NoCompletion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (why, body) = match self {
             Self::NotJson { body } => ("is not JSON", body),
@@ -250,12 +250,12 @@ impl std::fmt::Display for Unreadable {
 }
 
 /// The text of a response.
-fn parse_response(body: &str) -> Result<GeneratedText, Unreadable> {
+fn parse_response(body: &str) -> Result<GeneratedText, NoCompletion> {
     let shown = || body.to_owned();
-    let answer = json::read_foreign(body.as_bytes()).map_err(|_| Unreadable::NotJson { body: shown() })?;
+    let answer = json::read_foreign(body.as_bytes()).map_err(|_| NoCompletion::NotJson { body: shown() })?;
     let choice = &answer["choices"][0];
     let finish_reason = match choice["finish_reason"].as_str() {
-        Some("content_filter") => return Err(Unreadable::Filtered),
+        Some("content_filter") => return Err(NoCompletion::Filtered),
         Some("length") => FinishReason::Length,
         _ => FinishReason::Stop,
     };
@@ -263,7 +263,7 @@ fn parse_response(body: &str) -> Result<GeneratedText, Unreadable> {
         Some(text) => text,
         // The limit was reached within the reasoning.
         None if finish_reason == FinishReason::Length => String::new(),
-        None => return Err(Unreadable::NoText { body: shown() }),
+        None => return Err(NoCompletion::NoText { body: shown() }),
     };
     let tokens = answer["usage"]["completion_tokens"].as_u64();
     Ok(GeneratedText { text, finish_reason, tokens, prompt_tokens: None, sampled: None })

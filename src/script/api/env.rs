@@ -5,7 +5,7 @@ use std::rc::Rc;
 use mlua::{Function, Lua, Table, Value};
 use serde_json::Value as Json;
 
-use super::args::{Fields, FromField, fail, fail_with};
+use super::args::{FromField, TableFields, fail, fail_with};
 use super::argument::host_object;
 use super::arguments::{Arguments, arguments};
 use super::format::FormatArgument;
@@ -92,7 +92,7 @@ pub(super) fn conflict_with_flow(name: &str) -> Error {
 }
 
 impl FromField for Tools {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         // `tools = r1.tools.mcp { … }`: a server is a list of tools.
         if let Some(ServerHandle(server)) = host_object(value) {
             return Ok(Self(vec![EnvTool::Server(server)]));

@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, Table, Value, WeakLua};
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{Fields, FromField, fail_with};
+use super::args::{FromField, TableFields, fail_with};
 use super::argument::{argument, host_object, items};
 use super::arguments::{Arguments, arguments};
 use crate::error::{Error, Kind, Result, suggest};
@@ -52,8 +52,8 @@ arguments! {
         write: Option<Function>;
         result: Option<Function>;
         schema: Option<Function>;
-        starts: Marks = Marks::default();
-        stop: Marks = Marks::default();
+        starts: NonEmptyTexts = NonEmptyTexts::default();
+        stop: NonEmptyTexts = NonEmptyTexts::default();
         same_turn: bool = false;
         thinking: bool = true;
     }
@@ -61,9 +61,9 @@ arguments! {
 
 /// A list of texts that are not empty.
 #[derive(Default)]
-pub(super) struct Marks(Vec<String>);
+pub(super) struct NonEmptyTexts(Vec<String>);
 
-argument!(Marks, "a list of texts that are not empty", |value| items(value.as_table()?)
+argument!(NonEmptyTexts, "a list of texts that are not empty", |value| items(value.as_table()?)
     .filter(|texts: &Vec<String>| texts.iter().all(|text| !text.is_empty()))
     .map(Self));
 
@@ -74,7 +74,7 @@ pub(super) enum FormatArgument {
 }
 
 impl FromField for FormatArgument {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         match value {
             Value::String(name) => Ok(Self::Named(name.to_string_lossy())),
             Value::Function(_) => Err(fields.misplaced_function(name)),

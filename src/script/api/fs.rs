@@ -31,23 +31,23 @@ arguments! {
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let table = lua.create_table()?;
-    let own = host.clone();
+    let shared_host = host.clone();
     bind(lua, &table, "read", move |lua, path: Value| {
         let path = text(lua, "r1.fs.read", "path", &path)?;
-        let outcome = recorded_call(lua, &own, "r1.fs.read", &path, read)?;
+        let outcome = recorded_call(lua, &shared_host, "r1.fs.read", &path, read)?;
         match (&outcome["text"], &outcome["sha256"], &outcome["error"]) {
             (Json::String(text), ..) => Ok((Value::String(lua.create_string(text)?), None)),
             (_, Json::String(sum), _) => {
-                let bytes = again(&own, &path, sum).map_err(raise)?;
+                let bytes = again(&shared_host, &path, sum).map_err(raise)?;
                 Ok((Value::String(lua.create_string(bytes)?), None))
             }
             (.., why) => Ok((Value::Nil, Some(why.as_str().unwrap_or_default().to_owned()))),
         }
     })?;
-    let own = host.clone();
+    let shared_host = host.clone();
     bind(lua, &table, "list", move |lua, path: Value| {
         let path = text(lua, "r1.fs.list", "path", &path)?;
-        let outcome = recorded_call(lua, &own, "r1.fs.list", &path, list)?;
+        let outcome = recorded_call(lua, &shared_host, "r1.fs.list", &path, list)?;
         match outcome["names"].as_array() {
             Some(names) => {
                 let names = lua.create_sequence_from(names.iter().filter_map(Json::as_str))?;
@@ -56,10 +56,10 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             None => Ok((Value::Nil, outcome["error"].as_str().map(str::to_owned))),
         }
     })?;
-    let own = host.clone();
+    let shared_host = host.clone();
     bind(lua, &table, "stat", move |lua, path: Value| {
         let path = text(lua, "r1.fs.stat", "path", &path)?;
-        let outcome = recorded_call(lua, &own, "r1.fs.stat", &path, stat)?;
+        let outcome = recorded_call(lua, &shared_host, "r1.fs.stat", &path, stat)?;
         let Some(kind) = outcome["kind"].as_str() else {
             return Ok((Value::Nil, outcome["error"].as_str().map(str::to_owned)));
         };
@@ -68,9 +68,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         facts.raw_set("size", outcome["size"].as_u64())?;
         Ok((Value::Table(facts), None))
     })?;
-    let own = host.clone();
+    let shared_host = host.clone();
     bind(lua, &table, "write", move |lua, (path, content, options): (Value, Value, Value)| {
-        write(lua, &own, &path, &content, &options)
+        write(lua, &shared_host, &path, &content, &options)
     })?;
     super::seal(lua, "r1.fs", &table)?;
     r1.raw_set("fs", table)
@@ -82,7 +82,7 @@ fn recorded_call(
     host: &Host,
     function: &str,
     path: &str,
-    operation: fn(&Path) -> Result<Json, Failed>,
+    operation: fn(&Path) -> Result<Json, FileFailure>,
 ) -> mlua::Result<Json> {
     let real = allowed(lua, host, function, path, false)?;
     let live = || {
@@ -97,13 +97,13 @@ fn recorded_call(
 /// result.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {why}")]
-struct Failed {
+struct FileFailure {
     path: String,
-    why: MisfitReason,
+    why: PathMisfit,
 }
 
 #[derive(Debug, thiserror::Error)]
-enum MisfitReason {
+enum PathMisfit {
     #[error("{0}")]
     Io(std::io::Error),
     /// So many bytes.
@@ -114,9 +114,9 @@ enum MisfitReason {
     Path(String),
 }
 
-impl Failed {
+impl FileFailure {
     fn io(path: impl std::fmt::Display) -> impl Fn(std::io::Error) -> Self {
-        move |error| Self { path: path.to_string(), why: MisfitReason::Io(error) }
+        move |error| Self { path: path.to_string(), why: PathMisfit::Io(error) }
     }
 }
 
@@ -127,12 +127,12 @@ fn allowed(
     function: &str,
     path: &str,
     write: bool,
-) -> mlua::Result<Result<std::path::PathBuf, Failed>> {
+) -> mlua::Result<Result<std::path::PathBuf, FileFailure>> {
     // A statement of its own, since the message borrows the grants again.
-    let found = host.grants.borrow().path(path, write);
-    match found {
+    let path_or_refusal = host.grants.borrow().path(path, write);
+    match path_or_refusal {
         Ok(real) => Ok(Ok(real)),
-        Err(PathRefusal::Expected(why)) => Ok(Err(Failed { path: path.to_owned(), why: MisfitReason::Path(why) })),
+        Err(PathRefusal::Expected(why)) => Ok(Err(FileFailure { path: path.to_owned(), why: PathMisfit::Path(why) })),
         Err(PathRefusal::Undeclared) => {
             let folder = path.split('/').next().filter(|_| path.contains('/') && !path.starts_with('/'));
             let folder = folder.unwrap_or(if path.starts_with('/') { path } else { "." });
@@ -142,16 +142,16 @@ fn allowed(
     }
 }
 
-fn load(path: &Path) -> Result<Vec<u8>, Failed> {
-    let failed = Failed::io(path.display());
+fn load(path: &Path) -> Result<Vec<u8>, FileFailure> {
+    let failed = FileFailure::io(path.display());
     let size = fs::metadata(path).map_err(&failed)?.len();
     if size > MOST {
-        return Err(Failed { path: path.display().to_string(), why: MisfitReason::TooLarge(size) });
+        return Err(FileFailure { path: path.display().to_string(), why: PathMisfit::TooLarge(size) });
     }
     fs::read(path).map_err(failed)
 }
 
-fn read(path: &Path) -> Result<Json, Failed> {
+fn read(path: &Path) -> Result<Json, FileFailure> {
     let bytes = load(path)?;
     match std::str::from_utf8(&bytes) {
         Ok(text) if text.len() <= KEPT => Ok(json!({ "text": text })),
@@ -164,7 +164,9 @@ fn again(host: &Host, path: &str, sum: &str) -> Result<Vec<u8>> {
     let real = host.grants.borrow().path(path, false);
     let bytes = match real {
         Ok(real) => load(&real),
-        Err(_) => Err(Failed { path: path.to_owned(), why: MisfitReason::Path("reading is not allowed".to_owned()) }),
+        Err(_) => {
+            Err(FileFailure { path: path.to_owned(), why: PathMisfit::Path("reading is not allowed".to_owned()) })
+        }
     };
     let bytes = bytes.map_err(|why| Error::new(Kind::Env, format!("r1.fs.read: {why}")))?;
     if checksum(&bytes) == sum {
@@ -179,8 +181,8 @@ fn checksum(bytes: &[u8]) -> String {
 }
 
 /// The names in a directory, sorted; those of directories end with a slash.
-fn list(path: &Path) -> Result<Json, Failed> {
-    let failed = Failed::io(path.display());
+fn list(path: &Path) -> Result<Json, FileFailure> {
+    let failed = FileFailure::io(path.display());
     let mut names = Vec::new();
     for entry in fs::read_dir(path).map_err(&failed)? {
         let entry = entry.map_err(&failed)?;
@@ -191,8 +193,8 @@ fn list(path: &Path) -> Result<Json, Failed> {
     Ok(json!({ "names": names }))
 }
 
-fn stat(path: &Path) -> Result<Json, Failed> {
-    let facts = fs::metadata(path).map_err(Failed::io(path.display()))?;
+fn stat(path: &Path) -> Result<Json, FileFailure> {
+    let facts = fs::metadata(path).map_err(FileFailure::io(path.display()))?;
     Ok(json!({ "kind": if facts.is_dir() { "directory" } else { "file" }, "size": facts.len() }))
 }
 
@@ -211,7 +213,7 @@ fn write(
     let real = allowed(lua, host, NAME, &path, true)?;
     let live = || {
         let written = real.and_then(|real| {
-            let failed = Failed::io(&path);
+            let failed = FileFailure::io(&path);
             if let Some(folder) = real.parent() {
                 fs::create_dir_all(folder).map_err(&failed)?;
             }

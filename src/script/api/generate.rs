@@ -9,9 +9,9 @@ use serde_json::{Map, Value as Json, json};
 use tokio::sync::oneshot;
 
 use super::args::{check_text, fail, fail_with, not_public, raise};
-use super::argument::{NonNegative, Texts, argument};
+use super::argument::{NonNegative, TextArguments, argument};
 use super::arguments::{Arguments, arguments};
-use super::endpoint::Endpoint;
+use super::endpoint::ModelEndpoint;
 use super::policy::check_stop;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, Failed, GeneratedText, Message, Outcome, SampledTokens, Seed};
@@ -32,7 +32,7 @@ arguments! {
         top_k: Option<usize>;
         top_p: Option<NonNegative>;
         min_p: Option<NonNegative>;
-        stop: Texts = Texts::default();
+        stop: TextArguments = TextArguments::default();
         train: bool = false;
     }
 }
@@ -41,7 +41,7 @@ arguments! {
 pub(super) enum ModelChoice {
     Policy,
     Named(String),
-    /// A table for [`Endpoint::read`].
+    /// A table for [`ModelEndpoint::read`].
     Server(Value),
 }
 
@@ -68,7 +68,8 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                 Writer::Model(name) => Some(json!(name)),
                 Writer::Endpoint(endpoint) => Some(endpoint.shown()),
             };
-            let request = Recorded { messages: &messages, train: options.train, seed, model: shown, options: &options };
+            let request =
+                RecordedRequest { messages: &messages, train: options.train, seed, model: shown, options: &options };
             let request = json!(request);
             let target = if let Writer::Endpoint(endpoint) = &model { Some(endpoint.target()) } else { None };
             let live = async {
@@ -108,7 +109,7 @@ enum Writer {
     /// A model by name.
     Model(String),
     /// A model behind a server.
-    Endpoint(Endpoint),
+    Endpoint(ModelEndpoint),
 }
 
 fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Result<GenerateCall> {
@@ -120,29 +121,29 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
         other => return Err(fail(lua, NAME, format!("takes messages or text, got {}", kind(other)))),
     };
     check_text(lua, NAME, &messages)?;
-    let given = GenerateArguments::read_optional(lua, NAME, options)?;
-    let model = match given.model {
+    let arguments = GenerateArguments::read_optional(lua, NAME, options)?;
+    let model = match arguments.model {
         ModelChoice::Policy => Writer::Policy,
         ModelChoice::Named(name) => Writer::Model(name),
-        ModelChoice::Server(server) => Writer::Endpoint(Endpoint::read(lua, host, NAME, &server)?),
+        ModelChoice::Server(server) => Writer::Endpoint(ModelEndpoint::read(lua, host, NAME, &server)?),
     };
-    let train = given.train;
-    check_stop(lua, NAME, &given.stop)?;
+    let train = arguments.train;
+    check_stop(lua, NAME, &arguments.stop)?;
     let options = GenerateOptions {
-        max_new_tokens: given.max_new_tokens,
-        temperature: given.temperature.map(f64::from),
-        top_k: given.top_k,
-        top_p: given.top_p.map(f64::from),
-        min_p: given.min_p.map(f64::from),
-        stop: given.stop.0,
+        max_new_tokens: arguments.max_new_tokens,
+        temperature: arguments.temperature.map(f64::from),
+        top_k: arguments.top_k,
+        top_p: arguments.top_p.map(f64::from),
+        min_p: arguments.min_p.map(f64::from),
+        stop: arguments.stop.0,
         train,
     };
     if train && !matches!(model, Writer::Policy) {
         return Err(fail(lua, NAME, "`train` is for text of the policy, and `model` is another model"));
     }
-    let own =
+    let is_policy =
         options.temperature.is_some() || options.top_k.is_some() || options.top_p.is_some() || options.min_p.is_some();
-    if train && own {
+    if train && is_policy {
         let why = "with `train` the policy uses the recipe's `sampling`: leave out temperature, top_k, top_p, min_p";
         return Err(fail(lua, NAME, why));
     }
@@ -151,7 +152,7 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
 
 /// The request as recorded.
 #[derive(Serialize)]
-struct Recorded<'a> {
+struct RecordedRequest<'a> {
     messages: &'a [Message],
     train: bool,
     seed: u64,

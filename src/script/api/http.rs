@@ -12,7 +12,7 @@ use serde_json::{Map, Value as Json, json};
 use super::args::{bytes_of, fail, fail_with, json_of, not_public, raise, text, undeclared};
 use super::argument::Bytes;
 use super::arguments::{Arguments, arguments};
-use super::secret::{Named, Secrets, Text};
+use super::secret::{NamedTexts, Secrets, Text};
 use crate::error::{Error, Kind};
 use crate::mdp::{Failed, Outcome};
 use crate::net::{
@@ -31,8 +31,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 arguments! {
     /// Options of `r1.http.get` and `r1.http.post`.
     pub(super) struct RequestOptions {
-        headers: Named = Named::default();
-        query: Named = Named::default();
+        headers: NamedTexts = NamedTexts::default();
+        query: NamedTexts = NamedTexts::default();
         body: Value;
         json: Value;
         timeout: Duration = TIMEOUT;
@@ -49,19 +49,19 @@ arguments! {
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let table = lua.create_table()?;
-    let own = host.clone();
+    let shared_host = host.clone();
     bind_async(lua, &table, "get", move |lua, (url, options): (Value, Value)| {
-        let pending = request(&lua, &own, "r1.http.get", "GET", &url, &options);
+        let pending = request(&lua, &shared_host, "r1.http.get", "GET", &url, &options);
         async move { pending?.answer(&lua).await }
     })?;
-    let own = host.clone();
+    let shared_host = host.clone();
     bind_async(lua, &table, "post", move |lua, (url, body, options): (Value, Value, Value)| {
-        let pending = post(&lua, &own, &url, &body, &options);
+        let pending = post(&lua, &shared_host, &url, &body, &options);
         async move { pending?.answer(&lua).await }
     })?;
-    let own = host.clone();
+    let shared_host = host.clone();
     bind_async(lua, &table, "request", move |lua, request: Value| {
-        let pending = request_of(&lua, &own, &request);
+        let pending = request_of(&lua, &shared_host, &request);
         async move { pending?.answer(&lua).await }
     })?;
     super::seal(lua, "r1.http", &table)?;
@@ -82,8 +82,8 @@ struct PendingRequest {
 struct UnrevealedRequest {
     method: &'static str,
     url: String,
-    query: Named,
-    headers: Named,
+    query: NamedTexts,
+    headers: NamedTexts,
     body: Option<Vec<u8>>,
     timeout: Duration,
     max_bytes: usize,
@@ -168,11 +168,11 @@ fn has_options(body: &Table) -> mlua::Result<bool> {
     Ok(count > 0 && !only_query)
 }
 
-fn request_of(lua: &Lua, host: &Rc<Host>, given: &Value) -> mlua::Result<PendingRequest> {
+fn request_of(lua: &Lua, host: &Rc<Host>, request: &Value) -> mlua::Result<PendingRequest> {
     const NAME: &str = "r1.http.request";
-    let RequestArguments { method, url, options } = RequestArguments::read(lua, NAME, given)?;
+    let RequestArguments { method, url, options } = RequestArguments::read(lua, NAME, request)?;
     let method = method.to_uppercase();
-    let Some(method) = METHODS.into_iter().find(|known| *known == method) else {
+    let Some(method) = METHODS.into_iter().find(|method_name| *method_name == method) else {
         return Err(fail(lua, NAME, format!("`method` is \"{method}\"; it is one of {}", METHODS.join(", "))));
     };
     build(lua, host, NAME, method, &url, options)
@@ -269,14 +269,14 @@ impl PendingRequest {
     /// The response as a table, or nil and the reason.
     async fn answer(self, lua: &Lua) -> mlua::Result<(Value, Option<String>)> {
         let shown = self.shown();
-        let Self { function, host, call, request, place } = self;
+        let Self { function, host, call, request, place: location } = self;
         let (name, port) = url_target(&request.url).unwrap_or_default();
         let live = async move {
             let reach = |name: &str, port: u16| host.grants.borrow().reach(name, port);
             let mut secrets = Secrets::default();
             let request = request.reveal(&mut secrets)?;
             Ok(match http(request, &reach).await {
-                Ok(answer) => Outcome::Ok(Response {
+                Ok(answer) => Outcome::Ok(RecordedResponse {
                     status: answer.status,
                     headers: answer.headers.into_iter().map(|(name, value)| (name, secrets.mask(value))).collect(),
                     body: secrets.mask_bytes(answer.body),
@@ -288,13 +288,14 @@ impl PendingRequest {
                 Err(HttpError::Failed(why)) => Outcome::Failed(Failed { error: secrets.mask(why), undeclared: false }),
             })
         };
-        let Response { status, headers, body, url } = match call.external("http", shown, live).await.map_err(raise)? {
-            Outcome::Ok(response) => response,
-            Outcome::Failed(Failed { error, undeclared: true }) => {
-                return Err(raise(not_public(&call, function, (&name, port), &error, place)));
-            }
-            Outcome::Failed(Failed { error, .. }) => return Ok((Value::Nil, Some(error))),
-        };
+        let RecordedResponse { status, headers, body, url } =
+            match call.external("http", shown, live).await.map_err(raise)? {
+                Outcome::Ok(response) => response,
+                Outcome::Failed(Failed { error, undeclared: true }) => {
+                    return Err(raise(not_public(&call, function, (&name, port), &error, location)));
+                }
+                Outcome::Failed(Failed { error, .. }) => return Ok((Value::Nil, Some(error))),
+            };
         let table = lua.create_table_with_capacity(0, 4)?;
         table.raw_set("status", status)?;
         table.raw_set("url", url)?;
@@ -306,7 +307,7 @@ impl PendingRequest {
 
 /// A response as recorded.
 #[derive(Serialize, Deserialize)]
-struct Response {
+struct RecordedResponse {
     status: u16,
     headers: BTreeMap<String, String>,
     #[serde(serialize_with = "write_bytes", deserialize_with = "read_bytes")]

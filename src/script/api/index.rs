@@ -38,10 +38,10 @@ argument!(Share, "a number from 0 to 1", |value| float(value).filter(|number| (0
 /// Bytes of the indexes that a virtual machine has built of lists; Lua's allocator does not count
 /// them.
 #[derive(Clone, Default)]
-struct Held(Rc<Cell<usize>>);
+struct IndexBytes(Rc<Cell<usize>>);
 
 pub(super) fn install(lua: &Lua, table: &Table) -> mlua::Result<()> {
-    lua.set_app_data(Held::default());
+    lua.set_app_data(IndexBytes::default());
     table.raw_set("index", lua.create_function(|lua, (texts, options): (Value, Value)| index(lua, &texts, &options))?)
 }
 
@@ -68,7 +68,7 @@ fn index(lua: &Lua, texts: &Value, options: &Value) -> mlua::Result<IndexOf> {
 }
 
 fn of_list(lua: &Lua, list: &Table, weights: Bm25Weights) -> mlua::Result<IndexOf> {
-    let held = lua.app_data_ref::<Held>().map(|held| held.clone()).unwrap_or_default();
+    let held = lua.app_data_ref::<IndexBytes>().map(|held| held.clone()).unwrap_or_default();
     let limit = lua.app_data_ref::<Limits>().map_or(usize::MAX, |limits| limits.memory << 20);
     let mut index = TextIndex::new(weights);
     for number in 1..=list.raw_len() {
@@ -92,7 +92,7 @@ fn of_list(lua: &Lua, list: &Table, weights: Bm25Weights) -> mlua::Result<IndexO
 struct IndexOf {
     index: Arc<TextIndex>,
     /// For an index owned by the virtual machine: its size.
-    held: Option<(Held, usize)>,
+    held: Option<(IndexBytes, usize)>,
 }
 
 impl Drop for IndexOf {

@@ -8,9 +8,9 @@ use crate::script::runtime::bind::bind;
 use crate::script::runtime::convert::{NonJson, from_json, to_json};
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
-    let own = lua.create_table()?;
-    own.raw_set("null", Value::NULL)?;
-    bind(lua, &own, "encode", |lua, (value, more): (Value, Value)| {
+    let functions = lua.create_table()?;
+    functions.raw_set("null", Value::NULL)?;
+    bind(lua, &functions, "encode", |lua, (value, more): (Value, Value)| {
         if !more.is_nil() {
             return Err(fail(lua, "r1.json.encode", "takes one value; there are no options"));
         }
@@ -18,7 +18,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         Ok(json.to_string())
     })?;
     // Text that is not JSON is an expected failure: nil and the reason.
-    bind(lua, &own, "decode", |lua, value: Value| {
+    bind(lua, &functions, "decode", |lua, value: Value| {
         let text = text(lua, "r1.json.decode", "text", &value)?;
         let read = json::read_foreign(text.as_bytes());
         in_time(lua)?;
@@ -27,6 +27,6 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
             Err(error) => Ok((Value::Nil, Some(error.to_string()))),
         }
     })?;
-    super::seal(lua, "r1.json", &own)?;
-    r1.raw_set("json", own)
+    super::seal(lua, "r1.json", &functions)?;
+    r1.raw_set("json", functions)
 }

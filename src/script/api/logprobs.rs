@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::args::{Fields, FromField, check_text, raise};
+use super::args::{FromField, TableFields, check_text, raise};
 use super::argument::argument;
 use super::arguments::{Arguments, arguments};
 use crate::error::{Error, Kind, Result};
@@ -38,7 +38,7 @@ pub(super) enum PromptArgument {
 }
 
 impl FromField for PromptArgument {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         match value {
             Value::String(text) => Ok(Self::Text(text.to_string_lossy())),
             Value::Table(list) => {
@@ -68,7 +68,7 @@ argument!(Temperature, "a number above 0", |value| float(value)
 
 /// The answer as recorded.
 #[derive(Serialize, Deserialize)]
-struct Scored {
+struct ScoredText {
     logprobs: Vec<f64>,
 }
 
@@ -84,15 +84,15 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             check_text(&lua, NAME, &[Message::assistant(text.clone())])?;
             let request = json!({ "messages": messages, "text": text, "model": model, "temperature": temperature });
             let live = async {
-                let found = match model.as_str() {
+                let result = match model.as_str() {
                     "policy" | "reference" => score(&call, messages, text, temperature, model == "reference").await,
                     name => {
                         let prompt = Prompt::Messages(messages);
                         shared_models(NAME, name)?.score(name, prompt, text, temperature).await
                     }
                 };
-                match found {
-                    Ok(logprobs) => Ok(Outcome::Ok(Scored { logprobs })),
+                match result {
+                    Ok(logprobs) => Ok(Outcome::Ok(ScoredText { logprobs })),
                     // Errors that the script can fix: a text that is too long.
                     Err(error) if error.kind == Kind::Env => {
                         Ok(Outcome::Failed(Failed { error: error.message, undeclared: false }))
@@ -101,15 +101,15 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                 }
             };
             let numbers = match call.external("logprobs", request, live).await.map_err(raise)? {
-                Outcome::Ok(Scored { logprobs }) => logprobs,
+                Outcome::Ok(ScoredText { logprobs }) => logprobs,
                 Outcome::Failed(Failed { error, .. }) => {
                     return Ok((Value::Nil, Value::String(lua.create_string(error)?)));
                 }
             };
             let sum: f64 = numbers.iter().sum();
             let mean = sum / numbers.len().max(1) as f64;
-            let found = json!({ "logprobs": numbers, "sum": sum, "mean": mean, "tokens": numbers.len() });
-            Ok((from_answer(&lua, &found)?, Value::Nil))
+            let result = json!({ "logprobs": numbers, "sum": sum, "mean": mean, "tokens": numbers.len() });
+            Ok((from_answer(&lua, &result)?, Value::Nil))
         }
     })?;
     r1.raw_set("logprobs", logprobs)

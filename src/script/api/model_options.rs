@@ -3,7 +3,7 @@
 use mlua::Value;
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{Fields, FromField};
+use super::args::{FromField, TableFields};
 use super::arguments::arguments;
 use crate::error::{Error, Kind};
 
@@ -45,7 +45,7 @@ arguments! {
 pub(crate) struct LogitBias(pub(crate) Map<String, Json>);
 
 impl FromField for LogitBias {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         const WANTED: &str = "numbers by token id";
         let Value::Table(numbers) = value else { return Err(fields.refuse(name, WANTED, value)) };
         let mut bias = Map::new();

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use tokio::sync::oneshot;
 
 use super::args::{check_text, fail, fail_with, raise, text};
-use super::argument::{ANY, Texts, Whole};
+use super::argument::{ANY, TextArguments, Whole};
 use super::arguments::{Arguments, arguments};
 use super::context;
 use crate::error::{Error, Kind, suggest};
@@ -26,9 +26,9 @@ arguments! {
     /// Options of `policy:generate`.
     pub(super) struct ReplyOptions {
         max_new_tokens: Option<Whole<1, ANY>>;
-        stop: Texts = Texts::default();
+        stop: TextArguments = TextArguments::default();
         /// Names of the tools that the prompt describes.
-        tools: Option<Texts>;
+        tools: Option<TextArguments>;
     }
 }
 
@@ -38,7 +38,7 @@ const SAMPLING: [&str; 4] = ["temperature", "top_k", "top_p", "min_p"];
 const MEMBERS: [&str; 5] = ["generate", "reward", "state", "budget", "steps"];
 
 /// The policy as seen by a flow.
-pub(crate) struct Policy {
+pub(crate) struct FlowPolicy {
     pub(crate) channel: Rc<Channel>,
     pub(crate) host: Rc<Host>,
     pub(crate) state: Table,
@@ -51,7 +51,7 @@ pub(crate) struct Policy {
 /// before the globals needed to build them are removed.
 pub(super) fn install(lua: &Lua) -> mlua::Result<()> {
     let generate = lua.create_async_function(|lua, (policy, shown, options): (Value, Value, Value)| {
-        let waiting = match policy.as_userdata().and_then(|data| data.borrow::<Policy>().ok()) {
+        let waiting = match policy.as_userdata().and_then(|data| data.borrow::<FlowPolicy>().ok()) {
             Some(policy) => policy.request(&lua, &shown, &options).map(|waiting| (waiting, Rc::clone(&policy.channel))),
             None => Err(fail(&lua, GENERATE, "is called with a colon: policy:generate(messages)")),
         };
@@ -73,7 +73,7 @@ fn over(channel: &Channel) -> mlua::Error {
     raise(over.unwrap_or_else(|| Error::new(Kind::Script, format!("{GENERATE}: the trajectory is over"))))
 }
 
-impl UserData for Policy {
+impl UserData for FlowPolicy {
     fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
         fields.add_field_method_get("state", |_, this| Ok(this.state.clone()));
         fields.add_field_method_get("generate", |lua, _| lua.named_registry_value::<Function>(GENERATE));
@@ -94,7 +94,7 @@ impl UserData for Policy {
     }
 }
 
-impl Policy {
+impl FlowPolicy {
     /// Whether the flow of this policy runs in a call.
     fn is_of(&self, call: &Call) -> bool {
         call.flow.borrow().as_ref().is_some_and(|channel| Rc::ptr_eq(channel, &self.channel))
@@ -140,7 +140,7 @@ impl Policy {
         check_stop(lua, GENERATE, &stop)?;
         let tools = match tools {
             None => Arc::clone(&self.schemas),
-            Some(Texts(names)) => self.tools(lua, &names)?,
+            Some(TextArguments(names)) => self.tools(lua, &names)?,
         };
         Ok(GenerateArguments { observation, tools, max_new_tokens: max_new_tokens.map(usize::from), stop: stop.0 })
     }
@@ -212,7 +212,7 @@ impl Policy {
 }
 
 /// Refuses stop texts that every response begins with.
-pub(super) fn check_stop(lua: &Lua, function: &'static str, stop: &Texts) -> mlua::Result<()> {
+pub(super) fn check_stop(lua: &Lua, function: &'static str, stop: &TextArguments) -> mlua::Result<()> {
     if stop.0.iter().all(|text| !text.is_empty()) {
         return Ok(());
     }

@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use super::args::{answer, fail, fail_with, json_of, raise, undeclared};
 use super::argument::{Bytes, Mebibytes};
 use super::arguments::{Arguments, arguments};
-use super::secret::{Named, Secrets};
+use super::secret::{NamedTexts, Secrets};
 use crate::mdp::{Failed, Outcome};
 use crate::script::runtime::bind::bind_async;
 use crate::script::runtime::convert::{NonJson, to_json};
@@ -31,16 +31,16 @@ arguments! {
         memory: Mebibytes = Mebibytes(512);
         disk: Mebibytes = Mebibytes(64);
         output: Bytes<MOST_OUTPUT> = Bytes(OUTPUT);
-        env: Named = Named::default();
+        env: NamedTexts = NamedTexts::default();
     }
 }
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let process = lua.create_table()?;
-    let own = host.clone();
+    let shared_host = host.clone();
     bind_async(lua, &process, "run", move |lua, (argv, options): (Value, Value)| {
-        let call = own.current();
-        let program = program(&lua, &own, &argv, &options);
+        let call = shared_host.current();
+        let program = program(&lua, &shared_host, &argv, &options);
         async move {
             let (program, variables) = program?;
             run(&lua, &call, program, variables).await
@@ -51,14 +51,14 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 }
 
 /// Parses and validates the program to run.
-fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Result<(Program, Named)> {
-    let words = to_json(argv, "argv", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
+fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Result<(Program, NamedTexts)> {
+    let arguments = to_json(argv, "argv", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
     let text = |word: &Json| match word {
         Json::String(text) if !text.contains('\0') => Some(text.clone()),
         Json::Number(number) => Some(number.to_string()),
         _ => None,
     };
-    let argv: Option<Vec<String>> = words.as_array().and_then(|words| words.iter().map(text).collect());
+    let argv: Option<Vec<String>> = arguments.as_array().and_then(|arguments| arguments.iter().map(text).collect());
     let Some(argv) = argv.filter(|argv| !argv.is_empty()) else {
         let why = "takes a list, the program and its arguments: { \"sort\", \"-r\" }; a shell is a program: { \"sh\", \"-c\", \"…\" }";
         return Err(fail(lua, NAME, why));
@@ -87,7 +87,12 @@ fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Resul
 }
 
 /// The result as a table, or nil and why the program did not start.
-async fn run(lua: &Lua, call: &Call, mut program: Program, variables: Named) -> mlua::Result<(Value, Option<String>)> {
+async fn run(
+    lua: &Lua,
+    call: &Call,
+    mut program: Program,
+    variables: NamedTexts,
+) -> mlua::Result<(Value, Option<String>)> {
     let mut request = json!({
         "argv": program.argv, "input": json_of(&program.input), "timeout": program.timeout.as_secs_f64(),
         "memory": program.memory_mb, "disk": program.disk_mb, "output": program.output,

@@ -33,10 +33,10 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, arguments
         list.raw_push(argument.as_str())?;
     }
     environment.raw_set("arg", list)?;
-    let own = host.clone();
+    let shared_host = host.clone();
     bind(lua, &environment, "print", move |_, values: Variadic<Value>| {
         let line = joined(&values, "\t")? + "\n";
-        own.print_line(&LogLine { text: line, ..LogLine::default() }, LogStream::Out);
+        shared_host.print_line(&LogLine { text: line, ..LogLine::default() }, LogStream::Out);
         Ok(())
     })?;
     environment.raw_set("io", input_output(lua, host)?)?;
@@ -75,9 +75,9 @@ fn input_output(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
         };
         lua.create_function_mut(move |lua, ()| read(lua, &mut source, None))
     })?;
-    let own = host.clone();
+    let shared_host = host.clone();
     bind(lua, &io, "write", move |_, values: Variadic<Value>| {
-        own.print_line(&LogLine { text: joined(&values, "")?, ..LogLine::default() }, LogStream::Out);
+        shared_host.print_line(&LogLine { text: joined(&values, "")?, ..LogLine::default() }, LogStream::Out);
         Ok(())
     })?;
     bind(lua, &io, "open", |lua, (path, mode): (String, Option<String>)| {
@@ -102,22 +102,22 @@ type OpenFile = Rc<RefCell<Option<std::io::BufReader<std::fs::File>>>>;
 fn handle(lua: &Lua, file: &OpenFile) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     let closed = |lua: &Lua| fail(lua, "file", "is closed");
-    let own = file.clone();
-    bind(lua, &table, "read", move |lua, (_, format): (Value, Option<Value>)| match &mut *own.borrow_mut() {
+    let shared_file = file.clone();
+    bind(lua, &table, "read", move |lua, (_, format): (Value, Option<Value>)| match &mut *shared_file.borrow_mut() {
         Some(file) => read(lua, file, format.as_ref()),
         None => Err(closed(lua)),
     })?;
-    let own = file.clone();
+    let shared_file = file.clone();
     bind(lua, &table, "lines", move |lua, _: Value| {
-        let own = own.clone();
-        lua.create_function(move |lua, ()| match &mut *own.borrow_mut() {
+        let shared_file = shared_file.clone();
+        lua.create_function(move |lua, ()| match &mut *shared_file.borrow_mut() {
             Some(file) => read(lua, file, None),
             None => Err(closed(lua)),
         })
     })?;
-    let own = file.clone();
+    let shared_file = file.clone();
     let close = lua.create_function(move |_, _: Value| {
-        own.borrow_mut().take();
+        shared_file.borrow_mut().take();
         Ok(())
     })?;
     table.raw_set("close", close)?;
@@ -182,10 +182,13 @@ fn system(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
         Err(raise(Error::new(Kind::Interrupted, format!("os.exit({code})")).about(Subject::Exit(code))))
     })?;
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-    let own = host.clone();
-    os.raw_set("time", lua.create_function(move |_, ()| clock(&own, "time", || now().floor()))?)?;
-    let (own, start) = (host.clone(), std::time::Instant::now());
-    os.raw_set("clock", lua.create_function(move |_, ()| clock(&own, "clock", || start.elapsed().as_secs_f64()))?)?;
+    let shared_host = host.clone();
+    os.raw_set("time", lua.create_function(move |_, ()| clock(&shared_host, "time", || now().floor()))?)?;
+    let (shared_host, start) = (host.clone(), std::time::Instant::now());
+    os.raw_set(
+        "clock",
+        lua.create_function(move |_, ()| clock(&shared_host, "clock", || start.elapsed().as_secs_f64()))?,
+    )?;
     bind(lua, &os, "getenv", |lua, name: Value| {
         let name = text(lua, "os.getenv", "name", &name)?;
         Ok(std::env::var(name).ok())

@@ -9,7 +9,7 @@ use mlua::{Lua, LuaString, MultiValue, Table, Value};
 use regex::bytes::RegexBuilder;
 
 use super::args::{fail, optional};
-use super::search::{Match, Pattern, Search, Steps};
+use super::search::{Match, MatchSteps, Search, SearchPattern};
 use crate::config::Limits;
 use crate::script::runtime::bind::bind;
 use crate::script::runtime::convert::kind;
@@ -27,19 +27,19 @@ const SIZES: [usize; 5] = [COMPILED >> 8, COMPILED >> 6, COMPILED >> 4, COMPILED
 
 /// Cached patterns, the latest last.
 #[derive(Default)]
-struct Cache(RefCell<VecDeque<(Vec<u8>, Pattern)>>);
+struct PatternCache(RefCell<VecDeque<(Vec<u8>, SearchPattern)>>);
 
-impl Cache {
-    fn get(&self, lua: &Lua, function: &str, pattern: &Value) -> mlua::Result<Pattern> {
+impl PatternCache {
+    fn get(&self, lua: &Lua, function: &str, pattern: &Value) -> mlua::Result<SearchPattern> {
         let Value::String(text) = pattern else {
             return Err(fail(lua, function, format!("`pattern` must be text, got {}", kind(pattern))));
         };
         let bytes = text.as_bytes();
         let mut kept = self.0.borrow_mut();
-        if let Some(at) = kept.iter().position(|(own, _)| **own == *bytes) {
-            let found = kept.remove(at).map(|(own, pattern)| (own, pattern.clone()));
-            if let Some((own, pattern)) = found {
-                kept.push_back((own, pattern.clone()));
+        if let Some(at) = kept.iter().position(|(key, _)| **key == *bytes) {
+            let entry = kept.remove(at).map(|(key, pattern)| (key, pattern.clone()));
+            if let Some((key, pattern)) = entry {
+                kept.push_back((key, pattern.clone()));
                 return Ok(pattern);
             }
         }
@@ -61,7 +61,7 @@ impl Cache {
         if kept.len() == KEPT {
             kept.pop_front();
         }
-        let pattern = Pattern { regex, size };
+        let pattern = SearchPattern { regex, size };
         kept.push_back((bytes.to_vec(), pattern.clone()));
         Ok(pattern)
     }
@@ -70,56 +70,56 @@ impl Cache {
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     let re = lua.create_table()?;
     let bindings = Bindings { cache: Rc::default() };
-    let own = bindings.clone();
+    let shared_bindings = bindings.clone();
     bind(lua, &re, "find", move |lua, (text, pattern, from): (Value, Value, Value)| {
-        find(lua, own.of(lua, "r1.re.find", &text, &pattern)?, &from)
+        find(lua, shared_bindings.of(lua, "r1.re.find", &text, &pattern)?, &from)
     })?;
-    let own = bindings.clone();
+    let shared_bindings = bindings.clone();
     bind(lua, &re, "match", move |lua, (text, pattern, from): (Value, Value, Value)| {
-        let search = own.of(lua, "r1.re.match", &text, &pattern)?;
+        let search = shared_bindings.of(lua, "r1.re.match", &text, &pattern)?;
         match search.at(lua, start(lua, "r1.re.match", &from)?)? {
-            Some(found) => groups(lua, &search, &found),
+            Some(matched) => groups(lua, &search, &matched),
             None => Ok(MultiValue::from_iter([Value::Nil])),
         }
     })?;
-    let own = bindings.clone();
+    let shared_bindings = bindings.clone();
     bind(lua, &re, "captures", move |lua, (text, pattern): (Value, Value)| {
-        let search = own.of(lua, "r1.re.captures", &text, &pattern)?;
-        search.at(lua, 0)?.map(|found| table(lua, &search, &found)).transpose()
+        let search = shared_bindings.of(lua, "r1.re.captures", &text, &pattern)?;
+        search.at(lua, 0)?.map(|matched| table(lua, &search, &matched)).transpose()
     })?;
-    let own = bindings.clone();
-    bind(lua, &re, "find_all", move |lua, (text, pattern, most): (Value, Value, Value)| {
-        let search = own.of(lua, "r1.re.find_all", &text, &pattern)?;
+    let shared_bindings = bindings.clone();
+    bind(lua, &re, "find_all", move |lua, (text, pattern, limit): (Value, Value, Value)| {
+        let search = shared_bindings.of(lua, "r1.re.find_all", &text, &pattern)?;
         let list = lua.create_table()?;
-        search.each(lua, at_most(lua, "r1.re.find_all", &most)?, |search, found| {
-            list.raw_push(table(lua, search, found)?)
+        search.each(lua, at_most(lua, "r1.re.find_all", &limit)?, |search, matched| {
+            list.raw_push(table(lua, search, matched)?)
         })?;
         Ok(list)
     })?;
-    let own = bindings.clone();
+    let shared_bindings = bindings.clone();
     bind(lua, &re, "gmatch", move |lua, (text, pattern): (Value, Value)| {
-        let search = own.of(lua, "r1.re.gmatch", &text, &pattern)?;
-        let mut steps = Steps::default();
+        let search = shared_bindings.of(lua, "r1.re.gmatch", &text, &pattern)?;
+        let mut steps = MatchSteps::default();
         lua.create_function_mut(move |lua, ()| match steps.next(lua, &search)? {
-            Some(found) => groups(lua, &search, &found),
+            Some(matched) => groups(lua, &search, &matched),
             None => Ok(MultiValue::from_iter([Value::Nil])),
         })
     })?;
-    let own = bindings.clone();
-    bind(lua, &re, "replace", move |lua, (text, pattern, with, most): (Value, Value, Value, Value)| {
-        replace(lua, own.of(lua, REPLACE, &text, &pattern)?, &with, &most)
+    let shared_bindings = bindings.clone();
+    bind(lua, &re, "replace", move |lua, (text, pattern, with, limit): (Value, Value, Value, Value)| {
+        replace(lua, shared_bindings.of(lua, REPLACE, &text, &pattern)?, &with, &limit)
     })?;
-    let own = bindings;
-    bind(lua, &re, "split", move |lua, (text, pattern, most): (Value, Value, Value)| {
-        let search = own.of(lua, "r1.re.split", &text, &pattern)?;
-        let most = at_most(lua, "r1.re.split", &most)?;
+    let shared_bindings = bindings;
+    bind(lua, &re, "split", move |lua, (text, pattern, limit): (Value, Value, Value)| {
+        let search = shared_bindings.of(lua, "r1.re.split", &text, &pattern)?;
+        let limit = at_most(lua, "r1.re.split", &limit)?;
         let list = lua.create_table()?;
         let mut end = 0;
-        if most == 0 {
+        if limit == 0 {
             return Ok(list);
         }
-        search.each(lua, most - 1, |search, found| {
-            let (first, last) = found.span();
+        search.each(lua, limit - 1, |search, matched| {
+            let (first, last) = matched.span();
             list.raw_push(lua.create_string(&search.text.as_bytes()[end..first])?)?;
             end = last;
             Ok(())
@@ -137,7 +137,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
 /// State shared by the functions.
 #[derive(Clone)]
 struct Bindings {
-    cache: Rc<Cache>,
+    cache: Rc<PatternCache>,
 }
 
 impl Bindings {
@@ -147,9 +147,13 @@ impl Bindings {
             return Err(fail(lua, function, format!("`text` must be text, got {}", kind(text))));
         };
         let length = text.as_bytes().len();
-        let most = lua.app_data_ref::<Limits>().map_or(TEXT, |limits| TEXT.min(limits.text.saturating_mul(1 << 20)));
-        if length > most {
-            return Err(fail(lua, function, format!("the text has {length} bytes; {most} are the most (limits.text)")));
+        let limit = lua.app_data_ref::<Limits>().map_or(TEXT, |limits| TEXT.min(limits.text.saturating_mul(1 << 20)));
+        if length > limit {
+            return Err(fail(
+                lua,
+                function,
+                format!("the text has {length} bytes; {limit} are the most (limits.text)"),
+            ));
         }
         let pattern = self.cache.get(lua, function, pattern)?;
         Ok(Search::new(function, text.clone(), pattern))
@@ -166,28 +170,28 @@ fn start(lua: &Lua, function: &str, from: &Value) -> mlua::Result<usize> {
     }
 }
 
-fn at_most(lua: &Lua, function: &str, most: &Value) -> mlua::Result<usize> {
-    Ok(optional::<usize>(lua, function, "most", most)?.unwrap_or(usize::MAX))
+fn at_most(lua: &Lua, function: &str, limit: &Value) -> mlua::Result<usize> {
+    Ok(optional::<usize>(lua, function, "most", limit)?.unwrap_or(usize::MAX))
 }
 
 /// Start and end of the first match, and its groups, like `string.find`.
 fn find(lua: &Lua, search: Search, from: &Value) -> mlua::Result<MultiValue> {
-    let Some(found) = search.at(lua, start(lua, "r1.re.find", from)?)? else {
+    let Some(matched) = search.at(lua, start(lua, "r1.re.find", from)?)? else {
         return Ok(MultiValue::from_iter([Value::Nil]));
     };
-    let (first, last) = found.span();
+    let (first, last) = matched.span();
     let mut values = vec![Value::Integer(first as i64 + 1), Value::Integer(last as i64)];
-    if found.len() > 1 {
-        values.extend(groups(lua, &search, &found)?);
+    if matched.len() > 1 {
+        values.extend(groups(lua, &search, &matched)?);
     }
     Ok(MultiValue::from_iter(values))
 }
 
 /// The groups of a match, or the whole match if there are none.
-fn groups(lua: &Lua, search: &Search, found: &Match) -> mlua::Result<MultiValue> {
-    let first = usize::from(found.len() > 1);
-    (first..found.len())
-        .map(|index| found.group(index).map_or(Ok(Value::Nil), |span| part(lua, search, span)))
+fn groups(lua: &Lua, search: &Search, matched: &Match) -> mlua::Result<MultiValue> {
+    let first = usize::from(matched.len() > 1);
+    (first..matched.len())
+        .map(|index| matched.group(index).map_or(Ok(Value::Nil), |span| part(lua, search, span)))
         .collect()
 }
 
@@ -196,10 +200,10 @@ fn part(lua: &Lua, search: &Search, (first, last): (usize, usize)) -> mlua::Resu
 }
 
 /// `{ text =, first =, last =, [1] =, …, NAME = }`
-fn table(lua: &Lua, search: &Search, found: &Match) -> mlua::Result<Table> {
+fn table(lua: &Lua, search: &Search, matched: &Match) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     for (index, name) in search.pattern.regex.capture_names().enumerate().skip(1) {
-        if let Some(span) = found.group(index) {
+        if let Some(span) = matched.group(index) {
             let value = part(lua, search, span)?;
             if let Some(name) = name {
                 table.raw_set(name, &value)?;
@@ -207,7 +211,7 @@ fn table(lua: &Lua, search: &Search, found: &Match) -> mlua::Result<Table> {
             table.raw_set(index, value)?;
         }
     }
-    let (first, last) = found.span();
+    let (first, last) = matched.span();
     table.raw_set("text", part(lua, search, (first, last))?)?;
     table.raw_set("first", first + 1)?;
     table.raw_set("last", last)?;
@@ -218,15 +222,15 @@ const REPLACE: &str = "r1.re.replace";
 
 /// Replaces by a text (`$1`, `${name}`, `$$`) or a function of the match; returns the new text and
 /// the number of replacements.
-fn replace(lua: &Lua, search: Search, with: &Value, most: &Value) -> mlua::Result<(LuaString, usize)> {
+fn replace(lua: &Lua, search: Search, with: &Value, limit: &Value) -> mlua::Result<(LuaString, usize)> {
     let (mut out, mut end, mut replaced) = (Vec::new(), 0, 0);
-    search.each(lua, at_most(lua, REPLACE, most)?, |search, found| {
+    search.each(lua, at_most(lua, REPLACE, limit)?, |search, matched| {
         let bytes = search.text.as_bytes();
-        let (first, last) = found.span();
+        let (first, last) = matched.span();
         out.extend_from_slice(&bytes[end..first]);
         match with {
-            Value::String(template) => expand(search, found, &template.as_bytes(), &mut out),
-            Value::Function(function) => match function.call::<Value>(table(lua, search, found)?)? {
+            Value::String(template) => expand(search, matched, &template.as_bytes(), &mut out),
+            Value::Function(function) => match function.call::<Value>(table(lua, search, matched)?)? {
                 Value::String(new) => out.extend_from_slice(&new.as_bytes()),
                 // As in string.gsub, nil keeps the match.
                 Value::Nil | Value::Boolean(false) => out.extend_from_slice(&bytes[first..last]),
@@ -250,7 +254,7 @@ fn replace(lua: &Lua, search: Search, with: &Value, most: &Value) -> mlua::Resul
 
 /// Appends a template with the groups of a match: `$1`, `$name`, `${name}`, `$$`. A name consists
 /// of letters, digits and `_`; a missing group is empty.
-fn expand(search: &Search, found: &Match, template: &[u8], out: &mut Vec<u8>) {
+fn expand(search: &Search, matched: &Match, template: &[u8], out: &mut Vec<u8>) {
     let bytes = search.text.as_bytes();
     let mut rest = template;
     while let Some(at) = rest.iter().position(|byte| *byte == b'$') {
@@ -272,8 +276,8 @@ fn expand(search: &Search, found: &Match, template: &[u8], out: &mut Vec<u8>) {
             }
         };
         let name = String::from_utf8_lossy(name);
-        let named = || search.pattern.regex.capture_names().position(|own| own == Some(&name));
-        let group = name.parse::<usize>().ok().or_else(named).and_then(|index| found.group(index));
+        let named = || search.pattern.regex.capture_names().position(|group_name| group_name == Some(&name));
+        let group = name.parse::<usize>().ok().or_else(named).and_then(|index| matched.group(index));
         if let Some((first, last)) = group {
             out.extend_from_slice(&bytes[first..last]);
         }

@@ -6,11 +6,11 @@ use mlua::{Function, Lua, Table, Value};
 use serde_json::{Map, Value as Json};
 
 use super::algorithm::OwnAlgorithm;
-use super::args::{Fields, FromField, fail, fail_with};
+use super::args::{FromField, TableFields, fail, fail_with};
 use super::argument::{Argument, argument, host_object};
 use super::arguments::{Arguments, arguments};
 use super::data::DataSource;
-use super::trainer::Trainer;
+use super::trainer::TrainerArgument;
 use crate::config::{self, CUSTOM, Choice, DataSettings, Learner, Settings};
 use crate::error::{Error, Kind};
 use crate::schema::Section;
@@ -41,8 +41,8 @@ arguments! {
         loss: Option<Function>;
         flow: Option<Function>;
         env: Option<Env>;
-        envs: Option<Envs>;
-        trainer: Option<Trainer>;
+        envs: Option<EnvsArgument>;
+        trainer: Option<TrainerArgument>;
         eval: Eval = Eval::default();
         data: Data = Data::default();
         cold_start: Option<ColdStart>;
@@ -60,11 +60,11 @@ arguments! {
 const NAME: &str = "r1.recipe";
 
 fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
-    let given = RecipeArguments::read(lua, NAME, value)?;
-    let RecipeArguments { context, reward, privileged, advantage, loss, mut settings, .. } = given;
-    let (row_order, row_weight) = (given.row_order, given.row_weight);
-    let mut envs = envs(lua, given.env, given.envs)?;
-    if let Some(flow) = given.flow {
+    let arguments = RecipeArguments::read(lua, NAME, value)?;
+    let RecipeArguments { context, reward, privileged, advantage, loss, mut settings, .. } = arguments;
+    let (row_order, row_weight) = (arguments.row_order, arguments.row_weight);
+    let mut envs = envs(lua, arguments.env, arguments.envs)?;
+    if let Some(flow) = arguments.flow {
         if !envs.is_empty() {
             let error = Error::new(Kind::Script, "`flow` and `env` or `envs` are both set");
             let hint = "put it into the env: r1.env { flow = function(task, policy) … end, … }";
@@ -84,10 +84,10 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
             named[name] = env.settings.clone();
         }
     }
-    let own = given.trainer.as_ref().and_then(|trainer| trainer.own.clone());
+    let section = arguments.trainer.as_ref().and_then(|trainer| trainer.algorithm.clone());
     let mut algorithm = None;
     let (mut advantage, mut loss) = (advantage, loss);
-    if let Some(OwnAlgorithm { declared, loss: own_loss, advantage: own_advantage }) = own {
+    if let Some(OwnAlgorithm { declared, loss: own_loss, advantage: own_advantage }) = section {
         let twice = [("loss", &loss, &own_loss), ("advantage", &advantage, &own_advantage)];
         if let Some((field, ..)) = twice.into_iter().find(|(_, a, b)| a.is_some() && b.is_some()) {
             return Err(fail(lua, NAME, format!("`{field}` is set, and the algorithm of the trainer has one")));
@@ -95,17 +95,18 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
         algorithm = (own_loss.is_some() || own_advantage.is_some()).then_some(Box::new(declared));
         (loss, advantage) = (loss.or(own_loss), advantage.or(own_advantage));
     }
-    let trainer = given.trainer.map(|Trainer { written, settings: trainer, .. }| {
+    let trainer = arguments.trainer.map(|TrainerArgument { written, settings: trainer, .. }| {
         settings.insert("trainer".to_owned(), written);
         trainer
     });
-    let Eval { own: eval, settings: of_eval } = given.eval;
-    settings.extend(of_eval.map(|own| ("eval".to_owned(), own)));
-    let Data { rows, settings: of_data } = given.data;
-    settings.extend(of_data.map(|own| ("data".to_owned(), Json::Object(own))));
-    let cold_start = given.cold_start.map(|ColdStart(own)| cold_start(lua, own, trainer.as_ref())).transpose()?;
-    if let Some(own) = &cold_start {
-        settings.insert("cold_start".to_owned(), own.settings.clone());
+    let Eval { functions: eval, settings: of_eval } = arguments.eval;
+    settings.extend(of_eval.map(|section| ("eval".to_owned(), section)));
+    let Data { rows, settings: of_data } = arguments.data;
+    settings.extend(of_data.map(|section| ("data".to_owned(), Json::Object(section))));
+    let cold_start =
+        arguments.cold_start.map(|ColdStart(section)| cold_start(lua, section, trainer.as_ref())).transpose()?;
+    if let Some(section) = &cold_start {
+        settings.insert("cold_start".to_owned(), section.settings.clone());
     }
     let settings = Json::Object(settings);
     let learner = match &trainer {
@@ -150,11 +151,11 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
 pub(super) struct ColdStart(Recipe);
 
 impl FromField for ColdStart {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         const WANTED: &str = "a recipe with r1.sft";
         match value {
             Value::Table(_) => recipe(fields.lua(), value).map(Self),
-            Value::UserData(data) if data.is::<Trainer>() => {
+            Value::UserData(data) if data.is::<TrainerArgument>() => {
                 let why = format!("`{name}` must be {WANTED}, got the trainer alone");
                 let hint = "it has data of its own: cold_start = { trainer = r1.sft { … }, data = { train = … } }";
                 Err(fields.refused(name, Error::new(Kind::Script, why).hint(hint)))
@@ -165,7 +166,7 @@ impl FromField for ColdStart {
 }
 
 /// Refuses a cold start that does not fit the recipe with `trainer`.
-fn cold_start(lua: &Lua, own: Recipe, trainer: Option<&config::Trainer>) -> mlua::Result<Box<Recipe>> {
+fn cold_start(lua: &Lua, recipe: Recipe, trainer: Option<&config::Trainer>) -> mlua::Result<Box<Recipe>> {
     let refuse = |message: &str, hint: &str| {
         let error = Error::new(Kind::Script, format!("`cold_start` {message}"));
         Err(fail_with(lua, NAME, error.hint(hint)))
@@ -173,16 +174,16 @@ fn cold_start(lua: &Lua, own: Recipe, trainer: Option<&config::Trainer>) -> mlua
     if matches!(trainer, Some(config::Trainer::Sft(_))) {
         return refuse("comes before reinforcement learning, and this trainer is r1.sft", "leave it out");
     }
-    if !matches!(own.typed.trainer, config::Trainer::Sft(_)) {
+    if !matches!(recipe.typed.trainer, config::Trainer::Sft(_)) {
         return refuse("is supervised training, and its trainer is not r1.sft", "give it trainer = r1.sft { … }");
     }
-    if own.typed.data.train.is_none() {
+    if recipe.typed.data.train.is_none() {
         return refuse(
             "has no training data",
             "give it data = { train = … }: rows with conversations (docs/guide/sft.md)",
         );
     }
-    Ok(Box::new(own))
+    Ok(Box::new(recipe))
 }
 
 /// Refuses the selection of a custom function that the recipe does not have. The reverse is refused
@@ -205,29 +206,31 @@ fn own_function(
 /// `eval = { env =, context =, reward =, … }`: what is kept in the VM, and the settings.
 #[derive(Default)]
 pub(super) struct Eval {
-    own: EvalEnv,
+    functions: EvalEnv,
     settings: Option<Json>,
 }
 
 impl FromField for Eval {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
-        let Value::Table(given) = value else { return Err(fields.refuse(name, "a table", value)) };
-        let (mut own, plain) = (EvalEnv::default(), fields.lua().create_table()?);
-        given.for_each(|name: Value, value: Value| {
-            let of = |own: &str| matches!(&name, Value::String(name) if *name == *own);
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        let Value::Table(table) = value else { return Err(fields.refuse(name, "a table", value)) };
+        let (mut functions, plain) = (EvalEnv::default(), fields.lua().create_table()?);
+        table.for_each(|name: Value, value: Value| {
+            let of = |functions: &str| matches!(&name, Value::String(name) if *name == *functions);
             match &value {
                 Value::String(_) if of("env") => plain.raw_set(name, value)?,
                 other if of("env") => {
                     let wanted = "an environment, or the name of one";
-                    own.env = Some(Env::read(other).ok_or_else(|| fields.refuse("eval.env", wanted, other))?);
+                    functions.env = Some(Env::read(other).ok_or_else(|| fields.refuse("eval.env", wanted, other))?);
                 }
-                other if of("context") => own.context = Some(Function::from_field(fields, "eval.context", other)?),
-                other if of("reward") => own.reward = Some(Function::from_field(fields, "eval.reward", other)?),
+                other if of("context") => {
+                    functions.context = Some(Function::from_field(fields, "eval.context", other)?)
+                }
+                other if of("reward") => functions.reward = Some(Function::from_field(fields, "eval.reward", other)?),
                 _ => plain.raw_set(name, value)?,
             }
             Ok(())
         })?;
-        Ok(Self { own, settings: Some(fields.plain(name, &Value::Table(plain))?) })
+        Ok(Self { functions, settings: Some(fields.plain(name, &Value::Table(plain))?) })
     }
 }
 
@@ -239,13 +242,13 @@ pub(super) struct Data {
 }
 
 impl FromField for Data {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         let Value::Table(_) = value else { return Err(fields.refuse(name, "{ train =, eval = }", value)) };
         let DataArguments { train, eval, mut settings } = DataArguments::read(fields.lua(), "r1.recipe: data", value)?;
         let mut rows = [BTreeMap::new(), BTreeMap::new()];
-        for ((name, given), rows) in [("train", train), ("eval", eval)].into_iter().zip(&mut rows) {
-            if let Some(DataSource { settings: own, rows: made }) = given {
-                settings.insert(name.to_owned(), own);
+        for ((name, source), rows) in [("train", train), ("eval", eval)].into_iter().zip(&mut rows) {
+            if let Some(DataSource { settings: source_settings, rows: made }) = source {
+                settings.insert(name.to_owned(), source_settings);
                 *rows = made;
             }
         }
@@ -256,10 +259,10 @@ impl FromField for Data {
 argument!(Env, "a result of r1.env { … }", |value| host_object(value));
 
 /// `envs = { search = r1.env { … }, … }`
-pub(super) struct Envs(BTreeMap<String, Env>);
+pub(super) struct EnvsArgument(BTreeMap<String, Env>);
 
-impl FromField for Envs {
-    fn from_field(fields: &Fields<'_>, field: &str, value: &Value) -> mlua::Result<Self> {
+impl FromField for EnvsArgument {
+    fn from_field(fields: &TableFields<'_>, field: &str, value: &Value) -> mlua::Result<Self> {
         let Value::Table(named) = value else {
             return Err(fields.refuse(field, "a table of environments by name", value));
         };
@@ -281,7 +284,7 @@ impl FromField for Envs {
 }
 
 /// The environments by name, sorted; a single one has an empty name.
-fn envs(lua: &Lua, env: Option<Env>, envs: Option<Envs>) -> mlua::Result<Vec<(String, Env)>> {
+fn envs(lua: &Lua, env: Option<Env>, envs: Option<EnvsArgument>) -> mlua::Result<Vec<(String, Env)>> {
     match (env, envs) {
         (Some(_), Some(_)) => {
             let error = Error::new(Kind::Script, "`env` and `envs` are both set").about_setting("env");
@@ -289,6 +292,6 @@ fn envs(lua: &Lua, env: Option<Env>, envs: Option<Envs>) -> mlua::Result<Vec<(St
             Err(fail_with(lua, NAME, error.hint(hint)))
         }
         (env, None) => Ok(env.into_iter().map(|env| (String::new(), env)).collect()),
-        (None, Some(Envs(all))) => Ok(all.into_iter().collect()),
+        (None, Some(EnvsArgument(all))) => Ok(all.into_iter().collect()),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use mlua::{AnyUserData, Function, Lua, MetaMethod, Table, UserData, UserDataFields, UserDataMethods, Value};
 
-use super::args::{Fields, FromField, raise};
+use super::args::{FromField, TableFields, raise};
 use super::argument::{Mebibytes, argument};
 use super::arguments::{Arguments, arguments};
 use crate::config::Columns;
@@ -52,7 +52,7 @@ arguments! {
         path: String, needs("the file to read");
         format: Option<ResourceFormat>;
         columns: Columns = Columns::new();
-        max_size: Option<Size>;
+        max_size: Option<FileSize>;
     }
 }
 
@@ -65,12 +65,14 @@ impl ResourceArguments {
 }
 
 /// A size above 0, in MiB.
-pub(super) struct Size(u64);
+pub(super) struct FileSize(u64);
 
-argument!(Size, Mebibytes::wanted(), |value| Mebibytes::read(value).filter(|size| size.0 > 0).map(|size| Self(size.0)));
+argument!(FileSize, Mebibytes::wanted(), |value| Mebibytes::read(value)
+    .filter(|size| size.0 > 0)
+    .map(|size| Self(size.0)));
 
 impl FromField for ResourceFormat {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         let format = String::from_field(fields, name, value)?;
         Self::named(&format).ok_or_else(|| {
             let why = format!("`{name}` is \"{format}\"; it is one of {}", FORMATS.join(", "));

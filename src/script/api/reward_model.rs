@@ -55,8 +55,8 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             };
             match call.external("reward_model", shown, live).await.map_err(raise)? {
                 Outcome::Ok(RewardScores { scores, tokens }) => {
-                    let found = json!({ "score": scores.first(), "scores": scores, "tokens": tokens });
-                    Ok((from_answer(&lua, &found)?, Value::Nil))
+                    let result = json!({ "score": scores.first(), "scores": scores, "tokens": tokens });
+                    Ok((from_answer(&lua, &result)?, Value::Nil))
                 }
                 Outcome::Failed(Failed { error, .. }) => Ok((Value::Nil, Value::String(lua.create_string(error)?))),
             }

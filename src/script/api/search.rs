@@ -18,7 +18,7 @@ use super::args::{fail, in_time};
 
 /// A compiled pattern, and an upper bound of its size in bytes (a power of four).
 #[derive(Clone)]
-pub(super) struct Pattern {
+pub(super) struct SearchPattern {
     pub(super) regex: Regex,
     pub(super) size: usize,
 }
@@ -58,20 +58,20 @@ impl Match {
 /// A text that is searched from front to back.
 pub(super) struct Search {
     pub(super) text: LuaString,
-    pub(super) pattern: Pattern,
+    pub(super) pattern: SearchPattern,
     function: &'static str,
     /// The copy of the text for threads.
     shared: OnceCell<Arc<[u8]>>,
 }
 
 impl Search {
-    pub(super) fn new(function: &'static str, text: LuaString, pattern: Pattern) -> Self {
+    pub(super) fn new(function: &'static str, text: LuaString, pattern: SearchPattern) -> Self {
         Self { text, pattern, function, shared: OnceCell::new() }
     }
 
     /// The first match at or after a position.
     pub(super) fn at(&self, lua: &Lua, position: usize) -> mlua::Result<Option<Match>> {
-        let mut steps = Steps { cursor: Cursor { at: position, last_end: None }, ..Steps::default() };
+        let mut steps = MatchSteps { cursor: MatchCursor { at: position, last_end: None }, ..MatchSteps::default() };
         steps.fetch(lua, self, 1)?;
         Ok(steps.matches.pop_front())
     }
@@ -84,7 +84,7 @@ impl Search {
         limit: usize,
         mut take: impl FnMut(&Self, &Match) -> mlua::Result<()>,
     ) -> mlua::Result<()> {
-        let mut steps = Steps::default();
+        let mut steps = MatchSteps::default();
         for _ in 0..limit {
             let Some(next) = steps.next(lua, self)? else { break };
             take(self, &next)?;
@@ -95,12 +95,12 @@ impl Search {
 
 /// The position of an iteration over matches.
 #[derive(Clone, Copy, Default)]
-struct Cursor {
+struct MatchCursor {
     at: usize,
     last_end: Option<usize>,
 }
 
-impl Cursor {
+impl MatchCursor {
     fn next(&mut self, regex: &Regex, text: &[u8]) -> Option<Match> {
         loop {
             let captures = (self.at <= text.len()).then(|| regex.captures_at(text, self.at)).flatten();
@@ -122,13 +122,13 @@ impl Cursor {
 
 /// An iteration over matches.
 #[derive(Default)]
-pub(super) struct Steps {
-    cursor: Cursor,
+pub(super) struct MatchSteps {
+    cursor: MatchCursor,
     /// Matches that a thread has returned.
     matches: VecDeque<Match>,
 }
 
-impl Steps {
+impl MatchSteps {
     pub(super) fn next(&mut self, lua: &Lua, search: &Search) -> mlua::Result<Option<Match>> {
         if self.matches.is_empty() {
             self.fetch(lua, search, usize::MAX)?;

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use mlua::{Function, Lua, Table, UserData, UserDataFields, UserDataMethods, Value};
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{Fields, FromField, fail, fail_with, raise, text};
+use super::args::{FromField, TableFields, fail, fail_with, raise, text};
 use super::argument::Whole;
 use super::arguments::{Arguments, arguments};
 use crate::error::{Error, Kind, Result, suggest};
@@ -87,7 +87,7 @@ arguments! {
 pub(super) type Candidates = Whole<1, { MOST_CANDIDATES as u64 }>;
 
 impl FromField for RerankArguments {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         let Value::Table(table) = value else {
             return Err(fields.refuse(name, "a table { model = DIR, top = N }", value));
         };
@@ -139,7 +139,7 @@ fn path_of(host: &Host, name: &str) -> PathBuf {
 }
 
 impl FromField for Mode {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         let mode = String::from_field(fields, name, value)?;
         Self::named("search mode", &mode).map_err(|error| {
             let message = format!("`{name}` is \"{mode}\"; it is one of {}", Self::NAMES.join(", "));
@@ -195,7 +195,7 @@ fn search(lua: &Lua) -> mlua::Result<Function> {
             _ => Err(fail(&lua, SEARCH, "is a method: write index:search(query)")),
         };
         async move {
-            let Pending { passages, host, queries, options, written, batch } = pending?;
+            let PendingSearch { passages, host, queries, options, written, batch } = pending?;
             let call = host.current();
             let mut request = json!({ "index": passages.name, "queries": queries, "k": options.k });
             if let Some(request) = request.as_object_mut() {
@@ -213,7 +213,7 @@ fn search(lua: &Lua) -> mlua::Result<Function> {
 }
 
 /// A validated search.
-struct Pending {
+struct PendingSearch {
     passages: Passages,
     host: Rc<Host>,
     queries: Vec<String>,
@@ -223,7 +223,7 @@ struct Pending {
     batch: bool,
 }
 
-fn pending(lua: &Lua, this: &IndexHandle, query: &Value, options: &Value) -> mlua::Result<Pending> {
+fn pending(lua: &Lua, this: &IndexHandle, query: &Value, options: &Value) -> mlua::Result<PendingSearch> {
     let IndexSearchOptions { k, how } = IndexSearchOptions::read_optional(lua, SEARCH, options)?;
     let (options, written) = how.options(lua, SEARCH, &this.host, &k)?;
     let (queries, batch) = match query {
@@ -239,7 +239,7 @@ fn pending(lua: &Lua, this: &IndexHandle, query: &Value, options: &Value) -> mlu
         other => return Err(fail(lua, SEARCH, format!("takes a query or a list of queries, got {}", kind(other)))),
     };
     let (passages, host) = (this.passages.clone(), Rc::clone(&this.host));
-    Ok(Pending { passages, host, queries, options, written, batch })
+    Ok(PendingSearch { passages, host, queries, options, written, batch })
 }
 
 /// Hits as a list of tables.

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use mlua::{AnyUserData, Lua, MetaMethod, Table, UserData, UserDataMethods, Value};
 use regex::bytes::{NoExpand, Regex};
 
-use super::args::{Fields, FromField, fail, undeclared};
+use super::args::{FromField, TableFields, fail, undeclared};
 use super::argument::Argument;
 use crate::error::{Error, Kind, Result, secret_pattern};
 use crate::net::url_escape;
@@ -21,17 +21,17 @@ const MASK: &str = "(secret)";
 
 /// Text with parts that may be values of environment variables.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Text(Vec<Part>);
+pub(crate) struct Text(Vec<SecretPart>);
 
 #[derive(Clone, Debug, PartialEq)]
-enum Part {
+enum SecretPart {
     Plain(String),
     Variable(String),
 }
 
 impl Text {
     pub(crate) fn plain(text: impl Into<String>) -> Self {
-        Self(vec![Part::Plain(text.into())])
+        Self(vec![SecretPart::Plain(text.into())])
     }
 
     /// This text followed by another.
@@ -44,14 +44,14 @@ impl Text {
         self.0
             .iter()
             .map(|part| match part {
-                Part::Plain(text) => text,
-                Part::Variable(_) => MASK,
+                SecretPart::Plain(text) => text,
+                SecretPart::Variable(_) => MASK,
             })
             .collect()
     }
 
     pub(crate) fn is_secret(&self) -> bool {
-        self.0.iter().any(|part| matches!(part, Part::Variable(_)))
+        self.0.iter().any(|part| matches!(part, SecretPart::Variable(_)))
     }
 
     /// The text with its values, which are added to `values`.
@@ -59,9 +59,9 @@ impl Text {
     /// # Errors
     /// [`Kind::Usage`] for a variable that is not set, or is not UTF-8.
     pub(crate) fn reveal(&self, values: &mut Secrets) -> Result<String> {
-        let value = |part: &Part| match part {
-            Part::Plain(text) => Ok(text.clone()),
-            Part::Variable(name) => {
+        let value = |part: &SecretPart| match part {
+            SecretPart::Plain(text) => Ok(text.clone()),
+            SecretPart::Variable(name) => {
                 let value = variable(name)?;
                 values.add(&value);
                 Ok(value)
@@ -83,15 +83,15 @@ impl Text {
     /// The environment variables in the text.
     pub(crate) fn variables(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
-            Part::Plain(_) => None,
-            Part::Variable(name) => Some(name.as_str()),
+            SecretPart::Plain(_) => None,
+            SecretPart::Variable(name) => Some(name.as_str()),
         })
     }
 
     /// Refuses variables that the recipe does not declare.
     pub(crate) fn check(&self, lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
         for part in &self.0 {
-            if let Part::Variable(name) = part
+            if let SecretPart::Variable(name) = part
                 && !host.grants.borrow().reads_variable(name)
             {
                 return Err(undeclared(lua, host, function, &format!("env:{name}")));
@@ -103,10 +103,10 @@ impl Text {
 
 /// Named texts, sorted by name: the record must not depend on the order of a table.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Named(pub(crate) Vec<(String, Text)>);
+pub(crate) struct NamedTexts(pub(crate) Vec<(String, Text)>);
 
-impl FromField for Named {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+impl FromField for NamedTexts {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         const WANTED: &str = "a table of named texts";
         let Value::Table(pairs) = value else { return Err(fields.refuse(name, WANTED, value)) };
         let mut named = Vec::new();
@@ -125,7 +125,7 @@ impl FromField for Named {
     }
 }
 
-impl Named {
+impl NamedTexts {
     /// Refuses variables that the recipe does not declare.
     pub(crate) fn check(&self, lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
         self.0.iter().try_for_each(|(_, text)| text.check(lua, host, function))
@@ -200,7 +200,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         if name.is_empty() || !name.chars().all(good) {
             return Err(fail(lua, NAME, format!("{name:?} is not a valid name of an environment variable")));
         }
-        let secret = Text(vec![Part::Variable(name)]);
+        let secret = Text(vec![SecretPart::Variable(name)]);
         // Needs are not known while a recipe is loaded; the handle is checked again on use.
         if !host_is_loading(&shared_host) {
             secret.check(lua, &shared_host, NAME)?;

@@ -5,18 +5,18 @@
 use mlua::{Lua, Value};
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{Fields, FromField, fail, fail_with};
-use super::secret::{Named, Secrets, Text};
+use super::args::{FromField, TableFields, fail, fail_with};
+use super::secret::{NamedTexts, Secrets, Text};
 use crate::error::{Error, Kind, Result};
 use crate::net::{AllowedAddresses, is_private_host, url_target};
 use crate::script::runtime::grants::Grants;
 use crate::tools::Endpoint;
 
 /// A program and its arguments.
-pub(super) struct Command(pub(super) Vec<String>);
+pub(super) struct ServerCommand(pub(super) Vec<String>);
 
-impl FromField for Command {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+impl FromField for ServerCommand {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         let arguments = fields.plain(name, value)?;
         let arguments = arguments.as_array().into_iter().flatten().map(|word| match word {
             Json::String(text) if !text.contains('\0') => Some(text.clone()),
@@ -32,17 +32,17 @@ impl FromField for Command {
 /// The fields with the location of a server.
 #[derive(Default)]
 pub(super) struct PlaceFields {
-    pub(super) command: Option<Command>,
+    pub(super) command: Option<ServerCommand>,
     pub(super) url: Option<String>,
-    pub(super) env: Option<Named>,
-    pub(super) headers: Option<Named>,
+    pub(super) env: Option<NamedTexts>,
+    pub(super) headers: Option<NamedTexts>,
     pub(super) directory: Option<String>,
 }
 
 /// The transport of a server, without the values of its secrets.
 pub(super) enum Place {
-    Command { argv: Vec<String>, env: Named, directory: String },
-    Url { url: String, headers: Named, host: String, port: u16 },
+    Command { argv: Vec<String>, env: NamedTexts, directory: String },
+    Url { url: String, headers: NamedTexts, host: String, port: u16 },
 }
 
 /// The URLs that a function takes.
@@ -86,7 +86,7 @@ impl Place {
                 };
                 Ok(Self::Url { url, headers: headers.unwrap_or_default(), host, port })
             }
-            (Some(Command(argv)), None) => {
+            (Some(ServerCommand(argv)), None) => {
                 let env = env.unwrap_or_default();
                 let odd = |(name, value): &&(String, Text)| {
                     name.is_empty() || name.contains(['=', '\0']) || value.shown().contains('\0')
@@ -112,7 +112,7 @@ impl Place {
 
     /// The identity of the server, without secrets.
     pub(super) fn definition(&self) -> Json {
-        let shown = |named: &Named| -> Map<String, Json> {
+        let shown = |named: &NamedTexts| -> Map<String, Json> {
             named.0.iter().map(|(name, value)| (name.clone(), value.shown().into())).collect()
         };
         match self {
@@ -176,7 +176,7 @@ impl Place {
     /// As [`Place::check`]; [`Kind::Usage`] for a variable that is not set.
     pub(super) fn open(&self, name: &str, grants: &Grants, secrets: &mut Secrets) -> Result<Endpoint> {
         self.check(name, grants)?;
-        let mut reveal = |named: &Named| -> Result<Vec<(String, String)>> {
+        let mut reveal = |named: &NamedTexts| -> Result<Vec<(String, String)>> {
             named.0.iter().map(|(key, text)| Ok((key.clone(), text.reveal(secrets)?))).collect()
         };
         Ok(match self {

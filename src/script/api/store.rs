@@ -50,23 +50,23 @@ argument!(Split, "\"train\" or \"eval\"", |value| {
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let store = lua.create_table()?;
-    let own = host.clone();
+    let shared_host = host.clone();
     bind(lua, &store, "steps", move |lua, (run, options): (Value, Value)| {
         const NAME: &str = "r1.store.steps";
-        let run = path_of(lua, &own, NAME, "run", &run)?;
+        let run = path_of(lua, &shared_host, NAME, "run", &run)?;
         let options = StepsOptions::read_optional(lua, NAME, &options)?;
         open(&run)?.steps(options.split).map_err(raise)
     })?;
-    let own = host.clone();
+    let shared_host = host.clone();
     bind(lua, &store, "trajectories", move |lua, (run, step, options): (Value, Value, Value)| {
         const NAME: &str = "r1.store.trajectories";
-        let run = path_of(lua, &own, NAME, "run", &run)?;
+        let run = path_of(lua, &shared_host, NAME, "run", &run)?;
         let is_file = run.extension().is_some_and(|extension| extension == "parquet");
         let step: Option<usize> = optional(lua, NAME, "step", &step)?;
         let TrajectoriesOptions { ids, record, split } = TrajectoriesOptions::read_optional(lua, NAME, &options)?;
         let list = lua.create_table()?;
-        let add = |found: Result<Vec<Trajectory>, Error>| -> mlua::Result<()> {
-            for trajectory in found.map_err(raise)? {
+        let add = |read: Result<Vec<Trajectory>, Error>| -> mlua::Result<()> {
+            for trajectory in read.map_err(raise)? {
                 list.raw_push(from_json(lua, &trajectory_table(&trajectory, ids, record))?)?;
             }
             Ok(())
@@ -85,10 +85,10 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         }
         Ok(list)
     })?;
-    let own = host.clone();
+    let shared_host = host.clone();
     bind(lua, &store, "write", move |lua, (path, list, options): (Value, Value, Value)| {
         const NAME: &str = "r1.store.write";
-        let path = path_of(lua, &own, NAME, "path", &path)?;
+        let path = path_of(lua, &shared_host, NAME, "path", &path)?;
         let options = WriteOptions::read_optional(lua, NAME, &options)?;
         let list = to_json(&list, "trajectories", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
         let tables = match &list {

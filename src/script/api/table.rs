@@ -9,7 +9,7 @@ use std::time::Duration;
 use mlua::{Lua, MetaMethod, Table, UserData, UserDataFields, UserDataMethods, Value};
 use serde_json::{Value as Json, json};
 
-use super::args::{Fields, FromField, charge, fail, fail_with, in_time, optional, raise, text, time_left};
+use super::args::{FromField, TableFields, charge, fail, fail_with, in_time, optional, raise, text, time_left};
 use super::argument::{ANY, Mebibytes, Whole};
 use super::arguments::{Arguments, arguments};
 use super::resource::{ResourceArguments, placed};
@@ -78,7 +78,7 @@ arguments! {
 struct Types(BTreeMap<String, ColumnType>);
 
 impl FromField for Types {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         let wrong = || fields.refuse(name, "types by column: { year = \"integer\" }", value);
         let Json::Object(all) = fields.plain(name, value)? else { return Err(wrong()) };
         let mut types = BTreeMap::new();
@@ -97,18 +97,23 @@ impl FromField for Types {
 
 impl From<TypeArguments> for ColumnTypes {
     fn from(TypeArguments { types, infer, thousands }: TypeArguments) -> Self {
-        Self { given: types.0, infer, thousands }
+        Self { declared: types.0, infer, thousands }
     }
 }
 
 /// `{ films = "films.csv", … }`, or a list of paths that name their tables.
-pub(super) fn named(lua: &Lua, function: &'static str, given: &Value, loader: &Files) -> mlua::Result<Vec<NamedTable>> {
-    let Value::Table(given) = given else {
-        return Err(fail(lua, function, format!("`tables` must be tables by name, got {}", kind(given))));
+pub(super) fn named(
+    lua: &Lua,
+    function: &'static str,
+    argument: &Value,
+    loader: &Files,
+) -> mlua::Result<Vec<NamedTable>> {
+    let Value::Table(argument) = argument else {
+        return Err(fail(lua, function, format!("`tables` must be tables by name, got {}", kind(argument))));
     };
-    let mut found = BTreeMap::new();
+    let mut tables = BTreeMap::new();
     let mut names = TableNames::default();
-    for pair in given.pairs::<Value, Value>() {
+    for pair in argument.pairs::<Value, Value>() {
         let (key, value) = pair?;
         let name = match (&key, &value) {
             (Value::String(name), _) => name.to_string_lossy(),
@@ -123,9 +128,9 @@ pub(super) fn named(lua: &Lua, function: &'static str, given: &Value, loader: &F
             return Err(fail(lua, function, format!("two tables are called `{name}`")));
         }
         let (source, types) = source(lua, function, &name, &value, loader)?;
-        found.insert(name.clone(), NamedTable { name, source, types });
+        tables.insert(name.clone(), NamedTable { name, source, types });
     }
-    Ok(found.into_values().collect())
+    Ok(tables.into_values().collect())
 }
 
 fn source(
@@ -143,8 +148,8 @@ fn source(
         keep: KeptParts::Nothing,
     };
     let file = |spec: ResourceSpec| {
-        let found = loader.borrow_mut().resource(&spec);
-        let resource = found.map_err(|error| placed(lua, function, error))?;
+        let opened = loader.borrow_mut().resource(&spec);
+        let resource = opened.map_err(|error| placed(lua, function, error))?;
         Ok::<_, mlua::Error>(TableSource::File { resource, spec })
     };
     let table = match value {
@@ -158,8 +163,8 @@ fn source(
     let has = |field: &str| table.raw_get::<Value>(field).is_ok_and(|value| !value.is_nil());
     let plain = |value: &Value| to_json(value, name, NonJson::Refuse).map_err(|why| fail_with(lua, function, why));
     if has("path") {
-        let FileArguments { file: own, types } = FileArguments::read(lua, function, value)?;
-        return Ok((file(own.spec(MOST, KeptParts::Nothing))?, types.into()));
+        let FileArguments { file: arguments, types } = FileArguments::read(lua, function, value)?;
+        return Ok((file(arguments.spec(MOST, KeptParts::Nothing))?, types.into()));
     }
     if has("column") {
         let ColumnArguments { column, types } = ColumnArguments::read(lua, function, value)?;
@@ -204,12 +209,12 @@ impl TablesHandle {
         const NAME: &str = "Tables:query";
         let sql = text(lua, NAME, "sql", sql)?;
         let wrong = || fail(lua, NAME, format!("`params` must be a list of values, got {}", kind(params)));
-        let given = if params.is_nil() {
+        let parameters = if params.is_nil() {
             json!([])
         } else {
             to_json(params, "params", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?
         };
-        let cells = match &given {
+        let cells = match &parameters {
             Json::Array(values) => values.iter().map(cell).collect::<Option<Vec<Cell>>>().ok_or_else(wrong)?,
             Json::Object(empty) if empty.is_empty() => Vec::new(),
             _ => return Err(wrong()),
@@ -226,8 +231,8 @@ impl TablesHandle {
         in_time(lua)?;
         match result {
             Ok(result) => {
-                let found = json!({ "columns": result.columns, "rows": result.rows_as_json(), "more": result.more });
-                Ok((from_json(lua, &found)?, None))
+                let answer = json!({ "columns": result.columns, "rows": result.rows_as_json(), "more": result.more });
+                Ok((from_json(lua, &answer)?, None))
             }
             // The CPU time of the call ended before the time of the query.
             Err(error) if error.timed_out() && left < self.limits.time => Err(out_of_time(lua)),

@@ -141,7 +141,7 @@ impl UserData for TemplateOf {
 
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         methods.add_method("render", |lua, this, (list, options): (Value, Value)| {
-            let chosen = Options::read(lua, "render", &options)?;
+            let chosen = RenderOptions::read(lua, "render", &options)?;
             let limit = TimeLimit::new(time_left(lua));
             let made = if let Self::Source(template) = this {
                 let list = conversation(lua, "render", &list)?;
@@ -156,7 +156,7 @@ impl UserData for TemplateOf {
         });
         methods.add_method("encode", |lua, this, (list, options): (Value, Value)| {
             let list = read_messages(lua, "encode", &list)?;
-            let chosen = Options::read(lua, "encode", &options)?;
+            let chosen = RenderOptions::read(lua, "encode", &options)?;
             let limit = TimeLimit::new(time_left(lua));
             let renderer = this.renderer(lua, "encode", chosen.variables)?;
             let pieces = renderer.marked_pieces(&list, &chosen.tools, chosen.add_generation_prompt);
@@ -172,13 +172,13 @@ impl UserData for TemplateOf {
 }
 
 /// Options of `:render` and `:encode`; unknown names are switches of the template.
-struct Options {
+struct RenderOptions {
     tools: Vec<Json>,
     add_generation_prompt: bool,
     variables: Map<String, Json>,
 }
 
-impl Options {
+impl RenderOptions {
     fn read(lua: &Lua, function: &str, options: &Value) -> mlua::Result<Self> {
         let mut read = Self { tools: Vec::new(), add_generation_prompt: false, variables: Map::new() };
         if options.is_nil() {

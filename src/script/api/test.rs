@@ -14,28 +14,28 @@ use crate::script::runtime::host::{Host, misuse};
 use crate::script::runtime::show::{ShowLimits, Shown};
 
 pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::Result<()> {
-    let own = host.clone();
+    let shared_host = host.clone();
     bind(lua, &environment, "test", move |lua, (name, body): (Value, Value)| {
         let (Value::String(name), Value::Function(body)) = (&name, &body) else {
             let got = format!("{} and {}", kind(&name), kind(&body));
             return Err(fail(lua, "test", format!("takes a name and a function, got {got}")));
         };
         let name = name.to_string_lossy();
-        let twice = with(&own, |cases| {
-            let twice = cases.tests.iter().any(|(known, _)| *known == name);
+        let twice = with(&shared_host, |cases| {
+            let twice = cases.tests.iter().any(|(earlier, _)| *earlier == name);
             cases.tests.push((name.clone(), body.clone()));
             twice
         });
         if twice { Err(fail(lua, "test", format!("there are two tests called \"{name}\""))) } else { Ok(()) }
     })?;
-    let own = host.clone();
+    let shared_host = host.clone();
     let fail = lua.create_function(move |lua, (message, values): (String, mlua::MultiValue)| -> mlua::Result<()> {
         let text = |value: &Value| Shown::of(value, &ShowLimits::lines()).to_string();
         let sides = match values.iter().map(text).collect::<Vec<_>>()[..] {
             [ref expected, ref actual] => Some((expected.clone(), actual.clone())),
             _ => None,
         };
-        with(&own, |cases| cases.sides = sides);
+        with(&shared_host, |cases| cases.sides = sides);
         Err(raise(misuse(lua, message)))
     })?;
     let short = lua.create_function(|_, value: Value| Ok(show(&value)))?;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
-use super::args::{Fields, FromField, fail, fail_with, in_time, raise, text};
+use super::args::{FromField, TableFields, fail, fail_with, in_time, raise, text};
 use super::arguments::{Arguments, arguments};
 use super::format::Callable;
 use super::template::template;
@@ -32,7 +32,7 @@ arguments! {
 pub(super) struct Schemas(Vec<Json>);
 
 impl FromField for Schemas {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         match fields.plain(name, value)? {
             Json::Array(tools) => Ok(Self(tools)),
             Json::Object(empty) if empty.is_empty() => Ok(Self(Vec::new())),

@@ -1,6 +1,6 @@
 //! The files that are made from the declarations: docs/reference/settings.md, the reference in
-//! docs/reference/lua.md, and the types of settings at the end of lua/types/r1.d.luau. A test writes
-//! them.
+//! docs/reference/lua.md, and the types of settings at the end of lua/types/r1.d.luau. A test
+//! writes them.
 
 use std::fmt::Write;
 

@@ -37,7 +37,7 @@ pub enum End {
 }
 
 /// A script to run once.
-pub struct Program<'a> {
+pub struct ScriptProgram<'a> {
     /// As shown in messages; `require` searches its directory.
     pub path: &'a Path,
     pub source: &'a str,
@@ -49,7 +49,7 @@ pub struct Program<'a> {
     pub echo: Echo,
 }
 
-impl Program<'_> {
+impl ScriptProgram<'_> {
     /// Runs the program to its end. Needs a tokio runtime with time and I/O enabled.
     ///
     /// # Errors

@@ -27,7 +27,7 @@ pub struct Suite {
 
 /// Result of a test.
 #[derive(Debug)]
-pub struct Verdict {
+pub struct TestVerdict {
     pub seconds: f64,
     pub failure: Option<Failure>,
     /// Expected and actual value, one entry per line, if an assertion compared two values.
@@ -64,7 +64,7 @@ impl Suite {
     }
 
     /// Runs one test, by its index in [`Suite::names`].
-    pub async fn run(&self, index: usize) -> Verdict {
+    pub async fn run(&self, index: usize) -> TestVerdict {
         let started = Instant::now();
         let call = Call::new(EntryPoint::Test, (index as u64, 0), &self.limits);
         let ended = match self.cases.get(index) {
@@ -74,6 +74,6 @@ impl Suite {
         let sides = self.vm.host.cases.as_ref().and_then(|cases| cases.borrow_mut().sides.take());
         let failure = ended.err();
         let sides = sides.filter(|_| failure.is_some());
-        Verdict { seconds: started.elapsed().as_secs_f64(), failure, sides }
+        TestVerdict { seconds: started.elapsed().as_secs_f64(), failure, sides }
     }
 }

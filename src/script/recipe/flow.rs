@@ -19,7 +19,7 @@ use serde_json::Value as Json;
 use super::worker::{Worker, broken, host_failure, refused};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Limit, Status};
-use crate::script::api::policy::Policy;
+use crate::script::api::policy::FlowPolicy;
 use crate::script::runtime::convert;
 use crate::script::runtime::failure::Failure;
 use crate::script::runtime::flow::{Flow, FlowAnswer, FlowRewards, GenerateArguments};
@@ -55,7 +55,7 @@ impl Worker {
         let task = convert(&flow.task)?;
         state.table.raw_set("task", &task).map_err(|error| host_failure(&error))?;
         let kwargs = convert(&Json::Object(state.env.kwargs.clone()))?;
-        let policy = Policy {
+        let policy = FlowPolicy {
             channel: Rc::clone(&flow.channel),
             host: Rc::clone(&self.vm.host),
             state: state.table.clone(),

@@ -11,7 +11,7 @@ use super::cold_start::can_make_rows;
 use super::own_format::{self, Formats};
 use super::params::with_params;
 use super::row_functions::check_row_functions;
-use crate::algorithms::{Algorithm, Loss, Trace};
+use crate::algorithms::{AlgorithmFile, FileLoss, Trace};
 use crate::config::{Choice, EnvSettings, Learner, Limits, LossGraph, Settings, Source, Trainer};
 use crate::data::Dataset;
 use crate::error::{Error, Kind, Result, nearest, readable, suggest};
@@ -48,7 +48,7 @@ pub struct Script {
     /// The recipe's policy loss, if `trainer.loss` is "custom".
     pub loss: Option<Arc<LossGraph>>,
     /// What the recipe's algorithm declares about its functions.
-    pub declared: Option<Arc<Algorithm>>,
+    pub declared: Option<Arc<AlgorithmFile>>,
     /// The options of the function `advantage`.
     pub advantage_options: Map<String, Json>,
     /// Whether the recipe has a function `privileged`.
@@ -394,9 +394,9 @@ fn selected_functions(recipe: &Recipe, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// The options of a function of the recipe: those of `chosen`, the setting `trainer.FIELD`, with the
-/// declared defaults.
-fn take_options(declared: Option<&Algorithm>, field: &str, chosen: &Choice) -> Result<Map<String, Json>> {
+/// The options of a function of the recipe: those of `chosen`, the setting `trainer.FIELD`, with
+/// the declared defaults.
+fn take_options(declared: Option<&AlgorithmFile>, field: &str, chosen: &Choice) -> Result<Map<String, Json>> {
     let (setting, mut rest) = (format!("trainer.{field}"), chosen.options.clone());
     let options = match declared {
         Some(algorithm) => algorithm.take_options(&setting, &mut rest)?,
@@ -422,7 +422,7 @@ fn traced(vm: &Vm, recipe: &Recipe, learner: &Learner) -> Result<LossGraph> {
         return Err(Error::new(Kind::Script, "trainer.loss is \"custom\" and the recipe has no `loss`")
             .hint("add one: loss = function(b) … end (docs/guide/your-own-algorithm.md)"));
     };
-    let trace = match recipe.algorithm.as_deref().filter(|algorithm| algorithm.loss == Some(Loss::Own)) {
+    let trace = match recipe.algorithm.as_deref().filter(|algorithm| algorithm.loss == Some(FileLoss::Own)) {
         Some(algorithm) => {
             let mut chosen = learner.loss.clone();
             // trainer.clip sets the clip range that the algorithm declares.

@@ -37,7 +37,7 @@ const REPLY: &str = "I don't know.";
 
 /// A new version that loads and runs.
 #[derive(Clone, Debug)]
-pub struct Reload {
+pub struct ReloadedScript {
     /// With the settings of the continued run.
     pub script: Script,
     /// Settings that change with it.
@@ -47,7 +47,7 @@ pub struct Reload {
 }
 
 /// Applies a version to the run.
-pub type Take = dyn FnMut(&Reload) -> Result<()> + Send;
+pub type Take = dyn FnMut(&ReloadedScript) -> Result<()> + Send;
 
 /// Configuration of a [`Watcher`].
 pub struct WatcherOptions {
@@ -212,7 +212,7 @@ fn consider(it: &mut WatcherOptions, new: Script) -> Result<Considered> {
             _ => return Err(error),
         }
     }
-    let reload = Reload { script, changed: merged.changed, waiting: merged.waiting };
+    let reload = ReloadedScript { script, changed: merged.changed, waiting: merged.waiting };
     (it.take)(&reload)?;
     it.script = reload.script;
     Ok(Considered::Taken)

@@ -20,7 +20,9 @@ use super::servers::GrantCheck;
 use crate::error::{Error, Result};
 use crate::json;
 use crate::tools::Endpoint;
-use crate::tools::connection::{ConnectionError, Program, ProgramOptions, ProgramSession, Socket, SocketOptions};
+use crate::tools::connection::{
+    ConnectedProgram, ConnectionError, ProgramOptions, ProgramSession, Socket, SocketOptions,
+};
 
 /// Characters of an answer in an error message.
 const SHOWN: usize = 200;
@@ -52,7 +54,7 @@ pub(crate) struct DeclaredConnection {
     /// A run has started the program.
     pub(crate) is_prepared: Cell<bool>,
     /// The program's processes; held, so that they do not end between two trajectories.
-    pub(crate) programs: RefCell<Vec<Program>>,
+    pub(crate) programs: RefCell<Vec<ConnectedProgram>>,
     /// Refuses needs that the recipe does not declare.
     pub(crate) check: GrantCheck,
     /// Checks the grants and fills in the secrets.
@@ -147,7 +149,7 @@ impl DeclaredConnection {
     }
 
     /// A process of the program, shared by all workers.
-    fn program(&self, endpoint: Endpoint, number: usize) -> Program {
+    fn program(&self, endpoint: Endpoint, number: usize) -> ConnectedProgram {
         let options = ProgramOptions {
             name: self.name.clone(),
             endpoint,
@@ -171,7 +173,7 @@ impl DeclaredConnection {
     /// Starts a program, so that what it misses is found before the first trajectory.
     ///
     /// # Errors
-    /// As [`Program::prepare`]; what the recipe does not declare.
+    /// As [`ConnectedProgram::prepare`]; what the recipe does not declare.
     pub(crate) fn prepare(&self, grants: &Grants) -> Result<()> {
         if self.is_prepared.get() {
             return Ok(());
@@ -188,14 +190,14 @@ impl DeclaredConnection {
 }
 
 /// The program with these options. Programs without further users are ended.
-fn shared(options: ProgramOptions) -> Program {
-    static PROGRAMS: Mutex<Vec<Program>> = Mutex::new(Vec::new());
+fn shared(options: ProgramOptions) -> ConnectedProgram {
+    static PROGRAMS: Mutex<Vec<ConnectedProgram>> = Mutex::new(Vec::new());
     let mut all = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(program) = all.iter().find(|program| *program.options() == options) {
         return program.clone();
     }
-    all.retain(Program::is_used);
-    let program = Program::new(options);
+    all.retain(ConnectedProgram::is_used);
+    let program = ConnectedProgram::new(options);
     all.push(program.clone());
     program
 }

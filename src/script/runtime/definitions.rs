@@ -7,7 +7,7 @@ use mlua::{Function, UserData};
 use serde_json::Value as Json;
 
 use super::servers::EnvTool;
-use crate::algorithms::Algorithm;
+use crate::algorithms::AlgorithmFile;
 use crate::config::Settings;
 use crate::text::OwnOptions;
 
@@ -32,7 +32,7 @@ pub(crate) struct Recipe {
     /// The loss `custom`, if defined.
     pub(crate) loss: Option<Function>,
     /// What `r1.algorithm` declares about its functions.
-    pub(crate) algorithm: Option<Box<Algorithm>>,
+    pub(crate) algorithm: Option<Box<AlgorithmFile>>,
     /// Supervised training before the RL loop.
     pub(crate) cold_start: Option<Box<Recipe>>,
     /// Overrides for evaluation.

@@ -16,7 +16,7 @@ use super::grants::Grants;
 use super::tool::{CallLimits, McpTool, Run, Tool, ToolRewards};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::tools::Output;
-use crate::tools::mcp::{Listing, RemoteTool, Server, ServerOptions};
+use crate::tools::mcp::{Listing, McpOptions, McpServer, RemoteTool};
 
 /// Maximum length of a tool's name, the limit of models' own formats.
 const NAME: usize = 64;
@@ -50,7 +50,7 @@ pub(crate) type Opener = Box<dyn Fn(&Grants) -> Result<OpenServer>>;
 
 /// A server's options, and the function that hides its secrets in a text.
 pub(crate) struct OpenServer {
-    pub(crate) options: ServerOptions,
+    pub(crate) options: McpOptions,
     pub(crate) mask: Box<dyn Fn(String) -> String>,
 }
 
@@ -119,7 +119,7 @@ impl Listings {
         let opened = (server.open)(grants)?;
         let running = match server.scope {
             ServerScope::Run => shared(opened.options),
-            ServerScope::Trajectory => Server::new(opened.options),
+            ServerScope::Trajectory => McpServer::new(opened.options),
         };
         let mask = |text: String| (opened.mask)(text);
         let listing = running.list().map_err(|error| Error { message: mask(error.message), ..error })?;
@@ -279,13 +279,13 @@ fn clean(name: &str) -> String {
 }
 
 /// The server with these options, shared by all workers of the process.
-fn shared(options: ServerOptions) -> Server {
-    static SERVERS: Mutex<Vec<Server>> = Mutex::new(Vec::new());
+fn shared(options: McpOptions) -> McpServer {
+    static SERVERS: Mutex<Vec<McpServer>> = Mutex::new(Vec::new());
     let mut all = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(running) = all.iter().find(|server| *server.options() == options) {
         return running.clone();
     }
-    let server = Server::new(options);
+    let server = McpServer::new(options);
     all.push(server.clone());
     server
 }
@@ -347,7 +347,7 @@ impl ToolServer {
 pub(crate) struct SessionServers(RefCell<BTreeMap<String, Rc<SessionServer>>>);
 
 struct SessionServer {
-    server: Server,
+    server: McpServer,
     /// Answered calls of the running server, in order, so that a fork can repeat them.
     done: RefCell<Vec<RemoteCall>>,
     /// In a fork: calls that must run before any other.
@@ -361,7 +361,7 @@ impl SessionServers {
     pub(crate) fn fork(&self) -> Self {
         let fork = |running: &SessionServer| {
             let done = running.done.borrow().clone();
-            let server = Server::new(running.server.options().clone());
+            let server = McpServer::new(running.server.options().clone());
             Rc::new(SessionServer { server, done: RefCell::default(), behind: tokio::sync::Mutex::new(done) })
         };
         Self(RefCell::new(self.0.borrow().iter().map(|(key, running)| (key.clone(), fork(running))).collect()))
@@ -370,12 +370,12 @@ impl SessionServers {
     async fn call(
         &self,
         key: String,
-        options: ServerOptions,
+        options: McpOptions,
         tool: &str,
         arguments: Map<String, Json>,
-    ) -> Result<crate::tools::mcp::Reply> {
+    ) -> Result<crate::tools::mcp::McpReply> {
         let new = || {
-            let server = Server::new(options);
+            let server = McpServer::new(options);
             Rc::new(SessionServer { server, done: RefCell::default(), behind: tokio::sync::Mutex::default() })
         };
         let running = Rc::clone(self.0.borrow_mut().entry(key).or_insert_with(new));
@@ -391,7 +391,7 @@ impl SessionServers {
 }
 
 impl SessionServer {
-    async fn run(&self, tool: &str, arguments: Map<String, Json>) -> Result<crate::tools::mcp::Reply> {
+    async fn run(&self, tool: &str, arguments: Map<String, Json>) -> Result<crate::tools::mcp::McpReply> {
         let before = self.server.starts().await;
         let reply = self.server.call(tool, arguments.clone()).await?;
         if before > 0 && self.server.starts().await != before {

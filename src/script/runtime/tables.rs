@@ -12,7 +12,9 @@ use super::resource::{Resource, ResourceFormat, ResourceSpec};
 use crate::config::{Compression, DataFormat};
 use crate::data::{CsvFile, Dataset};
 use crate::error::{Error, Kind, Result, suggest};
-use crate::tools::table::{ColumnTypes, FileRow, Rows, Source, TableData, TableNames, TableOptions, Tables, describe};
+use crate::tools::table::{
+    ColumnTypes, FileRow, FileTable, TableData, TableInput, TableNames, TableOptions, Tables, describe,
+};
 
 /// The source of a table.
 #[derive(Clone, Debug)]
@@ -177,10 +179,10 @@ fn build(tables: &[NamedTable]) -> Result<Tables> {
     let mut sources = Vec::new();
     for (table, file) in tables.iter().zip(&files) {
         let (TableSource::File { resource, spec }, Some(file)) = (&table.source, file) else {
-            sources.push(Source::Data(read(table)?));
+            sources.push(TableInput::Data(read(table)?));
             continue;
         };
-        sources.push(Source::Rows(Rows {
+        sources.push(TableInput::Rows(FileTable {
             name: table.name.clone(),
             header: file.header().to_vec(),
             read: Box::new(|use_row| file.each(use_row)),

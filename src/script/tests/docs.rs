@@ -12,7 +12,7 @@ use crate::script::docs::{self, Entry, Scope};
 use crate::telemetry::Reporter;
 
 fn program(source: &str) -> Result<Vec<Json>, Error> {
-    let program = Program {
+    let program = ScriptProgram {
         path: Path::new("example.lua"),
         source,
         arguments: &[],

@@ -7,7 +7,7 @@ use super::outside::{ok, server};
 use super::*;
 use crate::encoders::Checkpoints;
 use crate::script::{Record, Strictness};
-use crate::search::{Analyzer, Bm25, BuildOptions, Builder, DuplicateIds, Fields};
+use crate::search::{Analyzer, Bm25, BuildOptions, Builder, DuplicateIds, PassageFields};
 
 /// An index `i` of two passages next to the script.
 fn with_index(bench: &Bench) {
@@ -28,7 +28,9 @@ fn with_index_of(bench: &Bench, texts: impl Iterator<Item = String>) {
     let mut builder = Builder::begin(&bench.dir.path().join("i"), options, false, true).unwrap();
     for (row, text) in texts.enumerate() {
         let row_of = json!({ "id": format!("p{row}"), "title": "T", "text": text, "year": 2000 + row });
-        builder.add(&Fields::default().passage(row as u64, row_of.as_object().unwrap().clone()).unwrap()).unwrap();
+        builder
+            .add(&PassageFields::default().passage(row as u64, row_of.as_object().unwrap().clone()).unwrap())
+            .unwrap();
     }
     builder.finish().unwrap();
 }

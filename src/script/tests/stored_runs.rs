@@ -13,7 +13,7 @@ fn programs_read_the_trajectories_of_a_run() {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = crate::store::RunDir::create(dir.path(), "demo").unwrap();
     let settings = crate::config::Settings::default();
-    let recipe = crate::store::Recipe {
+    let recipe = crate::store::RecipeFiles {
         script: std::path::Path::new("a.lua"),
         source: "",
         modules: &[],
@@ -54,7 +54,7 @@ fn programs_read_the_trajectories_of_a_run() {
     run_dir.write_trajectories(7, 0, &[trajectory], &[None]).unwrap();
     let program = |code: &str| {
         let path = dir.path().join("demo").display().to_string();
-        let program = Program {
+        let program = ScriptProgram {
             path: std::path::Path::new("p.lua"),
             source: code,
             arguments: &[path],

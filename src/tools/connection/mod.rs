@@ -1,5 +1,5 @@
 //! Connections of scripts that stay open between requests: a WebSocket of one trajectory
-//! ([`Socket`]), and a program that trajectories share ([`Program`]).
+//! ([`Socket`]), and a program that trajectories share ([`ConnectedProgram`]).
 //!
 //! They run on the thread of the servers. A server counts as hostile: it may close the connection,
 //! hang, answer twice or with something else. Each of these is a [`ConnectionError`] that the
@@ -8,7 +8,7 @@
 mod program;
 mod socket;
 
-pub use program::{Program, ProgramOptions, ProgramSession};
+pub use program::{ConnectedProgram, ProgramOptions, ProgramSession};
 pub use socket::{Socket, SocketOptions, websocket_as_http};
 
 /// The cause of a missing answer.

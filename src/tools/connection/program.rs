@@ -58,20 +58,20 @@ pub struct ProgramOptions {
 
 /// A handle to a program; clones share it. The last one ends the program.
 #[derive(Clone)]
-pub struct Program(Arc<Inner>);
+pub struct ConnectedProgram(Arc<ProgramInner>);
 
-struct Inner {
+struct ProgramInner {
     options: ProgramOptions,
-    state: AsyncMutex<State>,
+    state: AsyncMutex<ProgramState>,
     /// The running program, for the ends of sessions.
-    running: Mutex<Option<Arc<Running>>>,
+    running: Mutex<Option<Arc<RunningProgram>>>,
     started: AtomicBool,
     /// Number of the next request.
     next: AtomicU64,
 }
 
 #[derive(Default)]
-struct State {
+struct ProgramState {
     starts: u32,
     /// Ends and failed starts since the last answer to a request.
     ends: u32,
@@ -81,13 +81,13 @@ struct State {
 
 /// One trajectory's use of a program. Dropping it ends the session.
 pub struct ProgramSession {
-    program: Program,
+    program: ConnectedProgram,
     number: u64,
     /// The start that has answered its first request; 0 before.
     start: Arc<AtomicU32>,
 }
 
-impl std::fmt::Debug for Program {
+impl std::fmt::Debug for ConnectedProgram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Program").field(&self.0.options.name).finish()
     }
@@ -97,11 +97,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Program {
+impl ConnectedProgram {
     /// A program that is not started yet.
     pub fn new(options: ProgramOptions) -> Self {
         let (state, running) = (AsyncMutex::default(), Mutex::default());
-        Self(Arc::new(Inner { options, state, running, started: AtomicBool::new(false), next: AtomicU64::new(1) }))
+        Self(Arc::new(ProgramInner {
+            options,
+            state,
+            running,
+            started: AtomicBool::new(false),
+            next: AtomicU64::new(1),
+        }))
     }
 
     pub fn options(&self) -> &ProgramOptions {
@@ -156,7 +162,7 @@ impl Drop for ProgramSession {
     }
 }
 
-impl Inner {
+impl ProgramInner {
     async fn request(
         &self,
         session: u64,
@@ -200,7 +206,7 @@ impl Inner {
 
     async fn exchange(
         &self,
-        running: &Running,
+        running: &RunningProgram,
         session: u64,
         message: Value,
         limit: Duration,
@@ -210,7 +216,7 @@ impl Inner {
         let _waiting = running.wait(id, reply);
         running.send(&json!({ "id": id, "session": session, "message": message }));
         match timeout(limit, answer).await {
-            Ok(Ok(Reply { error: Some(error), hint, .. })) => {
+            Ok(Ok(ProgramLine { error: Some(error), hint, .. })) => {
                 let error = Error::new(Kind::Tool, error);
                 Err(RequestFault::Refused(match hint {
                     Some(hint) => error.hint(hint),
@@ -224,7 +230,7 @@ impl Inner {
     }
 
     /// The running program, or a new one. Concurrent callers wait for the same start.
-    async fn running(&self) -> Result<Arc<Running>> {
+    async fn running(&self) -> Result<Arc<RunningProgram>> {
         let mut state = self.state.lock().await;
         let before = lock(&self.running).clone();
         if let Some(running) = before {
@@ -261,7 +267,7 @@ impl Inner {
         }
     }
 
-    async fn start(&self, start: u32) -> Result<Running> {
+    async fn start(&self, start: u32) -> Result<RunningProgram> {
         let ProgramOptions { name, endpoint, open_message, start_timeout, max_bytes, .. } = &self.options;
         let named = format!("program `{name}`");
         let failed = |why: String| Error::new(Kind::Tool, format!("{named}: {why}"));
@@ -269,7 +275,7 @@ impl Inner {
             return Err(failed("it has no command".to_owned()));
         };
         let (process, pipes) = Process::start(&named, argv, env, directory)?;
-        let running = Running::new(start, process, pipes.stdin, pipes.stdout, *max_bytes);
+        let running = RunningProgram::new(start, process, pipes.stdin, pipes.stdout, *max_bytes);
         let Some(message) = open_message else { return Ok(running) };
         match self.exchange(&running, 0, message.clone(), *start_timeout).await {
             Ok(_) => Ok(running),
@@ -304,7 +310,7 @@ fn with_hint(error: &Error) -> String {
 
 /// A line of the program.
 #[derive(Deserialize)]
-struct Reply {
+struct ProgramLine {
     id: u64,
     #[serde(default)]
     answer: Value,
@@ -312,15 +318,15 @@ struct Reply {
     hint: Option<String>,
 }
 
-type Waiting = Arc<Mutex<HashMap<u64, oneshot::Sender<Reply>>>>;
+type WaitingReplies = Arc<Mutex<HashMap<u64, oneshot::Sender<ProgramLine>>>>;
 
 /// A started program. Dropping it ends the process.
-struct Running {
+struct RunningProgram {
     /// Which start it is, from 1.
     start: u32,
     process: Process,
     input: mpsc::UnboundedSender<Vec<u8>>,
-    waiting: Waiting,
+    waiting: WaitingReplies,
     traffic: Arc<Traffic>,
     /// The output has ended.
     ended: Arc<AtomicBool>,
@@ -333,7 +339,7 @@ struct Running {
 }
 
 /// Removes a request when its caller stops waiting.
-struct Registered<'a>(&'a Waiting, u64);
+struct Registered<'a>(&'a WaitingReplies, u64);
 
 impl Drop for Registered<'_> {
     fn drop(&mut self) {
@@ -341,7 +347,7 @@ impl Drop for Registered<'_> {
     }
 }
 
-impl Running {
+impl RunningProgram {
     fn new(
         start: u32,
         process: Process,
@@ -350,7 +356,8 @@ impl Running {
         max_bytes: usize,
     ) -> Self {
         let (input, lines) = mpsc::unbounded_channel();
-        let (waiting, traffic, ended) = (Waiting::default(), Arc::<Traffic>::default(), Arc::<AtomicBool>::default());
+        let (waiting, traffic, ended) =
+            (WaitingReplies::default(), Arc::<Traffic>::default(), Arc::<AtomicBool>::default());
         detach(write(stdin, lines));
         let output = Lines::new(stdout, Arc::clone(&traffic), max_bytes + ENVELOPE, MOST_OUTPUT);
         detach(read(output, Arc::clone(&waiting), Arc::clone(&traffic), Arc::clone(&ended)));
@@ -364,7 +371,7 @@ impl Running {
     }
 
     /// Registers a request.
-    fn wait(&self, id: u64, reply: oneshot::Sender<Reply>) -> Registered<'_> {
+    fn wait(&self, id: u64, reply: oneshot::Sender<ProgramLine>) -> Registered<'_> {
         let mut waiting = lock(&self.waiting);
         // The program has ended and sends no more answers: the sender is dropped.
         if self.is_open() {
@@ -420,7 +427,7 @@ async fn write(mut stdin: ChildStdin, mut lines: mpsc::UnboundedReceiver<Vec<u8>
 }
 
 /// Gives answers to the requests that wait, until the output ends.
-async fn read(mut output: Lines, waiting: Waiting, traffic: Arc<Traffic>, ended: Arc<AtomicBool>) {
+async fn read(mut output: Lines, waiting: WaitingReplies, traffic: Arc<Traffic>, ended: Arc<AtomicBool>) {
     loop {
         match output.next().await {
             None => break,
@@ -429,12 +436,12 @@ async fn read(mut output: Lines, waiting: Waiting, traffic: Arc<Traffic>, ended:
                 // The request is not known: all fail.
                 let error = format!("the program printed a line of more than {} bytes", output.longest());
                 for (id, reply) in lock(&waiting).drain() {
-                    let _ = reply.send(Reply { id, answer: Value::Null, error: Some(error.clone()), hint: None });
+                    let _ = reply.send(ProgramLine { id, answer: Value::Null, error: Some(error.clone()), hint: None });
                 }
                 continue;
             }
         }
-        let answer = json::read_foreign(output.line()).and_then(serde_json::from_value::<Reply>);
+        let answer = json::read_foreign(output.line()).and_then(serde_json::from_value::<ProgramLine>);
         let is_answer = output.line().starts_with(b"{") && output.line().windows(4).any(|part| part == b"\"id\"");
         output.clear();
         match answer {
@@ -453,7 +460,7 @@ async fn read(mut output: Lines, waiting: Waiting, traffic: Arc<Traffic>, ended:
                 let only = waiting.keys().next().copied().filter(|_| is_answer && waiting.len() == 1);
                 if let Some((id, reply)) = only.and_then(|id| Some((id, waiting.remove(&id)?))) {
                     let why = format!("the program's answer can't be read: {error}");
-                    let _ = reply.send(Reply { id, answer: Value::Null, error: Some(why), hint: None });
+                    let _ = reply.send(ProgramLine { id, answer: Value::Null, error: Some(why), hint: None });
                 }
             }
         }

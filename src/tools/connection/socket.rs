@@ -38,7 +38,7 @@ pub struct SocketOptions {
     pub start_timeout: Duration,
 }
 
-struct Request {
+struct SocketRequest {
     text: String,
     /// Longest wait for the answer.
     timeout: Duration,
@@ -47,7 +47,7 @@ struct Request {
 
 /// A connection. Dropping it ends the connection with a closing handshake.
 pub struct Socket {
-    requests: mpsc::UnboundedSender<Request>,
+    requests: mpsc::UnboundedSender<SocketRequest>,
 }
 
 impl Socket {
@@ -66,13 +66,13 @@ impl Socket {
     pub async fn request(&self, text: String, timeout: Duration) -> Result<String, ConnectionError> {
         let (reply, answer) = oneshot::channel();
         let lost = || ConnectionError::Failed("the thread of the servers stopped".to_owned());
-        self.requests.send(Request { text, timeout, reply }).map_err(|_| lost())?;
+        self.requests.send(SocketRequest { text, timeout, reply }).map_err(|_| lost())?;
         answer.await.unwrap_or_else(|_| Err(lost()))
     }
 }
 
 /// The state of a connection between two requests.
-enum State {
+enum SocketState {
     New,
     Open(Box<WebSocket>),
     /// The reason of its end.
@@ -80,15 +80,15 @@ enum State {
 }
 
 /// Answers requests until the last handle is dropped.
-async fn serve(options: SocketOptions, mut requests: mpsc::UnboundedReceiver<Request>) {
-    let mut state = State::New;
-    while let Some(Request { text, timeout, mut reply }) = next(&mut state, &mut requests).await {
+async fn serve(options: SocketOptions, mut requests: mpsc::UnboundedReceiver<SocketRequest>) {
+    let mut state = SocketState::New;
+    while let Some(SocketRequest { text, timeout, mut reply }) = next(&mut state, &mut requests).await {
         if reply.is_closed() {
             continue;
         }
-        if matches!(state, State::New) {
+        if matches!(state, SocketState::New) {
             match open(&options).await {
-                Ok(socket) => state = State::Open(Box::new(socket)),
+                Ok(socket) => state = SocketState::Open(Box::new(socket)),
                 Err(error) => {
                     // The next request tries again. The receiver may have been dropped.
                     let _ = reply.send(Err(error));
@@ -97,26 +97,26 @@ async fn serve(options: SocketOptions, mut requests: mpsc::UnboundedReceiver<Req
             }
         }
         let answer = match &mut state {
-            State::Open(socket) => tokio::select! {
+            SocketState::Open(socket) => tokio::select! {
                 answer = exchange(socket, text, timeout) => answer,
                 () = reply.closed() => Err("a request was cancelled before its answer".to_owned().into()),
             },
-            State::Broken(why) => Err(format!("the connection is closed: {why}").into()),
-            State::New => continue,
+            SocketState::Broken(why) => Err(format!("the connection is closed: {why}").into()),
+            SocketState::New => continue,
         };
-        if let (Err(error), State::Open(_)) = (&answer, &state) {
-            state = State::Broken(error.clone().message());
+        if let (Err(error), SocketState::Open(_)) = (&answer, &state) {
+            state = SocketState::Broken(error.clone().message());
         }
         let _ = reply.send(answer);
     }
-    if let State::Open(socket) = state {
+    if let SocketState::Open(socket) = state {
         socket.close(options.close_message).await;
     }
 }
 
 /// The next request. An open connection is read meanwhile.
-async fn next(state: &mut State, requests: &mut mpsc::UnboundedReceiver<Request>) -> Option<Request> {
-    if let State::Open(socket) = state {
+async fn next(state: &mut SocketState, requests: &mut mpsc::UnboundedReceiver<SocketRequest>) -> Option<SocketRequest> {
+    if let SocketState::Open(socket) = state {
         let why = tokio::select! {
             biased;
             message = socket.receive() => match message {
@@ -125,7 +125,7 @@ async fn next(state: &mut State, requests: &mut mpsc::UnboundedReceiver<Request>
             },
             request = requests.recv() => return request,
         };
-        *state = State::Broken(why);
+        *state = SocketState::Broken(why);
     }
     requests.recv().await
 }

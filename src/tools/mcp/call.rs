@@ -19,15 +19,15 @@ use super::super::background::detach;
 const SHOWN: usize = 200;
 
 /// The last progress of each running call; empty text before the first.
-type Progress = Arc<Mutex<HashMap<ProgressToken, watch::Sender<String>>>>;
+type CallProgress = Arc<Mutex<HashMap<ProgressToken, watch::Sender<String>>>>;
 
 /// Receives the notifications of a server.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notifications {
-    progress: Progress,
+    progress: CallProgress,
 }
 
-fn lock(progress: &Progress) -> MutexGuard<'_, HashMap<ProgressToken, watch::Sender<String>>> {
+fn lock(progress: &CallProgress) -> MutexGuard<'_, HashMap<ProgressToken, watch::Sender<String>>> {
     progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

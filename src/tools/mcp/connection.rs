@@ -16,7 +16,7 @@ use super::call::{Notifications, RunningCall};
 use super::http::LastFault;
 use super::listing::{self, Listing};
 use super::stdio::Stdio;
-use super::{MOST_MESSAGE, MOST_OUTPUT, MOST_SILENT, Reply, ServerOptions, content, http};
+use super::{MOST_MESSAGE, MOST_OUTPUT, MOST_SILENT, McpOptions, McpReply, content, http};
 use crate::error::{Error, Kind, Result};
 
 /// A connection. Dropping it ends the session, and a server that was started for it.
@@ -38,7 +38,7 @@ impl Connection {
     ///
     /// # Errors
     /// [`Kind::Tool`], with the server's message.
-    pub(super) async fn open(options: &ServerOptions) -> Result<Self> {
+    pub(super) async fn open(options: &McpOptions) -> Result<Self> {
         let limit = options.start_timeout;
         let (traffic, too_long) = (Arc::<Traffic>::default(), Arc::<Notify>::default());
         let (mut process, mut last_fault) = (None, LastFault::default());
@@ -109,7 +109,7 @@ impl Connection {
 
     /// Calls a tool. If the future is dropped, or the time limit is reached, a cancellation is sent
     /// to the server.
-    pub(super) async fn call(&self, tool: &str, arguments: JsonObject, options: &ServerOptions) -> Reply {
+    pub(super) async fn call(&self, tool: &str, arguments: JsonObject, options: &McpOptions) -> McpReply {
         let limit = options.timeout;
         let mut end = Instant::now() + limit;
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
@@ -127,7 +127,7 @@ impl Connection {
                 answer = call.answer() => break self.reply(answer).await,
                 () = &mut too_long => {
                     let max = MOST_MESSAGE >> 20;
-                    break Reply::failed(format!("the server `{}` sent a message of more than {max} MiB", self.name));
+                    break McpReply::failed(format!("the server `{}` sent a message of more than {max} MiB", self.name));
                 }
                 Ok(()) = progress.changed(), if options.progress => end = Instant::now() + limit,
                 () = sleep_until(end) => {
@@ -135,7 +135,7 @@ impl Connection {
                     let at = call.progress.borrow().clone();
                     let at = if at.is_empty() { String::new() } else { format!(" (progress {at})") };
                     let why = format!("timed out after {} s{at}", limit.as_secs_f64());
-                    return Reply { timed_out: true, ..Reply::failed(why) };
+                    return McpReply { timed_out: true, ..McpReply::failed(why) };
                 }
             }
         };
@@ -157,35 +157,35 @@ impl Connection {
         self.silent.store(MOST_SILENT, Ordering::Relaxed);
     }
 
-    async fn reply(&self, answer: std::result::Result<CallToolResponse, ServiceError>) -> Reply {
+    async fn reply(&self, answer: std::result::Result<CallToolResponse, ServiceError>) -> McpReply {
         let name = &self.name;
         match answer {
             Ok(CallToolResponse::Complete(result)) => {
                 let ok = result.is_error != Some(true);
-                Reply { text: content::text(&result), ok, ..Reply::default() }
+                McpReply { text: content::text(&result), ok, ..McpReply::default() }
             }
-            Ok(_) => Reply::failed(format!("the server `{name}` requests input, which r1 does not support")),
-            Err(ServiceError::McpError(error)) => Reply::failed(&error.message),
+            Ok(_) => McpReply::failed(format!("the server `{name}` requests input, which r1 does not support")),
+            Err(ServiceError::McpError(error)) => McpReply::failed(&error.message),
             Err(ServiceError::TransportClosed) if self.traffic.flooded.load(Ordering::Relaxed) => {
                 self.kill();
                 let limit = MOST_OUTPUT >> 20;
-                Reply::failed(format!("the server `{name}` sent more than {limit} MiB without an answer"))
+                McpReply::failed(format!("the server `{name}` sent more than {limit} MiB without an answer"))
             }
             Err(ServiceError::TransportClosed) => {
                 let how = match &self.process {
                     Some(process) => process.ending().await,
                     None => self.last_fault.get().unwrap_or_else(|| "the connection was closed".to_owned()),
                 };
-                Reply::failed(format!("the server `{name}` stopped: {how}"))
+                McpReply::failed(format!("the server `{name}` stopped: {how}"))
             }
             Err(ServiceError::TransportSend(error)) => {
                 let why = http::reason(error.error.as_ref());
-                Reply::failed(format!("the server `{name}`: {why}"))
+                McpReply::failed(format!("the server `{name}`: {why}"))
             }
             Err(ServiceError::UnexpectedResponse) => {
-                Reply::failed(format!("the answer of the server `{name}` is not a tool's result"))
+                McpReply::failed(format!("the answer of the server `{name}` is not a tool's result"))
             }
-            Err(error) => Reply::failed(format!("the server `{name}`: {error}")),
+            Err(error) => McpReply::failed(format!("the server `{name}`: {error}")),
         }
     }
 }
@@ -205,7 +205,7 @@ fn refusal(error: &ClientInitializeError) -> String {
 }
 
 /// The hint of the error for a server that does not start.
-fn hint(options: &ServerOptions, traffic: &Traffic) -> String {
+fn hint(options: &McpOptions, traffic: &Traffic) -> String {
     match &options.endpoint {
         Endpoint::Command { .. } if traffic.garbage.load(Ordering::Relaxed) > 0 => {
             "it printed lines that are not messages of the protocol; a server may print only those on standard output"

@@ -19,7 +19,7 @@ use rmcp::transport::streamable_http_client::{
 use sse_stream::{Sse, SseStream};
 
 use super::MOST_MESSAGE;
-use super::messages::{Part, addressed, beginning, is_answer_to, read};
+use super::messages::{MessagePart, addressed, beginning, is_answer_to, read};
 use crate::error::{Error, Kind, Result};
 use crate::net::{AllowedAddresses, Client, Fault, HeaderName, HeaderValue, Incoming, WebRequest};
 
@@ -37,7 +37,7 @@ const BUSY: Duration = Duration::from_millis(250);
 #[error("{0}")]
 pub(super) struct HttpFault(String);
 
-type Failure = StreamableHttpError<HttpFault>;
+type HttpFailure = StreamableHttpError<HttpFault>;
 
 /// The transport to a server.
 ///
@@ -48,7 +48,7 @@ pub(super) fn transport(
     headers: &[(String, String)],
     reach: AllowedAddresses,
     timeout: Duration,
-) -> Result<(StreamableHttpClientTransport<Backend>, LastFault)> {
+) -> Result<(StreamableHttpClientTransport<McpHttpClient>, LastFault)> {
     let silence = timeout + GRACE;
     let client = match reach {
         AllowedAddresses::Anywhere => Client::new(silence)?,
@@ -58,7 +58,7 @@ pub(super) fn transport(
         }
     };
     let last = LastFault::default();
-    let backend = Backend { client, headers: headers.to_vec().into(), last: last.clone(), timeout };
+    let backend = McpHttpClient { client, headers: headers.to_vec().into(), last: last.clone(), timeout };
     let config = StreamableHttpClientTransportConfig::with_uri(url).max_concurrent_requests(CALLS);
     Ok((StreamableHttpClientTransport::with_client(backend, config), last))
 }
@@ -72,7 +72,7 @@ impl LastFault {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn set(&self, error: &Failure) {
+    fn set(&self, error: &HttpFailure) {
         self.note(reason(error));
     }
 
@@ -83,7 +83,7 @@ impl LastFault {
 
 /// The cause of a failed exchange.
 pub(super) fn reason(error: &(dyn StdError + 'static)) -> String {
-    match error.downcast_ref::<Failure>() {
+    match error.downcast_ref::<HttpFailure>() {
         Some(StreamableHttpError::Client(fault)) => fault.to_string(),
         Some(StreamableHttpError::UnexpectedServerResponse(what)) => what.to_string(),
         Some(StreamableHttpError::SessionExpired) => "its session has expired".to_owned(),
@@ -93,7 +93,7 @@ pub(super) fn reason(error: &(dyn StdError + 'static)) -> String {
 
 /// The HTTP client of `rmcp`.
 #[derive(Clone)]
-pub(super) struct Backend {
+pub(super) struct McpHttpClient {
     client: Client,
     headers: Arc<[(String, String)]>,
     last: LastFault,
@@ -101,7 +101,7 @@ pub(super) struct Backend {
     timeout: Duration,
 }
 
-fn fault(fault: Fault) -> Failure {
+fn fault(fault: Fault) -> HttpFailure {
     StreamableHttpError::Client(HttpFault(match fault {
         Fault::Absent(why) => format!("no connection: {why}"),
         Fault::Broken(why) | Fault::NotPublic(why) => why,
@@ -109,18 +109,18 @@ fn fault(fault: Fault) -> Failure {
     }))
 }
 
-fn unexpected(what: impl Into<String>) -> Failure {
+fn unexpected(what: impl Into<String>) -> HttpFailure {
     StreamableHttpError::UnexpectedServerResponse(what.into().into())
 }
 
-impl Backend {
+impl McpHttpClient {
     async fn send(
         &self,
         (method, url): (&'static str, &str),
         body: Option<Vec<u8>>,
         session: Option<&str>,
         custom: HashMap<HeaderName, HeaderValue>,
-    ) -> std::result::Result<Incoming, Failure> {
+    ) -> std::result::Result<Incoming, HttpFailure> {
         let mut headers = vec![("accept".into(), "application/json, text/event-stream".to_owned())];
         if body.is_some() {
             headers.push(("content-type".into(), "application/json".to_owned()));
@@ -140,7 +140,7 @@ impl Backend {
         message: &ClientJsonRpcMessage,
         session: Option<&str>,
         custom: HashMap<HeaderName, HeaderValue>,
-    ) -> std::result::Result<StreamableHttpPostResponse, Failure> {
+    ) -> std::result::Result<StreamableHttpPostResponse, HttpFailure> {
         let body = serde_json::to_vec(message)?;
         let mut attempt = 1;
         let response = loop {
@@ -151,7 +151,7 @@ impl Backend {
             tokio::time::sleep(wait).await;
             attempt += 1;
         };
-        let (status, own) = (response.status, response.header(SESSION).map(str::to_owned));
+        let (status, session_id) = (response.status, response.header(SESSION).map(str::to_owned));
         let kind = response.header("content-type").unwrap_or_default().to_lowercase();
         match status {
             202 | 204 => return Ok(StreamableHttpPostResponse::Accepted),
@@ -171,7 +171,7 @@ impl Backend {
             _ => None,
         };
         if kind.starts_with("text/event-stream") && status == 200 {
-            return Ok(StreamableHttpPostResponse::Sse(events(response, awaited, self.last.clone()), own));
+            return Ok(StreamableHttpPostResponse::Sse(events(response, awaited, self.last.clone()), session_id));
         }
         let bytes = response.whole(MOST_MESSAGE).await.map_err(fault)?;
         let is_success = (200..300).contains(&status);
@@ -190,10 +190,10 @@ impl Backend {
             return Err(foreign(status, &kind, &bytes));
         }
         match <[ServerJsonRpcMessage; 1]>::try_from(messages) {
-            Ok([message]) => Ok(StreamableHttpPostResponse::Json(message, own)),
+            Ok([message]) => Ok(StreamableHttpPostResponse::Json(message, session_id)),
             Err(batch) => Ok(StreamableHttpPostResponse::Sse(
                 iter(batch.iter().map(|message| Ok(event(message))).collect::<Vec<_>>()).boxed(),
-                own,
+                session_id,
             )),
         }
     }
@@ -211,7 +211,7 @@ impl Backend {
 }
 
 /// The failure for a response that is not an answer of the protocol.
-fn foreign(status: u16, kind: &str, body: &[u8]) -> Failure {
+fn foreign(status: u16, kind: &str, body: &[u8]) -> HttpFailure {
     let kind = if kind.is_empty() { "no type" } else { kind };
     unexpected(format!("HTTP {status} ({kind}) is not an answer of an MCP server: {:?}", beginning(body)))
 }
@@ -248,31 +248,32 @@ fn events(
         Some((piece, (response, last, seen)))
     });
     let rewrite = move |read_event: std::result::Result<Sse, SseError>| match read_event {
-        Ok(own) => iter(rewritten(own, awaited.as_ref())),
+        Ok(event) => iter(rewritten(event, awaited.as_ref())),
         Err(error) => iter(vec![Err(error)]),
     };
     SseStream::from_bytes_stream(pieces).flat_map(rewrite).boxed()
 }
 
 /// The events that `rmcp` reads for an event of a server.
-fn rewritten(own: Sse, awaited: Option<&RequestId>) -> Vec<std::result::Result<Sse, SseError>> {
+fn rewritten(received: Sse, awaited: Option<&RequestId>) -> Vec<std::result::Result<Sse, SseError>> {
     // Other events, such as `ping`, are not messages.
-    if !matches!(own.event.as_deref(), None | Some("" | "message")) {
-        return vec![Ok(own)];
+    if !matches!(received.event.as_deref(), None | Some("" | "message")) {
+        return vec![Ok(received)];
     }
-    let parts = own.data.as_deref().and_then(|data| read(data.as_bytes())).unwrap_or_default();
+    let parts = received.data.as_deref().and_then(|data| read(data.as_bytes())).unwrap_or_default();
     let messages = match awaited {
         Some(id) => addressed(parts, id),
-        None => {
-            parts.into_iter().filter_map(|part| if let Part::Message(own) = part { Some(*own) } else { None }).collect()
-        }
+        None => parts
+            .into_iter()
+            .filter_map(|part| if let MessagePart::Message(received) = part { Some(*received) } else { None })
+            .collect(),
     };
     // Its id and its wait count without a message too.
-    let head = Sse { event: None, data: None, ..own };
+    let head = Sse { event: None, data: None, ..received };
     std::iter::once(Ok(head)).chain(messages.iter().map(|message| Ok(event(message)))).collect()
 }
 
-impl StreamableHttpClient for Backend {
+impl StreamableHttpClient for McpHttpClient {
     type Error = HttpFault;
 
     async fn post_message(
@@ -282,7 +283,7 @@ impl StreamableHttpClient for Backend {
         session_id: Option<Arc<str>>,
         _auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> std::result::Result<StreamableHttpPostResponse, Failure> {
+    ) -> std::result::Result<StreamableHttpPostResponse, HttpFailure> {
         let posted = self.post(&uri, &message, session_id.as_deref(), custom_headers).await;
         posted.inspect_err(|error| self.last.set(error))
     }
@@ -293,7 +294,7 @@ impl StreamableHttpClient for Backend {
         session_id: Arc<str>,
         _auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> std::result::Result<(), Failure> {
+    ) -> std::result::Result<(), HttpFailure> {
         let response = self.send(("DELETE", &uri), None, Some(&session_id), custom_headers).await?;
         if response.status == 405 { Err(StreamableHttpError::ServerDoesNotSupportDeleteSession) } else { Ok(()) }
     }
@@ -305,7 +306,7 @@ impl StreamableHttpClient for Backend {
         last_event_id: Option<String>,
         _auth_header: Option<String>,
         mut custom_headers: HashMap<HeaderName, HeaderValue>,
-    ) -> std::result::Result<BoxStream<'static, std::result::Result<Sse, SseError>>, Failure> {
+    ) -> std::result::Result<BoxStream<'static, std::result::Result<Sse, SseError>>, HttpFailure> {
         if let Some(last) = last_event_id.and_then(|last| HeaderValue::from_str(&last).ok()) {
             custom_headers.insert(HeaderName::from_static("last-event-id"), last);
         }

@@ -15,7 +15,7 @@ const SHOWN: usize = 100;
 
 /// A part of what a server sent.
 #[derive(Clone, Debug)]
-pub(super) enum Part {
+pub(super) enum MessagePart {
     Message(Box<ServerJsonRpcMessage>),
     /// An answer that can't be read: the request that it names, if it does, and the reason.
     Unreadable(Option<RequestId>, String),
@@ -23,11 +23,11 @@ pub(super) enum Part {
 
 /// The messages in a text, which may be a batch; `None` for a text that is no message, such as a
 /// line of a log.
-pub(super) fn read(text: &[u8]) -> Option<Vec<Part>> {
+pub(super) fn read(text: &[u8]) -> Option<Vec<MessagePart>> {
     let value = match json::read_foreign(text) {
         Ok(value) => value,
         Err(error) if is_like_a_message(text) => {
-            return Some(vec![Part::Unreadable(named_id(text), format!("is not JSON: {error}"))]);
+            return Some(vec![MessagePart::Unreadable(named_id(text), format!("is not JSON: {error}"))]);
         }
         Err(_) => return None,
     };
@@ -35,7 +35,7 @@ pub(super) fn read(text: &[u8]) -> Option<Vec<Part>> {
         Value::Array(batch) => batch.into_iter().filter_map(one).collect(),
         other => Vec::from_iter(one(other)),
     };
-    Some(parts).filter(|parts: &Vec<Part>| !parts.is_empty())
+    Some(parts).filter(|parts: &Vec<MessagePart>| !parts.is_empty())
 }
 
 /// Whether text is the complete or incomplete JSON of a message, rather than other output.
@@ -54,7 +54,7 @@ fn named_id(text: &[u8]) -> Option<RequestId> {
 }
 
 /// A message from its JSON.
-fn one(mut value: Value) -> Option<Part> {
+fn one(mut value: Value) -> Option<MessagePart> {
     let is_answer = value.get("method").is_none();
     let fields = value.as_object_mut()?;
     if is_answer {
@@ -63,9 +63,9 @@ fn one(mut value: Value) -> Option<Part> {
     let id = fields.get("id").and_then(|id| serde_json::from_value::<RequestId>(id.clone()).ok());
     let has_answer = fields.contains_key("result") || fields.contains_key("error");
     match serde_json::from_value(value) {
-        Ok(message) => Some(Part::Message(Box::new(message))),
+        Ok(message) => Some(MessagePart::Message(Box::new(message))),
         Err(error) if is_answer && (has_answer || id.is_some()) => {
-            Some(Part::Unreadable(id, format!("can't be read: {error}")))
+            Some(MessagePart::Unreadable(id, format!("can't be read: {error}")))
         }
         Err(_) => None,
     }
@@ -145,15 +145,15 @@ pub(super) fn failure(why: &str, id: RequestId) -> ServerJsonRpcMessage {
 
 /// The messages of a response to the request `id`, which waits for it. An error is the answer of
 /// this request, whatever its id: JSON-RPC has null if the server could not read the id.
-pub(super) fn addressed(parts: Vec<Part>, id: &RequestId) -> Vec<ServerJsonRpcMessage> {
+pub(super) fn addressed(parts: Vec<MessagePart>, id: &RequestId) -> Vec<ServerJsonRpcMessage> {
     let mut messages = Vec::with_capacity(parts.len());
     for part in parts {
         messages.push(match part {
-            Part::Message(message) => match *message {
+            MessagePart::Message(message) => match *message {
                 ServerJsonRpcMessage::Error(error) => ServerJsonRpcMessage::error(error.error, Some(id.clone())),
                 message => message,
             },
-            Part::Unreadable(_, why) => failure(&why, id.clone()),
+            MessagePart::Unreadable(_, why) => failure(&why, id.clone()),
         });
     }
     messages
@@ -180,9 +180,9 @@ mod tests {
 
     /// The messages as the JSON that `rmcp` reads; `unreadable ID: WHY` for others.
     fn shown(text: &str) -> Vec<String> {
-        let show = |part: &Part| match part {
-            Part::Message(message) => serde_json::to_string(message).unwrap(),
-            Part::Unreadable(id, why) => {
+        let show = |part: &MessagePart| match part {
+            MessagePart::Message(message) => serde_json::to_string(message).unwrap(),
+            MessagePart::Unreadable(id, why) => {
                 format!("unreadable {}: {why}", id.as_ref().map_or("-".into(), RequestId::to_string))
             }
         };

@@ -1,13 +1,13 @@
 //! Tools of MCP servers (Model Context Protocol, <https://modelcontextprotocol.io>).
 //!
-//! A [`Server`] is a handle to a server that is started, called and started again on a thread of
+//! A [`McpServer`] is a handle to a server that is started, called and started again on a thread of
 //! its own, so that the single-threaded runtimes of trajectories share it. The transport is
 //! standard input and output of a child process (`stdio`), or streamable HTTP (`http`). The
 //! protocol itself is the crate `rmcp`; the handshake is `initialize`.
 //!
 //! A server counts as hostile: it may end, hang, flood its output, answer twice or with a message
-//! of another kind. Each of these is a [`Reply`] with `ok: false` and a message for the policy. An
-//! [`Error`](crate::Error) means that the server cannot be started.
+//! of another kind. Each of these is a [`McpReply`] with `ok: false` and a message for the policy.
+//! An [`Error`](crate::Error) means that the server cannot be started.
 
 mod call;
 mod connection;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 pub use listing::{DESCRIPTION, Listing, RemoteTool};
 pub use serve::{PATH, SESSIONS, Served, ServedCall, ServedTools, serve_http, serve_stdio};
-pub use server::Server;
+pub use server::McpServer;
 
 use super::Endpoint;
 
@@ -37,7 +37,7 @@ pub const MOST_SILENT: u32 = 3;
 
 /// The transport of a server, and its limits.
 #[derive(Clone, PartialEq)]
-pub struct ServerOptions {
+pub struct McpOptions {
     /// Its name in messages.
     pub name: String,
     pub endpoint: Endpoint,
@@ -51,7 +51,7 @@ pub struct ServerOptions {
     pub restarts: u32,
 }
 
-impl fmt::Debug for ServerOptions {
+impl fmt::Debug for McpOptions {
     /// Without environment and headers, which may hold secrets.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ServerOptions").field("name", &self.name).finish_non_exhaustive()
@@ -60,7 +60,7 @@ impl fmt::Debug for ServerOptions {
 
 /// The result of a call.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reply {
+pub struct McpReply {
     /// The text for the policy.
     pub text: String,
     /// Whether the server answered without an error.
@@ -69,7 +69,7 @@ pub struct Reply {
     pub seconds: f64,
 }
 
-impl Reply {
+impl McpReply {
     fn failed(text: impl fmt::Display) -> Self {
         Self { text: format!("Error: {text}"), ..Self::default() }
     }

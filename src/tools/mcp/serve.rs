@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
-use super::{MOST_MESSAGE, RemoteTool, Reply};
+use super::{MOST_MESSAGE, McpReply, RemoteTool};
 use crate::error::{Error, Kind, Result};
 use crate::net::{HeldBytes, ServerLimits, is_local, read_body, refuse_web_pages, refused, serve_streams};
 
@@ -39,7 +39,7 @@ pub struct ServedCall {
     pub tool: String,
     pub arguments: Map<String, Value>,
     /// Closed when the client cancels the call or disconnects.
-    pub reply: oneshot::Sender<Reply>,
+    pub reply: oneshot::Sender<McpReply>,
 }
 
 /// The tools of a recipe, and where calls go.
@@ -52,7 +52,7 @@ pub struct ServedTools {
 }
 
 /// One session of a client.
-struct Session {
+struct ClientSession {
     tools: ServedTools,
     /// Its id over HTTP, known with the first call.
     id: OnceLock<String>,
@@ -61,7 +61,7 @@ struct Session {
 /// The header of a session's id.
 const SESSION: &str = "mcp-session-id";
 
-impl Session {
+impl ClientSession {
     /// The id of the session of a request; empty without one.
     fn of(&self, context: &RequestContext<RoleServer>) -> String {
         let head = context.extensions.get::<http::request::Parts>();
@@ -73,7 +73,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for ClientSession {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
             let calls = self.tools.calls.clone();
@@ -83,7 +83,7 @@ impl Drop for Session {
     }
 }
 
-impl ServerHandler for Session {
+impl ServerHandler for ClientSession {
     fn get_info(&self) -> ServerConfig {
         let implementation = Implementation::new("r1", env!("CARGO_PKG_VERSION"));
         let info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build());
@@ -143,7 +143,7 @@ fn size_of_value(value: &Value) -> usize {
 /// # Errors
 /// [`Kind::Usage`] for a client that does not begin with the handshake of the protocol.
 pub async fn serve_stdio(tools: ServedTools) -> Result<()> {
-    let served = Session { tools, id: OnceLock::new() };
+    let served = ClientSession { tools, id: OnceLock::new() };
     let lost = |error: &dyn std::fmt::Display| Error::new(Kind::Internal, format!("the MCP session stopped: {error}"));
     let running = match served.serve(rmcp::transport::stdio()).await {
         Ok(running) => running,
@@ -201,7 +201,7 @@ pub async fn serve_http(
     let config = StreamableHttpServerConfig::default().with_max_request_body_bytes(MOST_MESSAGE);
     let config = config.disable_allowed_hosts();
     let sessions = Arc::new(LocalSessionManager::default());
-    let new = move || Ok(Session { tools: tools.clone(), id: OnceLock::new() });
+    let new = move || Ok(ClientSession { tools: tools.clone(), id: OnceLock::new() });
     let service = StreamableHttpService::new(new, Arc::clone(&sessions), config);
     let limits = ServerLimits { head_wait: WAIT, body_wait: WAIT, ..ServerLimits::new(MOST_MESSAGE) };
     let (recent, token) = (Arc::new(Recent::default()), token.map(|token| format!("Bearer {token}")));

@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use super::super::background::{block_on, spawn};
 use super::connection::Connection;
 use super::listing::Listing;
-use super::{Reply, ServerOptions};
+use super::{McpOptions, McpReply};
 use crate::error::{Error, Result};
 
 /// Wait before the first restart; it doubles with each restart.
@@ -19,17 +19,17 @@ const MOST_BACKOFF: Duration = Duration::from_secs(30);
 
 /// A handle to a server; clones share it. The last one ends the server.
 #[derive(Clone)]
-pub struct Server(Arc<Inner>);
+pub struct McpServer(Arc<McpServerInner>);
 
-struct Inner {
-    options: ServerOptions,
+struct McpServerInner {
+    options: McpOptions,
     /// A connection was opened.
     started: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<McpServerState>,
 }
 
 #[derive(Default)]
-struct State {
+struct McpServerState {
     connection: Option<Arc<Connection>>,
     /// Number of starts so far, including failed ones.
     starts: u32,
@@ -37,19 +37,19 @@ struct State {
     failure: Option<Error>,
 }
 
-impl std::fmt::Debug for Server {
+impl std::fmt::Debug for McpServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Server").field(&self.0.options.name).finish()
     }
 }
 
-impl Server {
+impl McpServer {
     /// A server that is not started yet.
-    pub fn new(options: ServerOptions) -> Self {
-        Self(Arc::new(Inner { options, started: AtomicBool::new(false), state: Mutex::default() }))
+    pub fn new(options: McpOptions) -> Self {
+        Self(Arc::new(McpServerInner { options, started: AtomicBool::new(false), state: Mutex::default() }))
     }
 
-    pub fn options(&self) -> &ServerOptions {
+    pub fn options(&self) -> &McpOptions {
         &self.0.options
     }
 
@@ -74,7 +74,7 @@ impl Server {
     /// Starts the server and lists its tools, unless it was started before. Blocks the thread.
     ///
     /// # Errors
-    /// As [`Server::list`].
+    /// As [`McpServer::list`].
     pub fn prepare(&self) -> Result<Option<Listing>> {
         if self.0.started.load(Ordering::Relaxed) { Ok(None) } else { self.list().map(Some) }
     }
@@ -84,11 +84,11 @@ impl Server {
     ///
     /// # Errors
     /// [`Kind::Internal`](crate::Kind::Internal) if the thread of the servers can't be started.
-    pub async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Result<Reply> {
+    pub async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Result<McpReply> {
         let (inner, tool) = (Arc::clone(&self.0), tool.to_owned());
         let task = spawn(async move { inner.call(&tool, arguments).await })?;
         // Fails only if the call panicked or the process exits.
-        Ok(task.await.unwrap_or_else(|error| Reply::failed(format!("the call was lost: {error}"))))
+        Ok(task.await.unwrap_or_else(|error| McpReply::failed(format!("the call was lost: {error}"))))
     }
 
     /// Number of times the server was started.
@@ -97,12 +97,12 @@ impl Server {
     }
 }
 
-impl Inner {
-    async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Reply {
+impl McpServerInner {
+    async fn call(&self, tool: &str, arguments: Map<String, Value>) -> McpReply {
         // The start has a limit of its own.
         let connection = match self.connection().await {
             Ok(connection) => connection,
-            Err(error) => return Reply::failed(error.message),
+            Err(error) => return McpReply::failed(error.message),
         };
         let started = Instant::now();
         let mut reply = connection.call(tool, arguments, &self.options).await;

@@ -18,7 +18,7 @@ use tokio::sync::{Mutex, Notify};
 
 use super::super::child::Pipes;
 use super::super::lines::{Lines, Read, Traffic};
-use super::messages::{Part, failure, is_answer_to, read};
+use super::messages::{MessagePart, failure, is_answer_to, read};
 use super::{MOST_MESSAGE, MOST_OUTPUT};
 
 /// A server's standard streams as a transport.
@@ -77,7 +77,7 @@ impl Stdio {
     }
 
     /// The messages of the next line; `None` if it has none, or is not the last line of one.
-    fn next_parts(&mut self) -> Option<Vec<Part>> {
+    fn next_parts(&mut self) -> Option<Vec<MessagePart>> {
         let line = self.output.line();
         let has_begun = !self.lines.text.is_empty();
         if !has_begun && !is_beginning(line) {
@@ -99,18 +99,18 @@ impl Stdio {
 
     /// Takes the parts of an answer; one that can't be read fails the request that it names, or the
     /// only one that waits.
-    fn take(&mut self, parts: Vec<Part>) {
+    fn take(&mut self, parts: Vec<MessagePart>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         for part in parts {
             let only = |waiting: &Vec<RequestId>| waiting.first().filter(|_| waiting.len() == 1).cloned();
             let message = match part {
-                Part::Message(message) => match *message {
+                MessagePart::Message(message) => match *message {
                     ServerJsonRpcMessage::Error(error) if error.id.is_none() => {
                         ServerJsonRpcMessage::error(error.error, only(&waiting))
                     }
                     message => message,
                 },
-                Part::Unreadable(id, why) => {
+                MessagePart::Unreadable(id, why) => {
                     let id = id.filter(|id| waiting.contains(id)).or_else(|| only(&waiting));
                     let Some(id) = id else {
                         self.traffic.garbage.fetch_add(1, Ordering::Relaxed);

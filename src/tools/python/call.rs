@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
 use super::files::{self, InputFile};
-use super::protocol::{Malformed, Nonce, Report, encode};
+use super::protocol::{MalformedReport, Nonce, ProgramReport, encode};
 use super::server::{Child, Exit};
 use super::{LastValue, PythonOptions};
 use crate::mdp::OutputFile;
@@ -28,8 +28,8 @@ const DAMAGED: i32 = 125;
 
 /// The reason why the host stopped reading.
 #[derive(Debug)]
-enum End {
-    Report(Report),
+enum ReadEnd {
+    Report(ProgramReport),
     Malformed,
     Exit(Exit),
     TimedOut,
@@ -40,7 +40,7 @@ enum End {
 
 /// A program and its options.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Call<'a> {
+pub(super) struct ProgramCall<'a> {
     pub code: &'a str,
     pub prelude: &'a str,
     pub files: &'a [InputFile],
@@ -60,13 +60,13 @@ pub(super) struct Call<'a> {
 pub(super) async fn exchange(
     child: &mut Child,
     options: &PythonOptions,
-    call: Call<'_>,
+    call: ProgramCall<'_>,
 ) -> std::io::Result<Option<(Output, bool)>> {
     let start = Instant::now();
     let mut capture = Capture::new(call.output_bytes);
     let end = read_until_end(child, options, call, nonce()?, &mut capture).await;
     let seconds = start.elapsed().as_secs_f64();
-    if matches!(end, End::TimedOut | End::Endless | End::SessionEnded) {
+    if matches!(end, ReadEnd::TimedOut | ReadEnd::Endless | ReadEnd::SessionEnded) {
         child.process.signal(libc::SIGKILL);
         let _ = tokio::time::timeout(GRACE, &mut child.exit).await;
     }
@@ -74,7 +74,7 @@ pub(super) async fn exchange(
         child.process.check();
     }
     drain(child, &mut capture);
-    let alive = matches!(end, End::Report(_));
+    let alive = matches!(end, ReadEnd::Report(_));
     let files = if alive {
         files::decode(child.decoder.files(), options.files_bytes, options.disk_mb << 20)
     } else {
@@ -93,10 +93,10 @@ fn nonce() -> std::io::Result<Nonce> {
 async fn read_until_end(
     child: &mut Child,
     options: &PythonOptions,
-    call: Call<'_>,
+    call: ProgramCall<'_>,
     nonce: Nonce,
     capture: &mut Capture,
-) -> End {
+) -> ReadEnd {
     let Child { process, out, report, command, decoder, exit, .. } = child;
     decoder.expect(nonce);
     let deadline = tokio::time::sleep(Duration::from_secs_f64(call.timeout));
@@ -123,7 +123,7 @@ async fn read_until_end(
                 Ok(size) if size > 0 => {
                     capture.push(&printed[..size]);
                     if capture.total() > endless {
-                        return End::Endless;
+                        return ReadEnd::Endless;
                     }
                 }
                 _ => printing = false,
@@ -131,8 +131,8 @@ async fn read_until_end(
             result = report.read(&mut reported), if reporting => match result {
                 Ok(size) if size > 0 => match decoder.push(&reported[..size]) {
                     Ok(None) => {}
-                    Ok(Some(report)) => return End::Report(report),
-                    Err(Malformed) => return End::Malformed,
+                    Ok(Some(report)) => return ReadEnd::Report(report),
+                    Err(MalformedReport) => return ReadEnd::Malformed,
                 },
                 // The program has closed the pipe: only its exit status is left.
                 _ => reporting = false,
@@ -142,15 +142,15 @@ async fn read_until_end(
                 while let Ok(size @ 1..) = report.try_read(&mut reported) {
                     match decoder.push(&reported[..size]) {
                         Ok(None) => {}
-                        Ok(Some(report)) => return End::Report(report),
-                        Err(Malformed) => return End::Malformed,
+                        Ok(Some(report)) => return ReadEnd::Report(report),
+                        Err(MalformedReport) => return ReadEnd::Malformed,
                     }
                 }
-                return result.map_or(End::ServerDied, End::Exit);
+                return result.map_or(ReadEnd::ServerDied, ReadEnd::Exit);
             }
             _ = ticks.tick(), if options.disk_mb > 0 => process.check(),
-            () = &mut deadline => return End::TimedOut,
-            () = &mut ended => return End::SessionEnded,
+            () = &mut deadline => return ReadEnd::TimedOut,
+            () = &mut ended => return ReadEnd::SessionEnded,
         }
     }
 }
@@ -169,7 +169,7 @@ fn drain(child: &Child, capture: &mut Capture) {
 }
 
 fn conclude(
-    end: End,
+    end: ReadEnd,
     capture: &Capture,
     options: &PythonOptions,
     (seconds, files): (f64, Vec<OutputFile>),
@@ -177,30 +177,30 @@ fn conclude(
     let mut text = capture.text();
     let (mut ok, mut timed_out) = (false, false);
     let error = match end {
-        End::ServerDied => return None,
-        End::Report(Report::Done(value)) => {
+        ReadEnd::ServerDied => return None,
+        ReadEnd::Report(ProgramReport::Done(value)) => {
             ok = true;
             if text.is_empty() || options.last_value == LastValue::Always { value } else { String::new() }
         }
-        End::Report(Report::Error(error)) => error,
-        End::Report(Report::Ready | Report::Unconfined(_)) | End::Malformed | End::Exit(Exit::Code(DAMAGED)) => {
-            "SystemError: the program has damaged its interpreter".to_owned()
-        }
+        ReadEnd::Report(ProgramReport::Error(error)) => error,
+        ReadEnd::Report(ProgramReport::Ready | ProgramReport::Unconfined(_))
+        | ReadEnd::Malformed
+        | ReadEnd::Exit(Exit::Code(DAMAGED)) => "SystemError: the program has damaged its interpreter".to_owned(),
         // Counts as a crash: later code, such as tests, has not run.
-        End::Exit(Exit::Code(0)) => "SystemExit: the program ended its own process".to_owned(),
+        ReadEnd::Exit(Exit::Code(0)) => "SystemExit: the program ended its own process".to_owned(),
         // The second is the CPU time limit.
-        End::TimedOut | End::Exit(Exit::Signal(libc::SIGXCPU)) => {
+        ReadEnd::TimedOut | ReadEnd::Exit(Exit::Signal(libc::SIGXCPU)) => {
             timed_out = true;
             format!("TimeoutError: the program ran longer than {} s", options.timeout)
         }
-        End::Exit(Exit::Code(code)) => format!("SystemExit: {code}"),
-        End::Exit(Exit::Signal(signal)) => crash(signal, options),
-        End::Exit(Exit::NotStarted) => "SystemError: no process for the program".to_owned(),
-        End::Exit(Exit::Full) => {
+        ReadEnd::Exit(Exit::Code(code)) => format!("SystemExit: {code}"),
+        ReadEnd::Exit(Exit::Signal(signal)) => crash(signal, options),
+        ReadEnd::Exit(Exit::NotStarted) => "SystemError: no process for the program".to_owned(),
+        ReadEnd::Exit(Exit::Full) => {
             format!("OSError: the program keeps more than {} MiB, or too many files", options.disk_mb)
         }
-        End::Endless => format!("OutputError: the program printed more than {} MiB", capture.total() >> 20),
-        End::SessionEnded => "SystemError: the session was ended while the program ran".to_owned(),
+        ReadEnd::Endless => format!("OutputError: the program printed more than {} MiB", capture.total() >> 20),
+        ReadEnd::SessionEnded => "SystemError: the session was ended while the program ran".to_owned(),
     };
     if !error.is_empty() {
         if !text.is_empty() && !text.ends_with('\n') {

@@ -184,7 +184,7 @@ pub struct PythonCall<'a> {
 #[derive(Clone, Debug)]
 pub struct Python {
     #[cfg(target_os = "linux")]
-    pool: std::sync::Arc<pool::Pool>,
+    pool: std::sync::Arc<pool::PythonPool>,
     #[cfg(not(target_os = "linux"))]
     never: std::convert::Infallible,
 }
@@ -227,7 +227,7 @@ impl Python {
     /// unconfined.
     pub fn new(options: PythonOptions) -> Result<Self> {
         options.check()?;
-        let pool = pool::Pool::start(options)?;
+        let pool = pool::PythonPool::start(options)?;
         Ok(Self { pool: std::sync::Arc::new(pool) })
     }
 

@@ -11,23 +11,23 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 
-use super::call::{Call, exchange};
+use super::call::{ProgramCall, exchange};
 use super::files::InputFile;
 use super::interpreter::Interpreter;
 use super::protocol::MAX_CODE;
-use super::server::{Child, NotReady, Server};
+use super::server::{Child, NotReady, PythonServer};
 use super::{PythonCall, PythonOptions, probe};
 use crate::error::{Error, Kind, Result};
 use crate::tools::Output;
 use crate::tools::sandbox::Namespaces;
 
-enum Job {
-    Run(Program, oneshot::Sender<Result<Output>>),
+enum PythonJob {
+    Run(QueuedProgram, oneshot::Sender<Result<Output>>),
     End(u64),
 }
 
 /// A call with its own copy of the texts.
-struct Program {
+struct QueuedProgram {
     session: Option<u64>,
     code: String,
     prelude: String,
@@ -37,14 +37,14 @@ struct Program {
 
 /// The handle of callers.
 #[derive(Debug)]
-pub(super) struct Pool {
-    jobs: Option<mpsc::UnboundedSender<Job>>,
+pub(super) struct PythonPool {
+    jobs: Option<mpsc::UnboundedSender<PythonJob>>,
     /// Bytes of a program's directory.
     disk: u64,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
-impl Pool {
+impl PythonPool {
     /// Starts the thread and the server and runs the probe.
     pub(super) fn start(options: PythonOptions) -> Result<Self> {
         let interpreter = Interpreter::find(&options)?;
@@ -79,7 +79,7 @@ impl Pool {
         }
         let (reply, answer) = oneshot::channel();
         let (code, prelude, files) = (code.to_owned(), prelude.to_owned(), files.to_vec());
-        let job = Job::Run(Program { session, code, prelude, files, output_bytes }, reply);
+        let job = PythonJob::Run(QueuedProgram { session, code, prelude, files, output_bytes }, reply);
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
         match answer.await {
             Ok(output) if sent => output,
@@ -89,12 +89,12 @@ impl Pool {
 
     pub(super) fn end_session(&self, session: u64) {
         if let Some(jobs) = &self.jobs {
-            let _ = jobs.send(Job::End(session));
+            let _ = jobs.send(PythonJob::End(session));
         }
     }
 }
 
-impl Drop for Pool {
+impl Drop for PythonPool {
     fn drop(&mut self) {
         drop(self.jobs.take());
         // No process or directory is left over.
@@ -113,7 +113,7 @@ fn fault(why: impl std::fmt::Display) -> Error {
 fn serve(
     options: PythonOptions,
     interpreter: Interpreter,
-    mut queue: mpsc::UnboundedReceiver<Job>,
+    mut queue: mpsc::UnboundedReceiver<PythonJob>,
     report: &std::sync::mpsc::Sender<Result<()>>,
 ) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -124,7 +124,7 @@ fn serve(
         }
     };
     let tasks = tokio::task::LocalSet::new();
-    let host = Rc::new(Host::new(options, interpreter));
+    let host = Rc::new(PythonHost::new(options, interpreter));
     tasks.block_on(&runtime, async {
         let probed = probe::probe(&host).await;
         let failed = probed.is_err();
@@ -133,8 +133,8 @@ fn serve(
             let sweeper = tokio::task::spawn_local(sweep(host.clone()));
             while let Some(job) = queue.recv().await {
                 match job {
-                    Job::End(session) => host.end_session(session),
-                    Job::Run(program, reply) => {
+                    PythonJob::End(session) => host.end_session(session),
+                    PythonJob::Run(program, reply) => {
                         tokio::task::spawn_local(answer(host.clone(), program, reply));
                     }
                 }
@@ -145,7 +145,7 @@ fn serve(
     });
 }
 
-async fn answer(host: Rc<Host>, program: Program, mut reply: oneshot::Sender<Result<Output>>) {
+async fn answer(host: Rc<PythonHost>, program: QueuedProgram, mut reply: oneshot::Sender<Result<Output>>) {
     let output = tokio::select! {
         output = host.run_or_session(&program) => output,
         // The caller has dropped its future, so this drops the child and ends its process.
@@ -155,7 +155,7 @@ async fn answer(host: Rc<Host>, program: Program, mut reply: oneshot::Sender<Res
 }
 
 /// Ends sessions that have been unused for too long.
-async fn sweep(host: Rc<Host>) {
+async fn sweep(host: Rc<PythonHost>) {
     let idle = Duration::from_secs_f64(host.options.session_idle);
     loop {
         tokio::time::sleep((idle / 4).max(Duration::from_millis(50))).await;
@@ -170,7 +170,7 @@ pub(super) const SPARES: usize = 4;
 
 /// The state of the thread.
 #[derive(Debug)]
-pub(super) struct Host {
+pub(super) struct PythonHost {
     options: PythonOptions,
     interpreter: Interpreter,
     /// Programs that run at once.
@@ -180,19 +180,19 @@ pub(super) struct Host {
     namespaces: Cell<Option<Namespaces>>,
     /// Number of children that are kept ready.
     spare_target: usize,
-    server: Mutex<Option<Server>>,
+    server: Mutex<Option<PythonServer>>,
     spares: RefCell<VecDeque<Child>>,
-    sessions: RefCell<HashMap<u64, Rc<Session>>>,
+    sessions: RefCell<HashMap<u64, Rc<PythonSession>>>,
 }
 
 #[derive(Debug)]
-struct Session {
+struct PythonSession {
     child: Mutex<Option<Child>>,
     used: Cell<Instant>,
     ended: Notify,
 }
 
-impl Host {
+impl PythonHost {
     fn new(options: PythonOptions, interpreter: Interpreter) -> Self {
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
         let pool = if options.pool == 0 { cores } else { options.pool };
@@ -239,14 +239,14 @@ impl Host {
     }
 
     /// Starts a server with the best namespaces that the system allows; the first start finds them.
-    async fn start_server(&self) -> Result<Server> {
+    async fn start_server(&self) -> Result<PythonServer> {
         let working = self.namespaces.get().map(|working| vec![working]);
         let candidates = working.unwrap_or_else(|| {
             if self.options.namespaces { Namespaces::candidates().to_vec() } else { vec![Namespaces::None] }
         });
         let mut last = Error::new(Kind::Tool, "no way to confine Python");
         for namespaces in candidates {
-            match Server::start(&self.interpreter, &self.options, self.pool, namespaces).await {
+            match PythonServer::start(&self.interpreter, &self.options, self.pool, namespaces).await {
                 Ok(server) => {
                     self.namespaces.set(Some(namespaces));
                     if namespaces == Namespaces::None && self.options.namespaces {
@@ -260,10 +260,10 @@ impl Host {
         Err(last)
     }
 
-    async fn run_or_session(&self, program: &Program) -> Result<Output> {
-        let Program { code, prelude, files, .. } = program;
+    async fn run_or_session(&self, program: &QueuedProgram) -> Result<Output> {
+        let QueuedProgram { code, prelude, files, .. } = program;
         let output_bytes = self.options.output_bytes.max(program.output_bytes);
-        let call = Call { code, prelude, files, timeout: self.options.timeout, output_bytes, session: None };
+        let call = ProgramCall { code, prelude, files, timeout: self.options.timeout, output_bytes, session: None };
         match program.session {
             Some(session) => self.run_in_session(session, call).await,
             None => self.run(call).await,
@@ -274,7 +274,7 @@ impl Host {
     ///
     /// # Errors
     /// [`Kind::Tool`] if the tool could not run it.
-    pub(super) async fn run(&self, call: Call<'_>) -> Result<Output> {
+    pub(super) async fn run(&self, call: ProgramCall<'_>) -> Result<Output> {
         let _place = self.places.acquire().await;
         for _ in 0..2 {
             let mut child = self.child().await?;
@@ -285,7 +285,7 @@ impl Host {
         Err(fault("the interpreter was killed from outside"))
     }
 
-    async fn run_in_session(&self, number: u64, call: Call<'_>) -> Result<Output> {
+    async fn run_in_session(&self, number: u64, call: ProgramCall<'_>) -> Result<Output> {
         let open_session = self.sessions.borrow().get(&number).cloned();
         let session = match open_session {
             Some(session) => session,
@@ -296,7 +296,7 @@ impl Host {
             }
             None => {
                 let (child, used, ended) = (Mutex::new(None), Cell::new(Instant::now()), Notify::new());
-                let session = Rc::new(Session { child, used, ended });
+                let session = Rc::new(PythonSession { child, used, ended });
                 self.sessions.borrow_mut().insert(number, session.clone());
                 session
             }
@@ -310,7 +310,7 @@ impl Host {
             }
             _ => (self.child().await?, call.files),
         };
-        let call = Call { files, session: Some(&session.ended), ..call };
+        let call = ProgramCall { files, session: Some(&session.ended), ..call };
         let output = exchange(&mut child, &self.options, call).await;
         session.used.set(Instant::now());
         let Some((output, alive)) = output.map_err(fault)? else {

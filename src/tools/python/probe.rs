@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use super::call::Call;
-use super::pool::Host;
+use super::call::ProgramCall;
+use super::pool::PythonHost;
 use super::scratch::Scratch;
 use crate::error::{Error, Kind, Result};
 
@@ -55,7 +55,7 @@ thread.join()
 ///
 /// # Errors
 /// [`Kind::Tool`] with the attack that succeeded or the operation that failed.
-pub(super) async fn probe(host: &Host) -> Result<()> {
+pub(super) async fn probe(host: &PythonHost) -> Result<()> {
     // If this process is killed, another one removes the directory.
     let failed = |e: &std::io::Error| Error::io(Kind::Tool, "make a temporary file", std::env::temp_dir(), e);
     let outside = Scratch::new().map_err(|e| failed(&e))?;
@@ -65,8 +65,15 @@ pub(super) async fn probe(host: &Host) -> Result<()> {
     let path = canary.path().to_string_lossy();
     let path = serde_json::to_string(&path).unwrap_or_default();
     let run = |code, prelude: String| async move {
-        host.run(Call { code, prelude: &prelude, files: &[], timeout: TIMEOUT, output_bytes: 8192, session: None })
-            .await
+        host.run(ProgramCall {
+            code,
+            prelude: &prelude,
+            files: &[],
+            timeout: TIMEOUT,
+            output_bytes: 8192,
+            session: None,
+        })
+        .await
     };
     let attacks = run(ATTACKS, format!("canary = {path}")).await?;
     if !attacks.ok {

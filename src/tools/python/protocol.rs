@@ -25,7 +25,7 @@ const HEADER: usize = 9 + size_of::<Nonce>();
 
 /// The end of a program, as reported by its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Report {
+pub(super) enum ProgramReport {
     /// The child has confined itself and waits for a command.
     Ready,
     /// No error; the text of the last expression's value, empty if there is none.
@@ -38,7 +38,7 @@ pub(super) enum Report {
 
 /// An invalid report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Malformed;
+pub(super) struct MalformedReport;
 
 /// Assembles a report from the pieces read from a pipe.
 #[derive(Debug, Default)]
@@ -65,7 +65,7 @@ impl Decoder {
     }
 
     /// Adds a piece. Returns `Some` when a report is complete; later bytes are dropped.
-    pub(super) fn push(&mut self, piece: &[u8]) -> Result<Option<Report>, Malformed> {
+    pub(super) fn push(&mut self, piece: &[u8]) -> Result<Option<ProgramReport>, MalformedReport> {
         let room = (HEADER + MAX_REPORT + MAX_FILES).saturating_sub(self.bytes.len());
         self.bytes.extend_from_slice(&piece[..piece.len().min(room)]);
         let Some((header, text)) = self.bytes.split_at_checked(HEADER) else { return Ok(None) };
@@ -78,17 +78,17 @@ impl Decoder {
             || !kinds.contains(&kind)
             || header[9..] != self.nonce.unwrap_or_default()
         {
-            return Err(Malformed);
+            return Err(MalformedReport);
         }
         let Some(files) = text.get(length..length + files) else { return Ok(None) };
         self.files = files.to_vec();
         let text = String::from_utf8_lossy(&text[..length]).into_owned();
         self.bytes.clear();
         Ok(Some(match kind {
-            b'R' => Report::Ready,
-            b'D' => Report::Done(text),
-            b'E' => Report::Error(text),
-            _ => Report::Unconfined(text),
+            b'R' => ProgramReport::Ready,
+            b'D' => ProgramReport::Done(text),
+            b'E' => ProgramReport::Error(text),
+            _ => ProgramReport::Unconfined(text),
         }))
     }
 }
@@ -142,7 +142,7 @@ mod tests {
                 got = decoder.push(&bytes[at..next]).unwrap();
                 at = next;
             }
-            prop_assert_eq!(got, Some(Report::Error(text)));
+            prop_assert_eq!(got, Some(ProgramReport::Error(text)));
         }
 
         #[test]
@@ -161,16 +161,16 @@ mod tests {
     fn a_report_with_a_wrong_length_or_kind_is_malformed() {
         let mut long = report(b'D', NONCE, b"");
         long[1..5].copy_from_slice(&(MAX_REPORT as u32 + 1).to_le_bytes());
-        assert_eq!(decoder().push(&long), Err(Malformed));
-        assert_eq!(decoder().push(&report(b'?', NONCE, b"x")), Err(Malformed));
-        assert_eq!(decoder().push(&report(b'D', NONCE, b"\xff")), Ok(Some(Report::Done("\u{fffd}".to_owned()))));
+        assert_eq!(decoder().push(&long), Err(MalformedReport));
+        assert_eq!(decoder().push(&report(b'?', NONCE, b"x")), Err(MalformedReport));
+        assert_eq!(decoder().push(&report(b'D', NONCE, b"\xff")), Ok(Some(ProgramReport::Done("\u{fffd}".to_owned()))));
     }
 
     #[test]
     fn a_report_without_the_nonce_of_its_command_is_malformed() {
-        assert_eq!(decoder().push(&report(b'D', [0; 16], b"")), Err(Malformed));
-        assert_eq!(decoder().push(&report(b'R', NONCE, b"")), Err(Malformed));
-        assert_eq!(Decoder::default().push(&report(b'D', [0; 16], b"")), Err(Malformed));
-        assert_eq!(Decoder::default().push(&report(b'R', [0; 16], b"")), Ok(Some(Report::Ready)));
+        assert_eq!(decoder().push(&report(b'D', [0; 16], b"")), Err(MalformedReport));
+        assert_eq!(decoder().push(&report(b'R', NONCE, b"")), Err(MalformedReport));
+        assert_eq!(Decoder::default().push(&report(b'D', [0; 16], b"")), Err(MalformedReport));
+        assert_eq!(Decoder::default().push(&report(b'R', [0; 16], b"")), Ok(Some(ProgramReport::Ready)));
     }
 }

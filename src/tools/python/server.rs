@@ -16,10 +16,10 @@ use tokio::sync::{mpsc, oneshot};
 use super::PythonOptions;
 use super::interpreter::Interpreter;
 use super::pool::SPARES;
-use super::protocol::{Decoder, MAX_REPORT, Report};
+use super::protocol::{Decoder, MAX_REPORT, ProgramReport};
 use super::scratch::Scratch;
 use crate::error::{Error, Kind, Result};
-use crate::tools::sandbox::{AllowedAddresses, Confinement, Namespaces};
+use crate::tools::sandbox::{Confinement, Namespaces, SandboxAccess};
 
 /// Size of an order and of a notice: operation, child, argument.
 const ORDER: usize = 13;
@@ -36,7 +36,7 @@ pub(super) enum Exit {
 }
 
 #[derive(Debug)]
-enum Order {
+enum ServerOrder {
     Fork {
         child: u64,
         fds: [OwnedFd; 3],
@@ -55,8 +55,8 @@ type Exits = Rc<RefCell<HashMap<u64, oneshot::Sender<Exit>>>>;
 
 /// A running server. Dropping it kills it and its children.
 #[derive(Debug)]
-pub(super) struct Server {
-    orders: mpsc::UnboundedSender<Order>,
+pub(super) struct PythonServer {
+    orders: mpsc::UnboundedSender<ServerOrder>,
     exits: Exits,
     alive: Rc<Cell<bool>>,
     next: Cell<u64>,
@@ -64,7 +64,7 @@ pub(super) struct Server {
     ended: Option<tokio::task::JoinHandle<()>>,
 }
 
-impl Server {
+impl PythonServer {
     /// Starts the confined interpreter and waits until it has imported its modules. Must run inside
     /// a `LocalSet` on a thread that lives as long as the server, because the server dies with the
     /// thread that started it.
@@ -84,7 +84,7 @@ impl Server {
         // Running, ready, in a session, and a few that are dead but not yet reaped.
         let children = places + SPARES + options.max_sessions + SPARES;
         let rooms = if namespaces == Namespaces::None || options.disk_mb == 0 { 0 } else { children };
-        let reach = AllowedAddresses {
+        let reach = SandboxAccess {
             read: interpreter.read.clone(),
             list: interpreter.list.clone(),
             scratch: path.clone(),
@@ -202,7 +202,7 @@ impl Server {
         self.alive.get()
     }
 
-    /// Requests a child. It confines itself and then reports [`Report::Ready`].
+    /// Requests a child. It confines itself and then reports [`ProgramReport::Ready`].
     pub(super) fn fork(&self) -> io::Result<Child> {
         let child = self.next.get();
         self.next.set(child + 1);
@@ -213,9 +213,9 @@ impl Server {
         self.exits.borrow_mut().insert(child, notify);
         // If the server died meanwhile, the order is dropped with all pipes.
         let fds = [out.into(), report.into(), command.into()];
-        let _ = self.orders.send(Order::Fork { child, fds });
+        let _ = self.orders.send(ServerOrder::Fork { child, fds });
         Ok(Child {
-            process: Process { id: child, orders: self.orders.clone() },
+            process: ServerChild { id: child, orders: self.orders.clone() },
             out: pipe::Receiver::from_owned_fd(out_read.into())?,
             report: pipe::Receiver::from_owned_fd(report_read.into())?,
             command: pipe::Sender::from_owned_fd(command_write.into())?,
@@ -237,7 +237,7 @@ impl Server {
 /// A forked child. Dropping it kills its process.
 #[derive(Debug)]
 pub(super) struct Child {
-    pub process: Process,
+    pub process: ServerChild,
     pub out: pipe::Receiver,
     pub report: pipe::Receiver,
     pub command: pipe::Sender,
@@ -248,19 +248,19 @@ pub(super) struct Child {
 
 /// A child's id at its server.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(super) struct ServerChild {
     id: u64,
-    orders: mpsc::UnboundedSender<Order>,
+    orders: mpsc::UnboundedSender<ServerOrder>,
 }
 
-impl Process {
+impl ServerChild {
     pub(super) fn signal(&self, signal: i32) {
-        let _ = self.orders.send(Order::Signal { child: self.id, signal });
+        let _ = self.orders.send(ServerOrder::Signal { child: self.id, signal });
     }
 
     /// Orders the server to kill it if it has written more than allowed.
     pub(super) fn check(&self) {
-        let _ = self.orders.send(Order::Check { child: self.id });
+        let _ = self.orders.send(ServerOrder::Check { child: self.id });
     }
 }
 
@@ -291,8 +291,8 @@ impl Child {
         loop {
             let size = self.report.read(&mut buffer).await.unwrap_or(0);
             match self.decoder.push(&buffer[..size]) {
-                Ok(Some(Report::Ready)) => return Ok(()),
-                Ok(Some(Report::Unconfined(why))) => return Err(NotReady::Unconfined(why)),
+                Ok(Some(ProgramReport::Ready)) => return Ok(()),
+                Ok(Some(ProgramReport::Unconfined(why))) => return Err(NotReady::Unconfined(why)),
                 Ok(None) if size > 0 => {}
                 _ => return Err(NotReady::Stopped),
             }
@@ -306,12 +306,12 @@ impl Drop for Child {
     }
 }
 
-async fn write_orders(control: Rc<UnixStream>, mut queue: mpsc::UnboundedReceiver<Order>) {
+async fn write_orders(control: Rc<UnixStream>, mut queue: mpsc::UnboundedReceiver<ServerOrder>) {
     while let Some(order) = queue.recv().await {
         let (operation, child, argument, fds) = match order {
-            Order::Fork { child, fds } => (b'F', child, 0, Some(fds)),
-            Order::Signal { child, signal } => (b'S', child, signal, None),
-            Order::Check { child } => (b'C', child, 0, None),
+            ServerOrder::Fork { child, fds } => (b'F', child, 0, Some(fds)),
+            ServerOrder::Signal { child, signal } => (b'S', child, signal, None),
+            ServerOrder::Check { child } => (b'C', child, 0, None),
         };
         let mut bytes = [0; ORDER];
         bytes[0] = operation;

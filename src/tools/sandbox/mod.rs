@@ -29,7 +29,7 @@ use crate::error::{Error, Kind, Result};
 
 /// The access of a confined process.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AllowedAddresses {
+pub(crate) struct SandboxAccess {
     /// Readable files and directories with their contents.
     pub read: Vec<PathBuf>,
     /// Directories whose entries may be listed but not read.
@@ -53,12 +53,12 @@ pub(crate) struct Confinement {
     scratch_access: u64,
     filter: Vec<sock_filter>,
     last_capability: libc::c_int,
-    inner: Inner,
+    inner: InnerLayer,
 }
 
 /// The second layer, in the driver's format.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Inner {
+pub(crate) struct InnerLayer {
     /// The filter program in hexadecimal.
     pub seccomp: String,
     pub landlock: InnerLandlock,
@@ -77,7 +77,7 @@ impl Confinement {
     ///
     /// # Errors
     /// [`Kind::Tool`] if the kernel has no landlock or a path is missing.
-    pub(crate) fn new(reach: &AllowedAddresses, namespaces: Namespaces) -> Result<Self> {
+    pub(crate) fn new(reach: &SandboxAccess, namespaces: Namespaces) -> Result<Self> {
         Self::with_role(reach, namespaces, Role::Server)
     }
 
@@ -85,11 +85,11 @@ impl Confinement {
     ///
     /// # Errors
     /// As [`Confinement::new`].
-    pub(crate) fn of_program(reach: &AllowedAddresses, namespaces: Namespaces) -> Result<Self> {
+    pub(crate) fn of_program(reach: &SandboxAccess, namespaces: Namespaces) -> Result<Self> {
         Self::with_role(reach, namespaces, Role::Program)
     }
 
-    fn with_role(reach: &AllowedAddresses, namespaces: Namespaces, role: Role) -> Result<Self> {
+    fn with_role(reach: &SandboxAccess, namespaces: Namespaces, role: Role) -> Result<Self> {
         let broken =
             |error: &dyn std::fmt::Display| Error::new(Kind::Tool, format!("can't set up the sandbox: {error}"));
         let Some(abi) = landlock_abi() else {
@@ -149,7 +149,7 @@ impl Confinement {
                 .ok()
                 .and_then(|text| text.trim().parse().ok())
                 .unwrap_or(63),
-            inner: Inner {
+            inner: InnerLayer {
                 seccomp: seccomp::filter(Role::Child).into_iter().map(instruction_hex).collect(),
                 landlock: InnerLandlock {
                     handled: all.bits(),
@@ -162,7 +162,7 @@ impl Confinement {
     }
 
     /// The second layer.
-    pub(crate) fn inner(&self) -> &Inner {
+    pub(crate) fn inner(&self) -> &InnerLayer {
         &self.inner
     }
 
@@ -285,7 +285,7 @@ fn landlock_abi() -> Option<ABI> {
 
 /// A short list of directories that contain everything readable and no scratch directory. The first
 /// layer stays in force, so the second one repeats nothing; fewer rules make forks faster.
-fn covering_directories(reach: &AllowedAddresses) -> Vec<PathBuf> {
+fn covering_directories(reach: &SandboxAccess) -> Vec<PathBuf> {
     let mut paths = vec![PathBuf::from("/dev")];
     for path in reach.read.iter().chain(&reach.list) {
         let top = path.ancestors().filter(|a| a.parent().is_some() && !reach.scratch.starts_with(a)).last();

@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::{AllowedAddresses, check, check_long};
+use super::{SandboxAccess, check, check_long};
 
 /// The way in which namespaces are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ impl NamespaceSetup {
     /// Plans a root with the paths of `reach`. `scratch` has the same path inside as outside, where
     /// it is only the mount point. Its size is limited as a whole or, with rooms, per room, so that
     /// a program can't use up the space of another with any kind of file.
-    pub(super) fn plan(namespaces: Namespaces, reach: &AllowedAddresses) -> io::Result<Self> {
+    pub(super) fn plan(namespaces: Namespaces, reach: &SandboxAccess) -> io::Result<Self> {
         let root = &reach.scratch;
         let bytes = if reach.rooms > 0 { 0 } else { reach.scratch_bytes }.max(1 << 20);
         let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
@@ -208,7 +208,7 @@ impl NamespaceSetup {
 
 /// The paths to mount: the system's directories as a whole, because links point into them, and
 /// otherwise only required paths, without duplicates.
-fn shown(reach: &AllowedAddresses) -> Vec<PathBuf> {
+fn shown(reach: &SandboxAccess) -> Vec<PathBuf> {
     let mut paths = BTreeSet::from([PathBuf::from("/dev/null"), PathBuf::from("/dev/urandom")]);
     // The loader's path uses these; links among them are created as links.
     paths.extend(SYSTEM.iter().map(PathBuf::from).filter(|path| path.is_dir() && !path.is_symlink()));

@@ -104,8 +104,8 @@ pub struct TableNames {
 
 impl TableNames {
     /// A name for a column that is called `given` and is number `at` (from 1).
-    pub(super) fn column(&mut self, given: &str, at: usize) -> String {
-        let plain: String = given.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    pub(super) fn column(&mut self, header: &str, at: usize) -> String {
+        let plain: String = header.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let plain: String = plain.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(NAME).collect();
         let plain = if plain.is_empty() { format!("column_{at}") } else { plain };
         let count = self.counts.entry(plain.to_lowercase()).or_default();
@@ -139,21 +139,21 @@ pub(super) struct Scan<'a> {
     infer: bool,
     /// By key, in the order of their first appearance.
     places: HashMap<String, usize>,
-    seen: Vec<(String, Seen)>,
+    seen: Vec<(String, SeenTypes)>,
 }
 
 /// The types of values found in a column.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(clippy::struct_excessive_bools)] // independent of each other
-struct Seen {
+struct SeenTypes {
     integer: bool,
     real: bool,
     text: bool,
     /// Text that is not a number.
-    words: bool,
+    is_text: bool,
 }
 
-impl Seen {
+impl SeenTypes {
     fn add_text(&mut self, text: &str, infer: bool, thousands: bool) {
         if !infer {
             self.text = true;
@@ -163,7 +163,7 @@ impl Seen {
             Some(Cell::Integer(_)) => self.integer = true,
             Some(Cell::Real(_)) => self.real = true,
             Some(_) => {}
-            None => (self.text, self.words) = (true, true),
+            None => (self.text, self.is_text) = (true, true),
         }
     }
 }
@@ -181,12 +181,12 @@ impl<'a> Scan<'a> {
         }
     }
 
-    fn seen_of(&mut self, key: &str) -> &mut Seen {
+    fn seen_of(&mut self, key: &str) -> &mut SeenTypes {
         let at = if let Some(at) = self.places.get(key) {
             *at
         } else {
             self.places.insert(key.to_owned(), self.seen.len());
-            self.seen.push((key.to_owned(), Seen::default()));
+            self.seen.push((key.to_owned(), SeenTypes::default()));
             self.seen.len() - 1
         };
         &mut self.seen[at].1
@@ -204,7 +204,7 @@ impl<'a> Scan<'a> {
         let (infer, thousands) = (self.infer, self.types.thousands);
         let Some((_, seen)) = self.seen.get_mut(at) else { return };
         // After one word, other cells change nothing.
-        if !seen.words {
+        if !seen.is_text {
             seen.add_text(text, infer, thousands);
         }
     }
@@ -229,26 +229,27 @@ impl<'a> Scan<'a> {
         let mut columns: Vec<Column> = Vec::with_capacity(self.seen.len());
         for (at, (key, seen)) in self.seen.into_iter().enumerate() {
             let name = names.column(&key, at + 1);
-            let given = self.types.given.get(&key).or_else(|| self.types.given.get(&name));
+            let declared = self.types.declared.get(&key).or_else(|| self.types.declared.get(&name));
             let inferred = match (seen.text, seen.integer, seen.real) {
                 // One word makes all cells text.
-                (true, ..) if seen.words => ColumnType::Text,
+                (true, ..) if seen.is_text => ColumnType::Text,
                 (_, false, false) => ColumnType::Text,
                 (true, ..) => ColumnType::Mixed,
                 (false, _, true) => ColumnType::Real,
                 (false, true, false) => ColumnType::Integer,
             };
-            let kind = given.copied().unwrap_or(inferred);
-            let is_text = self.infer || given.is_some_and(|given| *given != ColumnType::Mixed);
+            let kind = declared.copied().unwrap_or(inferred);
+            let is_text = self.infer || declared.is_some_and(|declared| *declared != ColumnType::Mixed);
             columns.push(Column { key, name, kind, is_text, thousands: self.types.thousands });
         }
         if columns.is_empty() {
             return Err(Problem::Empty.into());
         }
-        let unknown = |given: &&String| !columns.iter().any(|column| column.key == **given || column.name == **given);
-        if let Some(given) = self.types.given.keys().find(unknown) {
-            let known = columns.iter().map(|column| column.name.clone()).collect();
-            return Err(Problem::UnknownColumn { name: given.clone(), known }.into());
+        let unknown =
+            |declared: &&String| !columns.iter().any(|column| column.key == **declared || column.name == **declared);
+        if let Some(declared) = self.types.declared.keys().find(unknown) {
+            let column_names = columns.iter().map(|column| column.name.clone()).collect();
+            return Err(Problem::UnknownColumn { name: declared.clone(), names: column_names }.into());
         }
         Ok(columns)
     }
@@ -408,11 +409,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cleaned_column_names_are_different_without_case(given in prop::collection::vec("[aAbB_2 ]{0,4}", 1..30)) {
+        fn cleaned_column_names_are_different_without_case(headers in prop::collection::vec("[aAbB_2 ]{0,4}", 1..30)) {
             let mut names = TableNames::default();
-            let cleaned: Vec<String> = given.iter().enumerate().map(|(at, name)| names.column(name, at + 1)).collect();
+            let cleaned: Vec<String> = headers.iter().enumerate().map(|(at, name)| names.column(name, at + 1)).collect();
             let lower: HashSet<String> = cleaned.iter().map(|name| name.to_lowercase()).collect();
-            prop_assert_eq!(lower.len(), given.len());
+            prop_assert_eq!(lower.len(), headers.len());
         }
     }
 }

@@ -54,7 +54,7 @@ pub(super) enum Problem {
     /// A type is given for a column that the table does not have.
     UnknownColumn {
         name: String,
-        known: Vec<String>,
+        names: Vec<String>,
     },
 }
 
@@ -105,7 +105,7 @@ impl From<InvalidTable> for Error {
     fn from(invalid: InvalidTable) -> Self {
         let error = Self::new(Kind::Data, invalid.to_string());
         match &invalid.problem {
-            Problem::UnknownColumn { name, known } => error.hint(suggest(name, known.iter().map(String::as_str))),
+            Problem::UnknownColumn { name, names } => error.hint(suggest(name, names.iter().map(String::as_str))),
             Problem::Cell { .. } => error.hint("give the column the type \"text\" or \"mixed\" in `types`"),
             Problem::Ragged { .. } => {
                 error.hint("every row needs a cell for each column; r1.json.null is an empty one")
@@ -198,14 +198,15 @@ impl TableData {
     ) -> Result<Self, InvalidTable> {
         let keys: Vec<String> = (0..header.len()).map(|at| at.to_string()).collect();
         // Types are given by the names of the header.
-        let given = header.iter().zip(&keys).filter_map(|(name, key)| Some((key.clone(), *types.given.get(name)?)));
-        let own = ColumnTypes { given: given.collect(), ..types.clone() };
+        let declared =
+            header.iter().zip(&keys).filter_map(|(name, key)| Some((key.clone(), *types.declared.get(name)?)));
+        let column_types = ColumnTypes { declared: declared.collect(), ..types.clone() };
         let mut names = super::TableNames::default();
         let names: Vec<String> = header.iter().zip(1..).map(|(name, at)| names.column(name, at)).collect();
-        if let Some(name) = types.given.keys().find(|name| !header.contains(name)) {
-            return Err(Problem::UnknownColumn { name: name.clone(), known: names }.into());
+        if let Some(name) = types.declared.keys().find(|name| !header.contains(name)) {
+            return Err(Problem::UnknownColumn { name: name.clone(), names }.into());
         }
-        let mut scan = Scan::new(&own, true);
+        let mut scan = Scan::new(&column_types, true);
         scan.header(keys.iter().cloned());
         let mut kept: Vec<Vec<Json>> = Vec::new();
         for (row, at) in rows.zip(1..) {
@@ -311,7 +312,7 @@ mod tests {
     #[test]
     fn types_of_columns_can_be_given() {
         let types =
-            |name: &str, kind| ColumnTypes { given: [(name.to_owned(), kind)].into(), ..ColumnTypes::default() };
+            |name: &str, kind| ColumnTypes { declared: [(name.to_owned(), kind)].into(), ..ColumnTypes::default() };
         let data = json!("zip,n\n12,1\n");
         let table = TableData::read("t", &data, &types("zip", ColumnType::Text)).unwrap();
         assert_eq!(table.rows, [[Cell::Text("12".to_owned()), Cell::Integer(1)]]);

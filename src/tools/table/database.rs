@@ -78,7 +78,7 @@ const STEPS: i32 = 200;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// A database that is being written.
-pub(super) struct Builder {
+pub(super) struct DatabaseBuilder {
     connection: Connection,
     /// The file, for a database on disk.
     file: Option<tempfile::NamedTempFile>,
@@ -104,7 +104,7 @@ fn failed(error: &rusqlite::Error) -> Error {
         .hint("TMPDIR names the directory of temporary files")
 }
 
-impl Builder {
+impl DatabaseBuilder {
     pub(super) fn in_memory() -> Result<Self> {
         memory::install()?;
         let connection = Connection::open_in_memory().map_err(|error| failed(&error))?;
@@ -295,11 +295,11 @@ fn denied(action: &AuthAction<'_>, repeatable: bool) -> Option<String> {
     match action {
         AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => None,
         AuthAction::Function { function_name: name } => {
-            let is_in = |list: &[&str]| list.iter().any(|known| name.eq_ignore_ascii_case(known));
+            let is_in = |list: &[&str]| list.iter().any(|listed| name.eq_ignore_ascii_case(listed));
             (is_in(&FORBIDDEN) || (repeatable && is_in(&RANDOM))).then(|| format!("the function {name}"))
         }
         AuthAction::Pragma { pragma_name: name, .. } => {
-            (!PRAGMAS.iter().any(|known| name.eq_ignore_ascii_case(known))).then(|| format!("PRAGMA {name}"))
+            (!PRAGMAS.iter().any(|listed| name.eq_ignore_ascii_case(listed))).then(|| format!("PRAGMA {name}"))
         }
         _ => Some(String::new()),
     }
@@ -319,7 +319,7 @@ fn run(
         return Err(Why::Several.into());
     }
     if statement.parameter_count() != params.len() {
-        return Err(Why::Params { wanted: statement.parameter_count(), given: params.len() }.into());
+        return Err(Why::Params { wanted: statement.parameter_count(), count: params.len() }.into());
     }
     let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
     let mut result = QueryResult { columns, ..QueryResult::default() };

@@ -14,12 +14,12 @@ use memchr::memmem;
 use rusqlite::{Connection, ffi};
 
 use super::memory::{self, VALUE};
-use super::pattern::{LONGEST, Late, Pattern};
+use super::pattern::{LONGEST, Late, SqlPattern};
 
-pub(super) type Function = unsafe extern "C" fn(*mut ffi::sqlite3_context, c_int, *mut *mut ffi::sqlite3_value);
+pub(super) type SqlFunction = unsafe extern "C" fn(*mut ffi::sqlite3_context, c_int, *mut *mut ffi::sqlite3_value);
 
 /// Name, number of arguments, whether it is GLOB, function.
-const ALL: [(&CStr, c_int, bool, Function); 8] = [
+const ALL: [(&CStr, c_int, bool, SqlFunction); 8] = [
     (c"instr", 2, false, instr),
     (c"replace", 3, false, replace),
     (c"trim", 2, false, trim::<true, true>),
@@ -45,7 +45,7 @@ pub(super) fn create(
     name: &CStr,
     arguments: c_int,
     data: *mut c_void,
-    function: Function,
+    function: SqlFunction,
 ) -> rusqlite::Result<()> {
     let flags = ffi::SQLITE_UTF8 | ffi::SQLITE_DETERMINISTIC | ffi::SQLITE_INNOCUOUS;
     // SAFETY: the connection is open, the name ends with NUL, the function lives as long as the
@@ -58,12 +58,12 @@ pub(super) fn create(
 }
 
 /// The arguments of a call, and its result.
-pub(super) struct Call<'a> {
+pub(super) struct SqlCall<'a> {
     context: *mut ffi::sqlite3_context,
     values: &'a [*mut ffi::sqlite3_value],
 }
 
-impl<'a> Call<'a> {
+impl<'a> SqlCall<'a> {
     /// # Safety
     /// The arguments of a function that SQLite calls.
     pub(super) unsafe fn new(
@@ -164,7 +164,7 @@ impl<'a> Call<'a> {
 /// `instr(text, part)`: the position of a part, in characters, or in bytes of two blobs.
 unsafe extern "C" fn instr(context: *mut ffi::sqlite3_context, count: c_int, values: *mut *mut ffi::sqlite3_value) {
     // SAFETY: called by SQLite.
-    let call = unsafe { Call::new(context, count, values) };
+    let call = unsafe { SqlCall::new(context, count, values) };
     let blobs = call.kind(0) == ffi::SQLITE_BLOB && call.kind(1) == ffi::SQLITE_BLOB;
     let (Some(text), Some(part)) = (call.bytes(0, blobs), call.bytes(1, blobs)) else { return };
     let index = memmem::find(text, part).map_or(0, |at| {
@@ -178,7 +178,7 @@ unsafe extern "C" fn instr(context: *mut ffi::sqlite3_context, count: c_int, val
 /// `replace(text, part, new)`.
 unsafe extern "C" fn replace(context: *mut ffi::sqlite3_context, count: c_int, values: *mut *mut ffi::sqlite3_value) {
     // SAFETY: called by SQLite.
-    let call = unsafe { Call::new(context, count, values) };
+    let call = unsafe { SqlCall::new(context, count, values) };
     let (Some(text), Some(part)) = (call.text(0), call.text(1)) else { return };
     if part.first().is_none_or(|first| *first == 0) {
         return call.result(text);
@@ -207,7 +207,7 @@ unsafe extern "C" fn trim<const LEFT: bool, const RIGHT: bool>(
     values: *mut *mut ffi::sqlite3_value,
 ) {
     // SAFETY: called by SQLite.
-    let call = unsafe { Call::new(context, count, values) };
+    let call = unsafe { SqlCall::new(context, count, values) };
     let (Some(mut text), Some(removed)) = (call.text(0), call.text(1)) else { return };
     let removed: HashSet<&[u8]> = characters(removed).collect();
     let matches = |part: Option<&[u8]>| part.is_some_and(|part| removed.contains(part));
@@ -237,7 +237,7 @@ fn characters(mut text: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// `text LIKE pattern [ESCAPE escape]` is `like(pattern, text [, escape])`; the same for GLOB.
 unsafe extern "C" fn like(context: *mut ffi::sqlite3_context, count: c_int, values: *mut *mut ffi::sqlite3_value) {
     // SAFETY: called by SQLite.
-    let call = unsafe { Call::new(context, count, values) };
+    let call = unsafe { SqlCall::new(context, count, values) };
     // SAFETY: the context of this call; the pointer is not read.
     let is_glob = !unsafe { ffi::sqlite3_user_data(context) }.is_null();
     let length = call.text(0).map_or(0, <[u8]>::len);
@@ -257,7 +257,7 @@ unsafe extern "C" fn like(context: *mut ffi::sqlite3_context, count: c_int, valu
     };
     let (Some(pattern), Some(text)) = (call.text(0), call.text(1)) else { return };
     let (pattern, text) = (String::from_utf8_lossy(pattern), String::from_utf8_lossy(text));
-    let pattern = if is_glob { Pattern::glob(&pattern) } else { Pattern::like(&pattern, escape) };
+    let pattern = if is_glob { SqlPattern::glob(&pattern) } else { SqlPattern::like(&pattern, escape) };
     let end = memory::end();
     match pattern.matches(&text, || end.is_some_and(|end| Instant::now() >= end)) {
         Ok(matches) => call.integer(i64::from(matches)),

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_int};
 
 use rusqlite::{Connection, ffi};
 
-use super::functions::{self, Call};
+use super::functions::{self, SqlCall};
 
 /// A function by its arguments.
 enum Math {
@@ -79,7 +79,7 @@ fn log(base: f64, x: f64) -> f64 {
 
 unsafe extern "C" fn compute(context: *mut ffi::sqlite3_context, count: c_int, values: *mut *mut ffi::sqlite3_value) {
     // SAFETY: called by SQLite.
-    let call = unsafe { Call::new(context, count, values) };
+    let call = unsafe { SqlCall::new(context, count, values) };
     // SAFETY: `register` passes an element of `ALL`.
     let math = unsafe { &*ffi::sqlite3_user_data(context).cast::<Math>() };
     let result = match math {

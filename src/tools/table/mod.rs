@@ -45,7 +45,7 @@ use crate::error::Result;
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ColumnTypes {
     /// Types of columns by name, instead of inferred ones.
-    pub given: std::collections::BTreeMap<String, ColumnType>,
+    pub declared: std::collections::BTreeMap<String, ColumnType>,
     /// Columns of text in which every cell is a number are numbers. `None`: for formats whose cells
     /// are all text.
     pub infer: Option<bool>,
@@ -54,8 +54,8 @@ pub struct ColumnTypes {
 }
 
 /// A table that is built.
-pub enum Source<'a> {
-    Rows(Rows<'a>),
+pub enum TableInput<'a> {
+    Rows(FileTable<'a>),
     Data(TableData),
 }
 
@@ -71,7 +71,7 @@ pub enum FileRow<'a> {
 pub type ReadRows<'a> = Box<dyn Fn(&mut dyn FnMut(FileRow<'_>) -> Result<()>) -> Result<()> + Sync + 'a>;
 
 /// The rows of a table in a file.
-pub struct Rows<'a> {
+pub struct FileTable<'a> {
     pub name: String,
     /// The columns of rows of cells.
     pub header: Vec<String>,
@@ -95,8 +95,8 @@ pub struct TableInfo {
 /// Rows that [`TableInfo::sample`] keeps.
 pub const SAMPLE: usize = 10;
 
-impl Rows<'_> {
-    fn build(&self, builder: &database::Builder) -> Result<TableInfo> {
+impl FileTable<'_> {
+    fn build(&self, builder: &database::DatabaseBuilder) -> Result<TableInfo> {
         let mut scan = Scan::new(&self.types, self.is_text);
         scan.header(self.header.iter().cloned());
         let mut rows = 0;
@@ -117,17 +117,17 @@ impl Rows<'_> {
         (self.read)(&mut |row| {
             at += 1;
             let mut shown = (sample.len() < SAMPLE).then(|| Vec::with_capacity(info.columns.len()));
-            for (place, column) in info.columns.iter().enumerate() {
+            for (index, column) in info.columns.iter().enumerate() {
                 let wrong = |error: InvalidTable| error.at_row(at).of(&self.name);
                 let mut set = |value: ValueRef<'_>| {
                     if let Some(shown) = &mut shown {
                         shown.push(value.into());
                     }
-                    table.set(place, value)
+                    table.set(index, value)
                 };
                 match row {
                     FileRow::Cells(cells) => {
-                        let text = String::from_utf8_lossy(cells.get(place).unwrap_or_default());
+                        let text = String::from_utf8_lossy(cells.get(index).unwrap_or_default());
                         set(column.text(&text).map_err(wrong)?)?;
                     }
                     FileRow::Fields(fields) => {
@@ -158,18 +158,18 @@ impl Tables {
     /// process. `connections` is the number of queries that can run at once.
     ///
     /// # Errors
-    /// Those of the rows; [`Kind::Data`](crate::error::Kind) for a table that SQLite can't hold or
+    /// Errors of the rows; [`Kind::Data`](crate::error::Kind) for a table that SQLite can't hold or
     /// a disk that is full.
-    pub fn build(sources: &[Source<'_>], connections: usize) -> Result<Self> {
-        let builder = database::Builder::in_file()?;
+    pub fn build(sources: &[TableInput<'_>], connections: usize) -> Result<Self> {
+        let builder = database::DatabaseBuilder::in_file()?;
         let mut tables = Vec::new();
         for source in sources {
             tables.push(match source {
-                Source::Data(data) => {
+                TableInput::Data(data) => {
                     builder.table_of(&data.info(), &data.rows)?;
                     data.info()
                 }
-                Source::Rows(rows) => rows.build(&builder)?,
+                TableInput::Rows(rows) => rows.build(&builder)?,
             });
         }
         let database = OnceLock::from(Ok(builder.finish(connections)?));
@@ -190,7 +190,7 @@ impl Tables {
     /// The database; plain data is stored by the first caller.
     fn database(&self) -> Result<&Database> {
         let build = || {
-            let builder = database::Builder::in_memory()?;
+            let builder = database::DatabaseBuilder::in_memory()?;
             for (info, data) in self.infos.iter().zip(&self.data) {
                 builder.table_of(info, &data.rows)?;
             }

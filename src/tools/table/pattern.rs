@@ -5,12 +5,12 @@
 pub(super) const LONGEST: i32 = 1000;
 
 /// A compiled pattern.
-pub(super) struct Pattern {
-    parts: Vec<Part>,
+pub(super) struct SqlPattern {
+    parts: Vec<PatternPart>,
     ignores_case: bool,
 }
 
-enum Part {
+enum PatternPart {
     /// Any characters: `%`, `*`.
     Many,
     /// One character: `_`, `?`.
@@ -32,17 +32,17 @@ pub(super) struct Late;
 /// Comparisons between two checks of the time.
 const BETWEEN: u32 = 1 << 14;
 
-impl Pattern {
+impl SqlPattern {
     pub(super) fn like(pattern: &str, escape: Option<char>) -> Self {
         let mut parts = Vec::new();
         let mut letters = until_nul(pattern);
         while let Some(letter) = letters.next() {
             parts.push(match letter {
                 // A pattern that ends with its escape matches nothing.
-                _ if Some(letter) == escape => letters.next().map_or(Part::Never, Part::Letter),
-                '%' => Part::Many,
-                '_' => Part::One,
-                letter => Part::Letter(letter),
+                _ if Some(letter) == escape => letters.next().map_or(PatternPart::Never, PatternPart::Letter),
+                '%' => PatternPart::Many,
+                '_' => PatternPart::One,
+                letter => PatternPart::Letter(letter),
             });
         }
         Self { parts, ignores_case: true }
@@ -53,10 +53,10 @@ impl Pattern {
         let mut letters = until_nul(pattern);
         while let Some(letter) = letters.next() {
             parts.push(match letter {
-                '*' => Part::Many,
-                '?' => Part::One,
+                '*' => PatternPart::Many,
+                '?' => PatternPart::One,
                 '[' => set(&mut letters),
-                letter => Part::Letter(letter),
+                letter => PatternPart::Letter(letter),
             });
         }
         Self { parts, ignores_case: false }
@@ -77,7 +77,7 @@ impl Pattern {
             let next = rest.chars().next();
             match (self.parts.get(part), next) {
                 (None, None) => return Ok(true),
-                (Some(Part::Many), _) => {
+                (Some(PatternPart::Many), _) => {
                     part += 1;
                     last = Some((part, rest));
                     continue;
@@ -96,13 +96,13 @@ impl Pattern {
         }
     }
 
-    fn takes(&self, part: &Part, letter: char) -> bool {
+    fn takes(&self, part: &PatternPart, letter: char) -> bool {
         match part {
-            Part::Many | Part::Never => false,
-            Part::One => true,
-            Part::Letter(expected) if self.ignores_case => expected.eq_ignore_ascii_case(&letter),
-            Part::Letter(expected) => *expected == letter,
-            Part::Set { ranges, inverted } => {
+            PatternPart::Many | PatternPart::Never => false,
+            PatternPart::One => true,
+            PatternPart::Letter(expected) if self.ignores_case => expected.eq_ignore_ascii_case(&letter),
+            PatternPart::Letter(expected) => *expected == letter,
+            PatternPart::Set { ranges, inverted } => {
                 ranges.iter().any(|(first, last)| (*first..=*last).contains(&letter)) != *inverted
             }
         }
@@ -114,7 +114,7 @@ fn until_nul(text: &str) -> std::iter::Peekable<impl Iterator<Item = char> + Clo
 }
 
 /// The set after `[`.
-fn set(letters: &mut std::iter::Peekable<impl Iterator<Item = char> + Clone>) -> Part {
+fn set(letters: &mut std::iter::Peekable<impl Iterator<Item = char> + Clone>) -> PatternPart {
     let mut ranges = Vec::new();
     let inverted = letters.next_if_eq(&'^').is_some();
     // A bracket at the start is one of the letters.
@@ -125,7 +125,7 @@ fn set(letters: &mut std::iter::Peekable<impl Iterator<Item = char> + Clone>) ->
     let mut before = None;
     while let Some(letter) = letters.next() {
         match (letter, before) {
-            (']', _) => return Part::Set { ranges, inverted },
+            (']', _) => return PatternPart::Set { ranges, inverted },
             ('-', Some(first)) if letters.peek().is_some_and(|next| *next != ']') => {
                 ranges.extend(letters.next().map(|last| (first, last)));
                 before = None;
@@ -136,5 +136,5 @@ fn set(letters: &mut std::iter::Peekable<impl Iterator<Item = char> + Clone>) ->
             }
         }
     }
-    Part::Never
+    PatternPart::Never
 }

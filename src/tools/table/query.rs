@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::error::{Error, Kind, Result};
 use crate::tools::thread;
 
-type Outcome = Result<Result<QueryResult, QueryError>>;
+type QueryOutcome = Result<Result<QueryResult, QueryError>>;
 
 /// Time after the limit at which a query is abandoned.
 const GRACE: Duration = Duration::from_millis(500);
@@ -23,13 +23,13 @@ const GRACE: Duration = Duration::from_millis(500);
 /// Interval at which a blocked caller looks at its own limit.
 const LOOK: Duration = Duration::from_millis(5);
 
-enum Event {
+enum QueryEvent {
     /// The thread has started.
     Thread(Clock),
     /// The query has a connection, and its time begins.
     Begins,
     /// With the CPU time of the thread.
-    Ended(Outcome, Duration),
+    Ended(QueryOutcome, Duration),
 }
 
 /// Cancels a query when the caller no longer waits for it.
@@ -48,18 +48,18 @@ impl Tables {
         sql: String,
         params: Vec<Cell>,
         limits: QueryLimits,
-        report: impl Fn(Event) + Send + 'static,
+        report: impl Fn(QueryEvent) + Send + 'static,
     ) -> Result<Cancel> {
         let (tables, cancelled) = (Arc::clone(self), Arc::new(AtomicBool::new(false)));
         let cancelled_flag = Arc::clone(&cancelled);
         thread::start("r1-sql", move || {
             let clock = Clock::of_this_thread();
-            report(Event::Thread(clock));
+            report(QueryEvent::Thread(clock));
             let outcome = tables.database().map(|database| {
-                let result = database.query(&sql, &params, &limits, &cancelled_flag, || report(Event::Begins));
+                let result = database.query(&sql, &params, &limits, &cancelled_flag, || report(QueryEvent::Begins));
                 result.map_err(|error| error.with_tables(&tables.infos))
             });
-            report(Event::Ended(outcome, Duration::from_nanos(clock.now())));
+            report(QueryEvent::Ended(outcome, Duration::from_nanos(clock.now())));
         })?;
         Ok(Cancel(cancelled))
     }
@@ -68,7 +68,7 @@ impl Tables {
     ///
     /// # Errors
     /// [`Kind::Data`] if the database could not be built; the inner error is a query that failed.
-    pub(crate) async fn query(self: &Arc<Self>, sql: String, limits: QueryLimits) -> Outcome {
+    pub(crate) async fn query(self: &Arc<Self>, sql: String, limits: QueryLimits) -> QueryOutcome {
         let limit = limits.time.saturating_add(GRACE);
         let late = Why::Time(limits.time);
         let (sender, mut events) = unbounded_channel();
@@ -84,9 +84,9 @@ impl Tables {
                 },
             };
             match event {
-                Some(Event::Thread(_)) => {}
-                Some(Event::Begins) => end = tokio::time::Instant::now().checked_add(limit),
-                Some(Event::Ended(outcome, _)) => return outcome,
+                Some(QueryEvent::Thread(_)) => {}
+                Some(QueryEvent::Begins) => end = tokio::time::Instant::now().checked_add(limit),
+                Some(QueryEvent::Ended(outcome, _)) => return outcome,
                 None => return Err(stopped()),
             }
         }
@@ -104,7 +104,7 @@ impl Tables {
         limits: QueryLimits,
         wait: Duration,
         mut spend: impl FnMut(Duration) -> bool,
-    ) -> Outcome {
+    ) -> QueryOutcome {
         let time = limits.time;
         let (sender, events) = channel();
         let report = move |event| drop(sender.send(event));
@@ -113,11 +113,11 @@ impl Tables {
         let mut end = Instant::now().checked_add(wait);
         loop {
             match events.recv_timeout(LOOK) {
-                Ok(Event::Thread(thread_clock)) => clock = Some(thread_clock),
-                Ok(Event::Begins) => {
+                Ok(QueryEvent::Thread(thread_clock)) => clock = Some(thread_clock),
+                Ok(QueryEvent::Begins) => {
                     (late, end) = (Why::Time(time), Instant::now().checked_add(time.saturating_add(GRACE)));
                 }
-                Ok(Event::Ended(outcome, used)) => {
+                Ok(QueryEvent::Ended(outcome, used)) => {
                     spend(used);
                     return outcome;
                 }

@@ -16,7 +16,7 @@ use super::{TableInfo, memory};
 pub struct QueryError {
     why: Why,
     /// The tables and columns, if the query names unknown ones; a name that needs quotes.
-    known: String,
+    hint: String,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub(super) enum Why {
     #[error("the statement has a NUL character")]
     Nul,
     #[error("the statement has {wanted} parameters and {given} are given")]
-    Params { wanted: usize, given: usize },
+    Params { wanted: usize, count: usize },
     #[error("{0}")]
     Sqlite(String),
 }
@@ -63,7 +63,7 @@ impl QueryError {
                 other => other.to_string(),
             }),
         };
-        Self { why, known: String::new() }
+        Self { why, hint: String::new() }
     }
 
     /// Whether the query reached its time limit.
@@ -82,11 +82,11 @@ impl QueryError {
             if let Some(name) = names.find(|name| name.eq_ignore_ascii_case(word))
                 && in_sql(name) != *name
             {
-                self.known = format!("; the name is a keyword and needs quotes: {}", in_sql(name));
+                self.hint = format!("; the name is a keyword and needs quotes: {}", in_sql(name));
             }
         } else if ["no such table", "no such column"].iter().any(|start| message.starts_with(start)) {
-            let known: Vec<String> = tables.iter().map(signature).collect();
-            self.known = format!("; there are {}", known.join(", "));
+            let signatures: Vec<String> = tables.iter().map(signature).collect();
+            self.hint = format!("; there are {}", signatures.join(", "));
         }
         self
     }
@@ -94,6 +94,6 @@ impl QueryError {
 
 impl From<Why> for QueryError {
     fn from(why: Why) -> Self {
-        Self { why, known: String::new() }
+        Self { why, hint: String::new() }
     }
 }

@@ -19,8 +19,8 @@ fn both(name: &str, rows: &Json) -> [Tables; 2] {
     let all = rows.as_array().unwrap();
     let read: ReadRows<'_> =
         Box::new(|use_row| all.iter().try_for_each(|row| use_row(FileRow::Fields(row.as_object().unwrap()))));
-    let source = Rows { name: name.to_owned(), header: Vec::new(), read, is_text: false, types };
-    [Tables::of_data(vec![data]), Tables::build(&[Source::Rows(source)], 2).unwrap()]
+    let source = FileTable { name: name.to_owned(), header: Vec::new(), read, is_text: false, types };
+    [Tables::of_data(vec![data]), Tables::build(&[TableInput::Rows(source)], 2).unwrap()]
 }
 
 fn films() -> [Tables; 2] {

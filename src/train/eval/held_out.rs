@@ -7,7 +7,7 @@ use crate::error::{Error, Kind, Result};
 use crate::model::Model;
 use crate::rl::pack::Row;
 use crate::script::{Split, Worker};
-use crate::store::{BestCheckpoint, State};
+use crate::store::{BestCheckpoint, RunProgress};
 use crate::telemetry::{Metrics, Reporter};
 use crate::train::learn::score::score;
 use crate::train::rows::demonstrations::Samples;
@@ -65,7 +65,7 @@ impl HeldOut {
 }
 
 /// Records a held-out loss in the state; returns whether it is the lowest so far.
-pub(crate) fn is_best(state: &mut State, loss: f64) -> bool {
+pub(crate) fn is_best(state: &mut RunProgress, loss: f64) -> bool {
     let earlier = state.best.filter(|best| best.loss <= loss);
     state.best = Some(match earlier {
         Some(best) => BestCheckpoint { worse: best.worse + 1, ..best },
@@ -76,6 +76,6 @@ pub(crate) fn is_best(state: &mut State, loss: f64) -> bool {
 
 /// Whether the run stops early: `patience` consecutive evaluations were not better than the best
 /// one.
-pub(crate) fn stops_early(sft: &Sft, state: &State) -> bool {
+pub(crate) fn stops_early(sft: &Sft, state: &RunProgress) -> bool {
     sft.patience > 0 && state.best.is_some_and(|best| best.worse >= sft.patience as u64)
 }

@@ -25,7 +25,7 @@ pub enum GivenStep {
 }
 
 /// The given advantages of a step.
-enum Numbers<'a> {
+enum StepNumbers<'a> {
     /// One number for all of its tokens.
     All(f64),
     Tokens(&'a [f64]),
@@ -38,17 +38,17 @@ fn given_for<'a>(
     trainable: &Trainable<'_>,
     overrides: &'a [GivenAdvantages],
     what: &str,
-) -> Result<Option<Numbers<'a>>> {
+) -> Result<Option<StepNumbers<'a>>> {
     let trajectory = row.trajectory as usize;
     let wrong = |why: String| Err(Error::new(Kind::Usage, why).in_step(row.trajectory, row.step));
     let steps = match overrides.get(trajectory) {
         None => return Ok(None),
-        Some(GivenAdvantages::All(number)) => return Ok(Some(Numbers::All(*number))),
+        Some(GivenAdvantages::All(number)) => return Ok(Some(StepNumbers::All(*number))),
         Some(GivenAdvantages::Steps(steps)) => steps,
     };
     match steps.get(trainable.acting_step(trajectory, row.step as usize)) {
-        Some(GivenStep::All(number)) => Ok(Some(Numbers::All(*number))),
-        Some(GivenStep::Tokens(tokens)) if tokens.len() == row.mask.len() => Ok(Some(Numbers::Tokens(tokens))),
+        Some(GivenStep::All(number)) => Ok(Some(StepNumbers::All(*number))),
+        Some(GivenStep::Tokens(tokens)) if tokens.len() == row.mask.len() => Ok(Some(StepNumbers::Tokens(tokens))),
         Some(GivenStep::Tokens(tokens)) => {
             wrong(format!("{} {what} for {} sampled tokens", tokens.len(), row.mask.len()))
         }
@@ -70,8 +70,8 @@ pub(crate) fn advantages(
     for (index, row) in rows.iter().enumerate() {
         let row_advantages = match given_for(row, trainable, overrides, "advantages")? {
             None => continue,
-            Some(Numbers::All(advantage)) => vec![advantage; row.mask.len()],
-            Some(Numbers::Tokens(tokens)) => tokens.to_vec(),
+            Some(StepNumbers::All(advantage)) => vec![advantage; row.mask.len()],
+            Some(StepNumbers::Tokens(tokens)) => tokens.to_vec(),
         };
         result.counted[index] = counts(row);
         if result.counted[index] {
@@ -96,11 +96,11 @@ pub(crate) fn put_returns(
         result.counted[index] = row_returns.is_some();
         match row_returns {
             None => {}
-            Some(Numbers::Tokens(tokens)) => {
+            Some(StepNumbers::Tokens(tokens)) => {
                 result.returns[index] = tokens.to_vec();
                 result.targets[index].clone_from(&row.mask);
             }
-            Some(Numbers::All(number)) => {
+            Some(StepNumbers::All(number)) => {
                 if let Some(first) = row.mask.iter().position(|sampled| *sampled) {
                     result.returns[index][first] = number;
                     result.targets[index][first] = true;

@@ -8,7 +8,7 @@ use super::update::{UpdateSettings, UpdateStats};
 use super::update_batch::set_column;
 use crate::error::{Error, Kind, Result};
 use crate::model::Model;
-use crate::rl::advantages::Need;
+use crate::rl::advantages::AlgorithmNeed;
 use crate::rl::pack::Row;
 use crate::telemetry::Metrics;
 use crate::train::rules::objective::Objective;
@@ -39,7 +39,7 @@ pub(crate) fn compute_logprobs(
         let scores = reference.score(rows, temperature, learner.tokens_at_once())?;
         set_column(rows, scores, |row| &mut row.logp_ref);
     }
-    if objective.needs(Need::Squares) {
+    if objective.needs(AlgorithmNeed::Squares) {
         let squares = sum_pi_squared(model, rows, temperature, learner.tokens_at_once())?;
         set_column(rows, squares, |row| &mut row.sum_pi_squared);
     }

@@ -16,9 +16,9 @@ use super::update_batch::{UpdateBatch, training_rows};
 use super::value::CriticStats;
 use crate::error::Result;
 use crate::mdp::Trajectory;
-use crate::rl::advantages::Need;
+use crate::rl::advantages::AlgorithmNeed;
 use crate::script::Script;
-use crate::store::State;
+use crate::store::RunProgress;
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
 use crate::train::rules::objective::Objective;
@@ -70,10 +70,10 @@ impl<'a> TrainingData<'a> {
     pub(crate) fn steps(&self, objective: &Objective, renderer: &Renderer) -> Steps {
         let trajectories = self.trajectories();
         let mut steps = Steps::of(trajectories, |index| index >= self.baselines_from);
-        if objective.needs(Need::Anchors) {
+        if objective.needs(AlgorithmNeed::Anchors) {
             steps.set_anchors(trajectories, renderer);
         }
-        if objective.needs(Need::Parts) {
+        if objective.needs(AlgorithmNeed::Parts) {
             steps.set_reward_parts(trajectories);
         }
         steps.read_columns(&self.batch.rows);
@@ -155,7 +155,7 @@ pub fn compute_advantages(
 /// mini-batch holds whole trajectories.
 pub(crate) fn update_weights(
     policy: &mut TrainedPolicy,
-    state: &mut State,
+    state: &mut RunProgress,
     data: &mut TrainingData<'_>,
     advantages: &AdvantageBatch,
     settings: UpdateSettings<'_>,

@@ -17,7 +17,7 @@ use crate::config::{Learner, OnNan, Over};
 use crate::error::{Error, Kind, Result};
 use crate::model::{Model, upload};
 use crate::native;
-use crate::rl::advantages::Need;
+use crate::rl::advantages::AlgorithmNeed;
 use crate::rl::custom;
 use crate::rl::kl::kl;
 use crate::rl::losses::{RatioStats, RatioSums};
@@ -72,7 +72,7 @@ pub struct UpdateStats {
     /// Whether the tokens that the loss clips are known.
     pub reports_clip: bool,
     /// The values that a loss in Lua logs, by name.
-    pub logged: BTreeMap<String, custom::Logged>,
+    pub logged: BTreeMap<String, custom::LoggedValue>,
     /// The sums of the numbers of a critic that shares the trunk.
     pub(crate) critic: [f64; 2],
     /// Whether the optimiser took a step: false if no token is trained, or if the step was skipped.
@@ -350,7 +350,7 @@ impl Update<'_> {
     /// ones.
     fn selected(&self, data: &UpdateBatch) -> Result<Option<BTreeSet<(usize, usize)>>> {
         let policy = &self.objective.policy;
-        if !policy.needs().contains(&Need::WholeBatch) {
+        if !policy.needs().contains(&AlgorithmNeed::WholeBatch) {
             return Ok(None);
         }
         let _guard = no_grad_guard();

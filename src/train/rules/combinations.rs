@@ -4,7 +4,7 @@
 use super::objective::Objective;
 use super::refusals::Rule;
 use crate::config::{Input, KlPlace, Learner, MiniBatchBy, Shape};
-use crate::rl::advantages::{Estimator, Level, Need};
+use crate::rl::advantages::{AlgorithmNeed, Estimator, Level};
 use crate::rl::objective::{self as policy, Unit};
 use crate::rl::rewards::Shaping;
 
@@ -16,13 +16,13 @@ pub(crate) struct Combination {
     /// `None` for the recipe's function `advantage`.
     pub(crate) estimator: Option<Estimator>,
     /// With the options of the recipe, including the KL penalty.
-    pub(crate) loss: policy::Objective,
+    pub(crate) loss: policy::PolicyLoss,
     /// The coefficient of the KL, in the loss or in the reward.
     pub(crate) kl_coef: f64,
 }
 
 impl Combination {
-    fn needs(&self, need: Need) -> bool {
+    fn needs(&self, need: AlgorithmNeed) -> bool {
         self.estimator.as_ref().is_some_and(|estimator| estimator.needs().contains(&need))
     }
 
@@ -44,7 +44,7 @@ pub(crate) const COMBINATIONS: &[Rule<Combination>] = &[
         setting: "trainer.estimator",
         broken: |combination| {
             let name = combination.estimator.as_ref()?.name();
-            (combination.critic && !combination.needs(Need::Critic))
+            (combination.critic && !combination.needs(AlgorithmNeed::Critic))
                 .then(|| format!("trainer.estimator is {name}, which does not use the critic that r1.ppo trains"))
         },
         hint: "use r1.grpo, or estimator = \"gae\"",
@@ -53,7 +53,7 @@ pub(crate) const COMBINATIONS: &[Rule<Combination>] = &[
         setting: "trainer.estimator",
         broken: |combination| {
             let name = combination.estimator.as_ref()?.name();
-            (combination.needs(Need::Critic) && !combination.critic)
+            (combination.needs(AlgorithmNeed::Critic) && !combination.critic)
                 .then(|| format!("trainer.estimator is {name}, which needs the values of a critic"))
         },
         hint: "use r1.ppo",
@@ -62,7 +62,7 @@ pub(crate) const COMBINATIONS: &[Rule<Combination>] = &[
         setting: "trainer.estimator",
         broken: |combination| {
             let (name, size) = (combination.estimator.as_ref()?.name(), combination.learner.group_size);
-            (combination.needs(Need::Groups) && size < 2).then(|| {
+            (combination.needs(AlgorithmNeed::Groups) && size < 2).then(|| {
                 format!(
                     "trainer.estimator is {name}, which compares the trajectories of a group, and trainer.group_size \
                      is {size}"
@@ -84,7 +84,7 @@ pub(crate) const COMBINATIONS: &[Rule<Combination>] = &[
         broken: |combination| {
             let Learner { shaping, kl, .. } = &combination.learner;
             let shaped = *shaping != Shaping::default() || (kl.place == KlPlace::Reward && kl.coef > 0.0);
-            (combination.needs(Need::Parts) && shaped).then(|| {
+            (combination.needs(AlgorithmNeed::Parts) && shaped).then(|| {
                 "trainer.estimator is gdpo, which reads the parts of the reward: trainer.shaping and a KL in the reward \
                  act on their sum, and do nothing"
                     .to_owned()
@@ -190,7 +190,8 @@ mod tests {
     }
 
     fn refused(learner: &Learner) -> Option<Error> {
-        let critic = Estimator::new(&learner.estimator.name, &Value::Null).unwrap().needs().contains(&Need::Critic);
+        let critic =
+            Estimator::new(&learner.estimator.name, &Value::Null).unwrap().needs().contains(&AlgorithmNeed::Critic);
         Objective::new(learner, &Sampling::default(), critic).err()
     }
 

@@ -15,7 +15,7 @@ use super::refusals;
 use crate::config::{Input, KlPlace, Learner, LossGraph, Over, Settings, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Sampling;
-use crate::rl::advantages::{AdvantageFunction, Estimator, Need};
+use crate::rl::advantages::{AdvantageFunction, AlgorithmNeed, Estimator};
 use crate::rl::correction::{Importance, Rejection};
 use crate::rl::kl::KlController;
 use crate::rl::losses::Formula;
@@ -31,7 +31,7 @@ pub struct Objective {
     /// What is known of that function.
     pub function: AdvantageFunction,
     pub shaping: RewardShaping,
-    pub policy: policy::Objective,
+    pub policy: policy::PolicyLoss,
     pub importance: Option<Importance>,
     pub rejection: Option<Rejection>,
     /// The coefficient of the KL, in the loss or in the reward.
@@ -42,7 +42,7 @@ impl Objective {
     /// The objective of a script; `critic`: whether its loop trains one.
     ///
     /// # Errors
-    /// As [`Objective::new`]; `Kind::Script` for a custom loss that its settings contradict.
+    /// As [`PolicyLoss::new`]; `Kind::Script` for a custom loss that its settings contradict.
     pub fn of(script: &Script, learner: &Learner, critic: bool) -> Result<Self> {
         let custom_loss = script.loss.clone().filter(|_| learner.loss.is_custom());
         let objective = Self::new(learner, &script.settings.sampling, critic)?;
@@ -114,7 +114,7 @@ impl Objective {
     }
 
     /// Whether the estimator or the loss needs this.
-    pub fn needs(&self, need: Need) -> bool {
+    pub fn needs(&self, need: AlgorithmNeed) -> bool {
         self.estimator.as_ref().map_or(&self.function.needs[..], Estimator::needs).contains(&need)
             || self.policy.needs().contains(&need)
     }
@@ -161,12 +161,12 @@ fn at(field: &str, error: Error) -> Error {
 }
 
 /// The loss with the settings that the recipe has outside of its options.
-fn policy_objective(learner: &Learner) -> Result<policy::Objective> {
+fn policy_objective(learner: &Learner) -> Result<policy::PolicyLoss> {
     let is_custom = learner.loss.is_custom();
     let mut options = learner.loss.options.clone();
     let mut put = |name: &str, value: Value| drop(options.insert(name.to_owned(), value));
     // `unused` reports a clip that the loss does not have.
-    let clips = !is_custom && policy::Objective::named(&learner.loss.name)?.has_option("clip_low");
+    let clips = !is_custom && policy::PolicyLoss::named(&learner.loss.name)?.has_option("clip_low");
     if let Some((low, high)) = learner.clip.filter(|_| clips) {
         put("clip_low", low.into());
         put("clip_high", high.into());
@@ -178,9 +178,9 @@ fn policy_objective(learner: &Learner) -> Result<policy::Objective> {
         put("entropy_coef", learner.entropy.into());
     }
     if is_custom {
-        return policy::Objective::of_graph(Arc::default(), &options);
+        return policy::PolicyLoss::of_graph(Arc::default(), &options);
     }
-    policy::Objective::new(&learner.loss.name, &Value::Object(options))
+    policy::PolicyLoss::new(&learner.loss.name, &Value::Object(options))
 }
 
 #[cfg(test)]
@@ -214,7 +214,7 @@ mod tests {
             for loss in policy::Objective::names() {
                 let choice = |name: &str| Choice { name: name.to_owned(), options: Map::new() };
                 let learner = Learner { estimator: choice(estimator), loss: choice(loss), ..Learner::default() };
-                let critic = Estimator::new(estimator, &Value::Null).unwrap().needs().contains(&Need::Critic);
+                let critic = Estimator::new(estimator, &Value::Null).unwrap().needs().contains(&AlgorithmNeed::Critic);
                 match Objective::new(&learner, &Sampling::default(), critic) {
                     Ok(objective) => assert_eq!(objective.policy.name, loss),
                     Err(error) => assert!(error.hint.is_some() && error.message.contains(loss), "{error}"),

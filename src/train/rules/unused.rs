@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::refusals::{Rule, adapter_targets};
 use crate::config::{KlPlace, Lacking, Learner, LossAgg, Settings, Trainer, lacking, value_of};
 use crate::error::{Error, Kind, Result};
-use crate::rl::objective::Objective;
+use crate::rl::objective::PolicyLoss;
 use crate::script::Script;
 
 /// A setting that has no effect or contradicts another, with the reason.
@@ -80,7 +80,7 @@ struct RuleInput {
     /// The values of all settings.
     values: Value,
     /// The loss with its own options; `None` for one that is refused elsewhere.
-    loss: Option<Objective>,
+    loss: Option<PolicyLoss>,
     /// Whether the loss is a function of the recipe's algorithm with a clip range.
     clips: bool,
 }
@@ -127,7 +127,7 @@ const NO_EFFECT: &[NoEffect] = &[
         settings: &["trainer.clip"],
         why: |recipe| {
             recipe.learner()?.clip?;
-            let has_clip = |loss: &&Objective| loss.has_option("clip_low") || recipe.clips;
+            let has_clip = |loss: &&PolicyLoss| loss.has_option("clip_low") || recipe.clips;
             let loss = recipe.loss.as_ref().filter(|loss| !has_clip(loss))?;
             Some(format!("the loss `{}` has no clip", loss.name))
         },
@@ -310,15 +310,15 @@ impl RuleInput {
 }
 
 /// The loss with its own options; `None` for one that is refused elsewhere.
-fn loss_of(learner: &Learner) -> Option<Objective> {
+fn loss_of(learner: &Learner) -> Option<PolicyLoss> {
     let mut options = learner.loss.options.clone();
     if let Some(loss_agg) = learner.loss_agg {
         options.insert("loss_agg".to_owned(), serde_json::to_value(loss_agg).ok()?);
     }
     if learner.loss.is_custom() {
-        return Objective::of_graph(Arc::default(), &options).ok();
+        return PolicyLoss::of_graph(Arc::default(), &options).ok();
     }
-    Objective::new(&learner.loss.name, &Value::Object(options)).ok()
+    PolicyLoss::new(&learner.loss.name, &Value::Object(options)).ok()
 }
 
 #[cfg(test)]

@@ -10,13 +10,13 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::cold_start::{self, Started};
+use super::cold_start::{self, ColdStartRun};
 use super::open_step::UpdateTrajectories;
 use super::training::Training;
 use crate::config::{CUSTOM, Choice, Filter, Learner, LossGraph, Settings, Sft};
 use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::{Demonstration, Split, Trajectory};
-use crate::rl::advantages::Need;
+use crate::rl::advantages::AlgorithmNeed;
 use crate::rl::pack::Row;
 use crate::rl::rows::StepRow;
 use crate::rl::schedule::Schedule;
@@ -102,12 +102,12 @@ impl Training {
     /// As `r1 run`.
     pub(crate) fn for_program(options: &RunOptions, reporter: &Reporter) -> Result<Self> {
         match cold_start::run(StartState::new(options, reporter)?, reporter)? {
-            Started::Ready(opened) => {
+            ColdStartRun::Ready(opened) => {
                 let training = Self::open(*opened, reporter)?;
                 training.run.standing.continued_by(training.again());
                 Ok(training)
             }
-            Started::Interrupted(_) => Err(Error::new(Kind::Interrupted, "stopped during the cold start")),
+            ColdStartRun::Interrupted(_) => Err(Error::new(Kind::Interrupted, "stopped during the cold start")),
         }
     }
 
@@ -265,7 +265,7 @@ impl Training {
         if objective.has_reference() {
             self.load_reference()?;
         }
-        let batch = self.step.batch(&self.run.dir, ids, objective.needs(Need::Greedy), None)?;
+        let batch = self.step.batch(&self.run.dir, ids, objective.needs(AlgorithmNeed::Greedy), None)?;
         // The running standard deviation of the returns changes with updates only.
         let returns = self.policy.returns;
         let settings = UpdateSettings::new(&learner, &objective, 0.0, self.temperature());

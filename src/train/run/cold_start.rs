@@ -19,7 +19,7 @@ use crate::train::start::cold_start_result::{FOLDER, no_result, result};
 use crate::train::start::resume::{Resumed, StartState, record};
 
 /// A run before its first step of reinforcement learning.
-pub(crate) enum Started {
+pub(crate) enum ColdStartRun {
     Ready(Box<StartState>),
     /// Stopped by Ctrl-C during the cold start.
     Interrupted(Box<Summary>),
@@ -30,9 +30,9 @@ pub(crate) enum Started {
 /// # Errors
 /// Errors of `r1 sft`; those of [`validate`], so that a contradiction is found before the cold
 /// start.
-pub(crate) fn run(mut opened: StartState, reporter: &Reporter) -> Result<Started> {
+pub(crate) fn run(mut opened: StartState, reporter: &Reporter) -> Result<ColdStartRun> {
     if opened.script.settings.cold_start.is_none() {
-        return Ok(Started::Ready(Box::new(opened)));
+        return Ok(ColdStartRun::Ready(Box::new(opened)));
     }
     validate(&opened.script)?;
     let resumed = opened.resumed.take();
@@ -73,14 +73,14 @@ pub(crate) fn run(mut opened: StartState, reporter: &Reporter) -> Result<Started
             reporter.text("next");
             reporter.text(&format!("  {}", options.resume_command("run", run)));
             let summary = Summary { run_dir: run.to_owned(), interrupted: true, ..Summary::default() };
-            return Ok(Started::Interrupted(Box::new(summary)));
+            return Ok(ColdStartRun::Interrupted(Box::new(summary)));
         }
         if result(run)?.is_none() {
             return Err(no_result(run));
         }
     }
     opened.resumed = Some(resumed);
-    Ok(Started::Ready(Box::new(opened)))
+    Ok(ColdStartRun::Ready(Box::new(opened)))
 }
 
 /// Validates the settings of a recipe's cold start before anything runs; returns the warnings.

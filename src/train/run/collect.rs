@@ -11,7 +11,7 @@ use crate::mdp::{Sampling, StreamSeed, Trajectory, environment_seed};
 use crate::rl::filter;
 use crate::rollout::{Spec, Tree};
 use crate::script::Split;
-use crate::store::State;
+use crate::store::RunProgress;
 use crate::telemetry::Reporter;
 use crate::train::start::session::Session;
 
@@ -45,7 +45,7 @@ pub(crate) struct Collected {
 pub(crate) fn collect(
     session: &mut Session,
     learner: &Learner,
-    state: &State,
+    state: &RunProgress,
     draw: Draw<'_>,
     reporter: &Reporter,
 ) -> Result<Collected> {
@@ -109,7 +109,12 @@ fn returns(trajectories: &[Trajectory]) -> (Vec<f64>, Vec<u64>) {
 
 /// The rows of the groups `numbers` of a step: the given ones, or those that the curriculum draws,
 /// or the next ones, without repetition within an epoch, in an order that depends on the seed.
-fn rows(session: &mut Session, state: &State, numbers: std::ops::Range<usize>, draw: Draw<'_>) -> Result<Vec<u64>> {
+fn rows(
+    session: &mut Session,
+    state: &RunProgress,
+    numbers: std::ops::Range<usize>,
+    draw: Draw<'_>,
+) -> Result<Vec<u64>> {
     if let Some(chosen_rows) = draw.rows {
         if let Some(curriculum) = &mut session.curriculum {
             curriculum.forget(numbers.start as u64);
@@ -126,7 +131,14 @@ fn rows(session: &mut Session, state: &State, numbers: std::ops::Range<usize>, d
 
 /// The rollouts of the groups of a step from `first` on, one for each row. With branches the first
 /// samples of a group are roots, and the others are assigned to them in turn.
-fn trees(session: &Session, learner: &Learner, state: &State, first: usize, rows: &[u64], draw: Draw<'_>) -> Vec<Tree> {
+fn trees(
+    session: &Session,
+    learner: &Learner,
+    state: &RunProgress,
+    first: usize,
+    rows: &[u64],
+    draw: Draw<'_>,
+) -> Vec<Tree> {
     let sampling = session.with_stop(session.settings.sampling.clone());
     let greedy = session.with_stop(Sampling { temperature: 0.0, ..session.settings.sampling.clone() });
     let Branch { roots, at, width, rounds } = &learner.branch;

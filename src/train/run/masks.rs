@@ -8,10 +8,10 @@ use crate::load::load_renderer;
 use crate::load::load_script;
 use crate::load::model_dir;
 use crate::mdp::{ErrorRecord, Fork, Trajectory};
-use crate::rl::advantages::Need;
+use crate::rl::advantages::AlgorithmNeed;
 use crate::rl::pack::Row;
 use crate::script::{Script, Split, Worker};
-use crate::store::State;
+use crate::store::RunProgress;
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
 use crate::train::learn::advantages::{AdvantageConfig, AdvantageSource};
@@ -68,14 +68,14 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
     if session.rows.train.is_none() {
         return Err(no_training_data(options));
     }
-    let state = State { seed: script.settings.seed, ..State::default() };
-    let draw = Draw { greedy: objective.needs(Need::Greedy), ..Draw::default() };
+    let state = RunProgress { seed: script.settings.seed, ..RunProgress::default() };
+    let draw = Draw { greedy: objective.needs(AlgorithmNeed::Greedy), ..Draw::default() };
     let collected = collect(&mut session, &learner, &state, draw, reporter)?;
     let trajectories = &collected.trajectories;
     let trainable = with_generated_steps(trajectories);
     let all = trainable.trajectories();
     let mut rows = training_rows(&learner, all, |index| index >= collected.baselines_from)?;
-    if objective.needs(Need::Squares) {
+    if objective.needs(AlgorithmNeed::Squares) {
         let (temperature, budget) = (script.settings.sampling.temperature, learner.tokens_at_once());
         let squares = sum_pi_squared(&session.model, &rows, temperature, budget)?;
         set_column(&mut rows, squares, |row| &mut row.sum_pi_squared);

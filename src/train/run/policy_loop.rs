@@ -29,7 +29,7 @@ use super::open_step::UpdateTrajectories;
 use super::training::Training;
 use crate::error::{Kind, Result};
 use crate::eval::solved;
-use crate::rl::advantages::Need;
+use crate::rl::advantages::AlgorithmNeed;
 use crate::telemetry::{Metrics, Reporter};
 use crate::train::learn::stages::{TrainingData, advantage_config, compute_advantages, update_weights};
 use crate::train::learn::update::{UpdateSettings, report_skipped};
@@ -88,7 +88,7 @@ impl Training {
         let draw = Draw {
             first: self.step.groups,
             rows: wanted.rows.as_deref(),
-            greedy: self.objective.needs(Need::Greedy),
+            greedy: self.objective.needs(AlgorithmNeed::Greedy),
             next_prompt: self.policy.critic.is_some(),
         };
         let collected = collect(&mut self.session, &learner, &self.run.state, draw, &self.run.reporter);
@@ -120,7 +120,7 @@ impl Training {
             policy: wanted.policy != Some(false),
             ..UpdateSettings::new(&learner, &objective, self.learning_rate(wanted.lr)?, self.temperature())
         };
-        let greedy = objective.needs(Need::Greedy) && wanted.advantages.is_none();
+        let greedy = objective.needs(AlgorithmNeed::Greedy) && wanted.advantages.is_none();
         let batch = self.step.batch(&self.run.dir, ids, greedy, wanted.groups.as_deref())?;
         let updated = self.update_with(&batch, settings);
         self.step.put_back(batch);

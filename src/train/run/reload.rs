@@ -12,7 +12,7 @@ use super::training::{Reloads, Training};
 use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
 use crate::rollout::Spec;
-use crate::script::{Change, Reload, Script, Split, Watcher, WatcherOptions};
+use crate::script::{Change, ReloadedScript, Script, Split, Watcher, WatcherOptions};
 use crate::telemetry::{Metrics, OutputMode, Reporter};
 use crate::train::rules::objective::Objective;
 use crate::train::rules::validate::{ValidatedTrainer, validate};
@@ -36,7 +36,7 @@ impl Training {
 
     /// Starts to watch the script, unless the user has disabled reloads.
     fn watch_script(&self) -> Result<Reloads> {
-        let inbox: Arc<Mutex<Vec<Reload>>> = Arc::default();
+        let inbox: Arc<Mutex<Vec<ReloadedScript>>> = Arc::default();
         let RunState { options, reporter, .. } = &self.run;
         if options.no_reload {
             return Ok(Reloads { inbox, applied: 0, _watcher: None });
@@ -48,7 +48,7 @@ impl Training {
         let mut waiting: Vec<Change> = Vec::new();
         let mut warned: Vec<String> = self.warned.clone();
         let mut running = self.run.script.clone();
-        let take = move |reload: &Reload| {
+        let take = move |reload: &ReloadedScript| {
             let script = &reload.script;
             let ValidatedTrainer { objective, warnings, .. } = validate(script)?;
             if objective.has_reference() && !reference {
@@ -92,7 +92,7 @@ impl Training {
         let Some(reloads) = &mut self.reloads else { return Ok(()) };
         let reloads_found = std::mem::take(&mut *reloads.inbox.lock().unwrap_or_else(PoisonError::into_inner));
         reloads.applied += reloads_found.len();
-        let Some(Reload { script, .. }) = reloads_found.into_iter().next_back() else { return Ok(()) };
+        let Some(ReloadedScript { script, .. }) = reloads_found.into_iter().next_back() else { return Ok(()) };
         let settings = script.settings.clone();
         if let Trainer::Grpo(learner) | Trainer::Ppo(learner) = &settings.trainer {
             self.objective = Objective::of(&script, learner, self.policy.critic.is_some())?;
@@ -135,8 +135,8 @@ impl Training {
 }
 
 /// Reports a version whose files `edited` differ from the one before.
-fn report(reporter: &Reporter, reload: &Reload, edited: &[String], generation: u64, waiting: &[Change]) {
-    let Reload { script, changed, .. } = reload;
+fn report(reporter: &Reporter, reload: &ReloadedScript, edited: &[String], generation: u64, waiting: &[Change]) {
+    let ReloadedScript { script, changed, .. } = reload;
     if reporter.mode() == OutputMode::Json {
         let object = |changes: &[Change]| -> Map<String, Value> {
             changes.iter().map(|change| (change.key.clone(), json!([change.old, change.new]))).collect()

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
 use crate::script::Script;
-use crate::store::{Origins, RunDir, State, latest_checkpoint};
+use crate::store::{Origins, RunDir, RunProgress, latest_checkpoint};
 use crate::telemetry::{MetricsLog, Reporter};
 use crate::train::options::RunOptions;
 use crate::train::start::checkpoint::{Contents, with_kept};
@@ -27,7 +27,7 @@ pub(crate) struct RunState {
     pub(crate) log: MetricsLog,
     pub(crate) origins: Origins,
     /// The progress, which checkpoints have.
-    pub(crate) state: State,
+    pub(crate) state: RunProgress,
     pub(crate) standing: InterruptState,
 }
 

@@ -15,7 +15,7 @@ use crate::model::Model;
 use crate::rl::ema::Ema;
 use crate::rl::kl::KlController;
 use crate::rl::rewards::ReturnScale;
-use crate::script::{Reload, Watcher};
+use crate::script::{ReloadedScript, Watcher};
 use crate::store::{BEST, trainer_state};
 use crate::telemetry::Reporter;
 use crate::train::learn::critic::TrainedCritic;
@@ -69,7 +69,7 @@ pub(crate) struct Training {
 
 /// The versions of the script that were loaded since the last step, by the watcher of a run.
 pub(crate) struct Reloads {
-    pub(crate) inbox: Arc<Mutex<Vec<Reload>>>,
+    pub(crate) inbox: Arc<Mutex<Vec<ReloadedScript>>>,
     /// Versions applied since the last step.
     pub(crate) applied: usize,
     /// `None` if the user has disabled reloads.

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use crate::error::Result;
-use crate::store::{BEST, RunDir, State, latest_checkpoint, link_model};
+use crate::store::{BEST, RunDir, RunProgress, latest_checkpoint, link_model};
 use crate::telemetry::MetricsLog;
 
 /// A metric of every evaluation.
@@ -26,7 +26,7 @@ pub(crate) struct BestEvaluation {
 pub(crate) fn keep(
     best: Option<BestEvaluation>,
     accuracy: f64,
-    state: &State,
+    state: &RunProgress,
     run: &RunDir,
     is_saved: bool,
     save: impl FnOnce(&Path) -> Result<()>,
@@ -53,7 +53,7 @@ pub(crate) fn keep(
 pub(crate) fn best_so_far(run: &RunDir, log: &MetricsLog) -> Result<Option<BestEvaluation>> {
     let best = log.highest(EVALUATED)?.map(|(step, accuracy)| BestEvaluation { step, accuracy });
     let dir = run.path().join(BEST);
-    let saved = if dir.is_dir() { Some(State::load(&dir)?.step) } else { None };
+    let saved = if dir.is_dir() { Some(RunProgress::load(&dir)?.step) } else { None };
     if saved == best.map(|best| best.step).filter(|step| *step > 0) {
         return Ok(best);
     }

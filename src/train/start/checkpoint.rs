@@ -7,7 +7,7 @@ use crate::adamw::AdamW;
 use crate::error::{Error, Result};
 use crate::model::{Model, write_tensors};
 use crate::rl::ema::Ema;
-use crate::store::{RunDir, State, trainer_state};
+use crate::store::{RunDir, RunProgress, trainer_state};
 use crate::train::learn::tensors::{read_tensors, require_finite};
 use crate::train::learn::weights::trained;
 
@@ -24,7 +24,7 @@ pub(crate) struct Contents<'a> {
     pub(crate) files: &'a ModelFiles,
     pub(crate) optimizer: &'a AdamW,
     pub(crate) ema: Option<&'a Ema>,
-    pub(crate) state: &'a State,
+    pub(crate) state: &'a RunProgress,
 }
 
 impl Contents<'_> {

@@ -19,7 +19,9 @@ use crate::config::{PolicySettings, Settings};
 use crate::error::{Error, Kind, Result};
 use crate::load::load_script;
 use crate::script::{Change, Script, changes};
-use crate::store::{Configuration, FileVersion, Origin, Origins, Recipe, RunDir, State, latest_checkpoint, verify};
+use crate::store::{
+    Configuration, FileVersion, Origin, Origins, RecipeFiles, RunDir, RunProgress, latest_checkpoint, verify,
+};
 use crate::telemetry::{OutputMode, Reporter, last_step};
 use crate::train::options::RunOptions;
 
@@ -38,7 +40,7 @@ pub(crate) struct Resumed {
     /// Locked against other processes.
     pub(crate) run: Rc<RunDir>,
     /// The newest checkpoint and its progress; none if the run ended before its first.
-    pub(crate) checkpoint: Option<(PathBuf, State)>,
+    pub(crate) checkpoint: Option<(PathBuf, RunProgress)>,
     /// The run's last configuration.
     pub(crate) stored: Configuration,
 }
@@ -71,7 +73,7 @@ impl StartState {
         let stored = run.configuration()?;
         let checkpoint = if let Some((_, path)) = latest_checkpoint(path)? {
             verify(&path, false)?;
-            Some((path.clone(), State::load(&path)?))
+            Some((path.clone(), RunProgress::load(&path)?))
         } else {
             refuse_lost_checkpoints(path, &stored)?;
             None
@@ -172,9 +174,12 @@ impl StartState {
     }
 
     /// The progress of training: after the checkpoint's step, or at the beginning.
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> RunProgress {
         let saved = self.resumed.as_ref().and_then(|resumed| resumed.checkpoint.as_ref());
-        saved.map_or_else(|| State { seed: self.script.settings.seed, ..State::default() }, |(_, state)| state.clone())
+        saved.map_or_else(
+            || RunProgress { seed: self.script.settings.seed, ..RunProgress::default() },
+            |(_, state)| state.clone(),
+        )
     }
 }
 
@@ -308,7 +313,7 @@ pub(crate) fn record(
     from_step: u64,
 ) -> Result<()> {
     run.scripts().write_tool_lists(&script.tool_lists())?;
-    run.write_recipe(&Recipe {
+    run.write_recipe(&RecipeFiles {
         script: &script.path,
         source: &script.source,
         modules: &script.modules(),

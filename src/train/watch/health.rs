@@ -185,7 +185,7 @@ mod tests {
         }
         assert_eq!(warnings.len(), 8, "{warnings:?}");
         let learner = serde_json::to_value(crate::config::Learner::default()).unwrap();
-        let loss = crate::rl::objective::Objective::named("ppo").unwrap();
+        let loss = crate::rl::objective::PolicyLoss::named("ppo").unwrap();
         for warning in &warnings {
             let settings =
                 warning.split([' ', ',', ';', ':', ')', '(', '\'']).filter_map(|w| w.strip_prefix("trainer."));

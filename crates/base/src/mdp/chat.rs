@@ -7,7 +7,7 @@ use super::{Message, ToolCall};
 
 /// A conversation for a server, in the terms that the APIs share.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Chat {
+pub struct ServerChat {
     pub messages: Vec<ChatMessage>,
     /// Schemas of the tools, in OpenAI's format.
     pub tools: Vec<Value>,
@@ -16,7 +16,7 @@ pub struct Chat {
     pub calls: usize,
 }
 
-/// A message of a [`Chat`].
+/// A message of a [`ServerChat`].
 #[derive(Clone, Debug, PartialEq)]
 pub enum ChatMessage {
     System(String),

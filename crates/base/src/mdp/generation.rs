@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Chat, Routing, ServerCompletion};
+use super::{Routing, ServerChat, ServerCompletion};
 use crate::schema::{Time, names, section};
 
 section! {
@@ -79,7 +79,7 @@ pub struct Request {
     /// Requests of one conversation have the same number, which identifies its key-value cache.
     pub conversation: u64,
     /// The prompt as messages, for a policy behind a server; `prompt_ids` is then empty.
-    pub chat: Option<Arc<Chat>>,
+    pub chat: Option<Arc<ServerChat>>,
 }
 
 names! {

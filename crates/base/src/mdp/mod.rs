@@ -23,7 +23,7 @@ mod step_row;
 pub mod testing;
 mod trajectory;
 
-pub use chat::{Chat, ChatMessage, ServerCompletion, ServerReply, Usage};
+pub use chat::{ChatMessage, ServerChat, ServerCompletion, ServerReply, Usage};
 pub use demonstration::Demonstration;
 pub use describe_tools::DescribeTools;
 pub use error_record::ErrorRecord;

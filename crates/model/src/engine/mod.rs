@@ -2,7 +2,8 @@
 //!
 //! [`channel`] returns an [`EngineClient`] (a [`Policy`](r1_base::mdp::Policy), for the threads
 //! that run trajectories) and the [`Queue`] that [`Engine::serve`] processes on the thread that
-//! owns the tensors. At most [`MAX_REQUESTS`] requests are queued or running; further submitters wait.
+//! owns the tensors. At most [`MAX_REQUESTS`] requests are queued or running; further submitters
+//! wait.
 //!
 //! A response depends on its request and the weights only, not on the batch, the slot or the cached
 //! part of its prompt: random numbers are counter-based, and attention reads the sequence's own

@@ -5,7 +5,9 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
-use super::super::{Analyzer, BuildOptions, Builder, DuplicateIds, Fields, Index, Manifest, Mode, NoModels, verify};
+use super::super::{
+    Analyzer, BuildOptions, Builder, DuplicateIds, Index, Manifest, Mode, NoModels, PassageFields, verify,
+};
 use super::{build, ids, options, rows};
 
 fn corpus() -> Vec<Json> {
@@ -19,7 +21,8 @@ fn build_until(out: &Path, options: &BuildOptions, until: u64) -> u64 {
     let mut builder = Builder::begin(out, options.clone(), false, false).unwrap();
     let from = builder.next_row();
     for row in from..until {
-        let passage = Fields::default().passage(row, corpus()[row as usize].as_object().unwrap().clone()).unwrap();
+        let passage =
+            PassageFields::default().passage(row, corpus()[row as usize].as_object().unwrap().clone()).unwrap();
         builder.add(&passage).unwrap();
     }
     from
@@ -96,7 +99,7 @@ fn an_index_is_replaced_only_with_overwrite() {
     );
     let opened = Index::shared(&out, &NoModels).unwrap();
     let mut builder = Builder::begin(&out, options(), false, true).unwrap();
-    builder.add(&Fields::default().passage(0, rows(&["new"])[0].as_object().unwrap().clone()).unwrap()).unwrap();
+    builder.add(&PassageFields::default().passage(0, rows(&["new"])[0].as_object().unwrap().clone()).unwrap()).unwrap();
     builder.finish().unwrap();
     assert_eq!(ids(&opened, "old", 1), ["0"], "an open index does not change");
     let again = Index::shared(&out, &NoModels).unwrap();
@@ -139,8 +142,8 @@ fn passages_above_the_size_limit_are_refused_and_large_ones_indexed() {
 
 #[test]
 fn corpus_columns_become_passages_and_missing_ones_are_named() {
-    let passage = |fields: &Fields, row: Json| fields.passage(4, row.as_object().unwrap().clone());
-    let plain = Fields::default();
+    let passage = |fields: &PassageFields, row: Json| fields.passage(4, row.as_object().unwrap().clone());
+    let plain = PassageFields::default();
     let row = json!({ "_id": 7, "title": "T", "text": ["one", "two"], "year": 1999 });
     let read = passage(&plain, row).unwrap();
     assert_eq!((read.id.as_str(), read.title.as_str(), read.text.as_str()), ("7", "T", "one two"));
@@ -150,16 +153,16 @@ fn corpus_columns_become_passages_and_missing_ones_are_named() {
     let read = passage(&plain, row.clone()).unwrap();
     assert_eq!((read.title.as_str(), read.text.as_str()), ("Title", "The text\nhas lines"));
     assert_eq!(read.contents(), row["contents"].as_str().unwrap());
-    let named = Fields {
+    let named = PassageFields {
         id: Some("docid".into()),
         text: Some("abstract".into()),
         title: Some("name".into()),
-        ..Fields::default()
+        ..PassageFields::default()
     };
     let row = json!({ "docid": "d", "name": null, "abstract": "x", "text": "kept" });
     let read = passage(&named, row).unwrap();
     assert_eq!((read.id.as_str(), read.title.as_str(), read.columns["text"].as_str()), ("d", "", Some("kept")));
-    let numbered = Fields { number_rows: true, ..Fields::default() };
+    let numbered = PassageFields { number_rows: true, ..PassageFields::default() };
     assert_eq!(passage(&numbered, json!({ "text": "x" })).unwrap().id, "4");
     let refused: BTreeMap<&str, String> = [
         ("no id", passage(&plain, json!({ "ids": 1, "text": "x" }))),

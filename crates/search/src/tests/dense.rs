@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 use super::super::{
-    BuildOptions, Builder, DenseOptions, EncoderOptions, FUSION_CONSTANT, Fields, Index, Manifest, Mode, NoModels,
-    SearchOptions, Similarity, TextEncoder, VectorType, reciprocal_rank_fusion, verify,
+    BuildOptions, Builder, DenseOptions, EncoderOptions, FUSION_CONSTANT, Index, Manifest, Mode, NoModels,
+    PassageFields, SearchOptions, Similarity, TextEncoder, VectorType, reciprocal_rank_fusion, verify,
 };
 use super::{Encoders, build, options, rows};
 use r1_base::error::{Error, Kind, Result};
@@ -206,7 +206,7 @@ fn a_resumed_build_has_the_vectors_of_an_uninterrupted_one() {
     let parts = dir.path().join("parts");
     let mut builder = Builder::begin(&parts, dense(dir.path(), VectorType::F32), false, false).unwrap();
     for row in 0..150 {
-        let passage = Fields::default().passage(row, rows[row as usize].as_object().unwrap().clone()).unwrap();
+        let passage = PassageFields::default().passage(row, rows[row as usize].as_object().unwrap().clone()).unwrap();
         builder.add(&passage).unwrap();
     }
     drop(builder);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::super::{
-    BuildOptions, Builder, DenseOptions, EncoderOptions, Fields, HnswOptions, Index, Manifest, Mode, Nearest,
+    BuildOptions, Builder, DenseOptions, EncoderOptions, HnswOptions, Index, Manifest, Mode, Nearest, PassageFields,
     SearchOptions, Similarity, TextEncoder, VectorType, verify,
 };
 use super::{Encoders, build, change, options, rows};
@@ -210,7 +210,9 @@ fn interrupted_graphs_continue_and_have_the_bytes_of_others() {
         let options = with(Similarity::Cosine, VectorType::F32, Some(GRAPH));
         let mut builder = Builder::begin(&out, options, false, false).unwrap();
         for (row, passage) in corpus().into_iter().enumerate().skip(builder.next_row() as usize) {
-            builder.add(&Fields::default().passage(row as u64, passage.as_object().unwrap().clone()).unwrap()).unwrap();
+            builder
+                .add(&PassageFields::default().passage(row as u64, passage.as_object().unwrap().clone()).unwrap())
+                .unwrap();
         }
         builder
     };
@@ -261,7 +263,9 @@ fn a_saved_graph_of_more_vectors_is_built_again() {
     let begin = || {
         let mut builder = Builder::begin(&out, options(), false, false).unwrap();
         for (row, passage) in few.iter().enumerate().skip(builder.next_row() as usize) {
-            builder.add(&Fields::default().passage(row as u64, passage.as_object().unwrap().clone()).unwrap()).unwrap();
+            builder
+                .add(&PassageFields::default().passage(row as u64, passage.as_object().unwrap().clone()).unwrap())
+                .unwrap();
         }
         builder
     };

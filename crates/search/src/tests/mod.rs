@@ -14,8 +14,8 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 use super::{
-    Analyzer, Bm25, BuildOptions, Builder, DuplicateIds, EncoderOptions, Fields, Index, NoModels, Report, Reranker,
-    SearchModels, TextEncoder,
+    Analyzer, Bm25, BuildOptions, BuildReport, Builder, DuplicateIds, EncoderOptions, Index, NoModels, PassageFields,
+    Reranker, SearchModels, TextEncoder,
 };
 use r1_base::error::Result;
 
@@ -50,10 +50,10 @@ impl SearchModels for Encoders {
 }
 
 /// Builds an index of rows.
-pub(crate) fn build(out: &Path, options: BuildOptions, rows: &[Json]) -> Result<Report> {
+pub(crate) fn build(out: &Path, options: BuildOptions, rows: &[Json]) -> Result<BuildReport> {
     let mut builder = Builder::begin(out, options, false, false)?;
     while let Some(row) = rows.get(builder.next_row() as usize) {
-        let passage = Fields::default().passage(builder.next_row(), row.as_object().unwrap().clone())?;
+        let passage = PassageFields::default().passage(builder.next_row(), row.as_object().unwrap().clone())?;
         builder.add(&passage)?;
     }
     builder.finish()

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::shared::call;
 use crate::describe;
 use crate::malformed::{Empty, Malformed, ReplyError};
-use crate::stream::{ParseStep, Scan, THINK, Think, text_before};
+use crate::stream::{FormatParser, ParseStep, THINK, Think, text_before};
 use crate::tool_format::{ReadOptions, ToolFormat};
 use r1_base::error::Result;
 use r1_base::mdp::ToolCall;
@@ -40,7 +40,7 @@ impl ToolFormat for AnswerFormat {
         Some(call(TOOL, json!({ "action": action })))
     }
 
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
         Box::new(AnswerSyntax::new(options.begun))
     }
 
@@ -76,7 +76,7 @@ impl AnswerSyntax {
     }
 }
 
-impl Scan for AnswerSyntax {
+impl FormatParser for AnswerSyntax {
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(step) = self.think.step(rest, done) {
             return step;

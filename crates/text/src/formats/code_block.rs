@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::same_turn::{self, SameTurn};
 use super::shared::{code_call, code_of, on_a_line};
 use crate::malformed::{ProgramError, ReplyError};
-use crate::stream::{ParseStep, Scan, THINK, Think};
+use crate::stream::{FormatParser, ParseStep, THINK, Think};
 use crate::tool_format::{ReadOptions, ToolFormat};
 use r1_base::error::Result;
 use r1_base::mdp::{Message, ToolCall};
@@ -59,7 +59,7 @@ impl<S: CodeSyntax> ToolFormat for CodeFormat<S> {
         Some(code_call(code_tool, "print(6 * 7)"))
     }
 
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
         let think = Think::new(options.begun, THINK, &[]);
         Box::new(CodeScan { think, tool: options.code_tool, program: S::program })
     }
@@ -118,7 +118,7 @@ struct CodeScan<'a> {
     program: fn(&str) -> Option<Result<String, ProgramError>>,
 }
 
-impl Scan for CodeScan<'_> {
+impl FormatParser for CodeScan<'_> {
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         self.think.step(rest, done).unwrap_or(ParseStep::Content(rest.len()))
     }

@@ -7,7 +7,7 @@ use super::shared::{call, on_a_line};
 use crate::Template;
 use crate::malformed::{Malformed, Stray};
 use crate::python;
-use crate::stream::{ParseStep, Scan, THINK, Think, find, text_before};
+use crate::stream::{FormatParser, ParseStep, THINK, Think, find, text_before};
 use crate::tool_format::{ReadOptions, ToolFormat};
 use r1_base::error::Result;
 use r1_base::mdp::ToolCall;
@@ -42,7 +42,7 @@ impl ToolFormat for DeepSeekFormat {
         )
     }
 
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
         Box::new(DeepSeek::new(options.begun))
     }
 
@@ -63,7 +63,7 @@ impl DeepSeek {
     }
 }
 
-impl Scan for DeepSeek {
+impl FormatParser for DeepSeek {
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(step) = self.think.step(rest, done) {
             return step;

@@ -8,7 +8,7 @@ use super::shared::{call, code_call};
 use crate::Template;
 use crate::malformed::{Malformed, ReplyError, Stray};
 use crate::python;
-use crate::stream::{ParseStep, Scan, find, held};
+use crate::stream::{FormatParser, ParseStep, find, held};
 use crate::tool_format::{ReadOptions, ToolFormat};
 use r1_base::error::Result;
 use r1_base::mdp::ToolCall;
@@ -41,7 +41,7 @@ impl ToolFormat for HarmonyFormat {
         )
     }
 
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
         Box::new(Harmony::new(options.code_tool))
     }
 
@@ -181,7 +181,7 @@ impl Body {
     }
 }
 
-impl Scan for Harmony<'_> {
+impl FormatParser for Harmony<'_> {
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if matches!(self.position, HarmonyPosition::Front) {
             let front = rest.trim_start();

@@ -7,7 +7,7 @@ use super::shared::on_a_line;
 use crate::Template;
 use crate::malformed::{Empty, Malformed, Stray};
 use crate::python;
-use crate::stream::{ParseStep, Scan, THINK, Think, text_before};
+use crate::stream::{FormatParser, ParseStep, THINK, Think, text_before};
 use crate::tool_format::{ReadOptions, ToolFormat};
 use r1_base::error::Result;
 use r1_base::mdp::ToolCall;
@@ -36,7 +36,7 @@ impl ToolFormat for HermesFormat {
         )
     }
 
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
         Box::new(Hermes::new(options.begun))
     }
 
@@ -63,7 +63,7 @@ impl Hermes {
     }
 }
 
-impl Scan for Hermes {
+impl FormatParser for Hermes {
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(step) = self.think.step(rest, done) {
             return step;

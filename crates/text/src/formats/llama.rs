@@ -8,7 +8,7 @@ use crate::Template;
 use crate::literal::{self, LiteralFault};
 use crate::malformed::Malformed;
 use crate::python;
-use crate::stream::{ParseStep, Scan, THINK, Think, text_before};
+use crate::stream::{FormatParser, ParseStep, THINK, Think, text_before};
 use crate::tool_format::{ReadOptions, ToolFormat};
 use r1_base::error::Result;
 use r1_base::mdp::ToolCall;
@@ -36,7 +36,7 @@ impl ToolFormat for LlamaFormat {
         )
     }
 
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
         Box::new(Llama::new(options.begun, options.code_tool))
     }
 
@@ -135,7 +135,7 @@ fn meant(text: &str) -> bool {
     key("name").is_some() || key("type").is_some_and(|value| value.starts_with("\"function\""))
 }
 
-impl Scan for Llama<'_> {
+impl FormatParser for Llama<'_> {
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(step) = self.think.step(rest, done) {
             return step;

@@ -9,7 +9,7 @@ use super::shared::{call, on_a_line};
 use crate::Template;
 use crate::malformed::{Empty, Malformed};
 use crate::python;
-use crate::stream::{ParseStep, Scan, Think, find, text_before};
+use crate::stream::{FormatParser, ParseStep, Think, find, text_before};
 use crate::tool_format::{ReadOptions, ToolFormat};
 use r1_base::error::Result;
 use r1_base::mdp::ToolCall;
@@ -38,7 +38,7 @@ impl ToolFormat for MistralFormat {
         )
     }
 
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
         Box::new(Mistral::new(options.begun))
     }
 
@@ -57,7 +57,7 @@ impl Mistral {
     }
 }
 
-impl Scan for Mistral {
+impl FormatParser for Mistral {
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(step) = self.think.step(rest, done) {
             return step;

@@ -9,7 +9,7 @@ use super::same_turn::SameTurn;
 use super::shared::on_a_line;
 use crate::format::Format;
 use crate::malformed::{CALLS, ReplyError};
-use crate::stream::{ParseStep, Scan, THINK, Think, text_before};
+use crate::stream::{FormatParser, ParseStep, THINK, Think, text_before};
 use crate::tool_format::{ReadOptions, Reply, ToolFormat, read};
 use r1_base::error::{Error, Result};
 use r1_base::mdp::{Message, ToolCall};
@@ -77,7 +77,7 @@ impl<F: OwnFormat + Send + Sync> ToolFormat for Own<F> {
         &self.0.options().version
     }
 
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
         Box::new(RecipeFormatReader::new(&self.0, options.begun, options.tools))
     }
 
@@ -182,7 +182,7 @@ impl<'a> RecipeFormatReader<'a> {
     }
 }
 
-impl Scan for RecipeFormatReader<'_> {
+impl FormatParser for RecipeFormatReader<'_> {
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(step) = self.think.as_mut().and_then(|think| think.step(rest, done)) {
             return step;

@@ -8,7 +8,7 @@ use super::shared::on_a_line;
 use crate::Template;
 use crate::literal::{self, LiteralFault};
 use crate::malformed::Malformed;
-use crate::stream::{ParseStep, Scan, THINK, Think, text_before};
+use crate::stream::{FormatParser, ParseStep, THINK, Think, text_before};
 use crate::tool_format::{ReadOptions, ToolFormat};
 use r1_base::error::Result;
 use r1_base::mdp::ToolCall;
@@ -40,7 +40,7 @@ impl ToolFormat for PythonicFormat {
         )
     }
 
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
         Box::new(Pythonic::new(options.begun))
     }
 
@@ -113,7 +113,7 @@ impl Pythonic {
     }
 }
 
-impl Scan for Pythonic {
+impl FormatParser for Pythonic {
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(step) = self.think.step(rest, done) {
             return step;

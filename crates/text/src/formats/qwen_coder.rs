@@ -9,7 +9,7 @@ use crate::Template;
 use crate::malformed::{Malformed, Stray};
 use crate::python;
 use crate::schema;
-use crate::stream::{ParseStep, Scan, THINK, Think, find, text_before};
+use crate::stream::{FormatParser, ParseStep, THINK, Think, find, text_before};
 use crate::tool_format::{ReadOptions, ToolFormat};
 use r1_base::error::Result;
 use r1_base::mdp::ToolCall;
@@ -46,7 +46,7 @@ impl ToolFormat for QwenCoderFormat {
         )
     }
 
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
+    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
         Box::new(QwenCoder::new(options.begun, options.tools))
     }
 
@@ -150,7 +150,7 @@ fn split_value(text: &str) -> (&str, &str) {
     closing.unwrap_or_else(|| close(first))
 }
 
-impl Scan for QwenCoder<'_> {
+impl FormatParser for QwenCoder<'_> {
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(step) = self.think.step(rest, done) {
             return step;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use mlua::{Lua, Value};
 use serde_json::{Map, Value as Json, json};
 
-use super::super::args::{Fields, FromField, fail_with};
+use super::super::args::{FromField, TableFields, fail_with};
 use super::super::arguments::arguments;
 use crate::schema::Section;
 use crate::script::runtime::host::place_of_recipe;
@@ -24,7 +24,7 @@ arguments! {
 }
 
 impl FromField for ToolRewards {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         settings::section(name, &fields.plain(name, value)?).map_err(|error| fields.raise(error))
     }
 }

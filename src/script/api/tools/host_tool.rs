@@ -23,7 +23,7 @@ use crate::tools::table::Tables;
 /// What a kind of tool does; a file of this folder for each.
 pub(crate) trait HostTool {
     /// Runs one attempt of a call. A failure that the policy caused is an output.
-    fn call<'a>(&'a self, attempt: &'a Attempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>>;
+    fn call<'a>(&'a self, attempt: &'a CallAttempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>>;
 
     /// The columns of the task that the tool needs.
     fn task_columns(&self) -> Vec<&str> {
@@ -94,7 +94,7 @@ impl Tool {
 }
 
 /// A validated call.
-pub(crate) struct ToolCall {
+pub(crate) struct ValidatedCall {
     pub(crate) tool: Rc<Tool>,
     /// As the policy wrote them, and as the script passed them.
     pub(crate) arguments: Json,
@@ -111,11 +111,11 @@ pub(crate) struct ToolCall {
 }
 
 /// One attempt of a call.
-pub(crate) struct Attempt<'a> {
+pub(crate) struct CallAttempt<'a> {
     pub(crate) lua: &'a Lua,
     pub(crate) call: &'a Rc<Call>,
     pub(crate) host: &'a Host,
-    pub(crate) of: &'a ToolCall,
+    pub(crate) of: &'a ValidatedCall,
 }
 
 /// Result of one attempt.
@@ -127,7 +127,7 @@ pub(crate) struct AttemptResult {
     pub(crate) retryable: bool,
 }
 
-impl Attempt<'_> {
+impl CallAttempt<'_> {
     pub(crate) fn tool(&self) -> &Tool {
         &self.of.tool
     }

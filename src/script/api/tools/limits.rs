@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mlua::Value;
 
-use super::super::args::{Fields, FromField};
+use super::super::args::{FromField, TableFields};
 use super::super::argument::{ANY, Argument, Whole, argument};
 use super::super::arguments::{Arguments, arguments};
 use crate::script::runtime::tool::{CacheScope, CallLimits};
@@ -18,7 +18,7 @@ arguments! {
     /// Fields of a tool's declaration about its calls.
     pub(crate) struct LimitArguments {
         retries: Retries = Retries { times: Whole(0), backoff: BACKOFF };
-        cache: Cache = Cache(None);
+        cache: CacheOption = CacheOption(None);
         concurrency: Option<Whole<1, ANY>>;
     }
 
@@ -37,7 +37,7 @@ impl From<LimitArguments> for CallLimits {
 }
 
 impl FromField for Retries {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         if let Value::Table(table) = value {
             return Self::from_fields(&fields.inside(name, table, &Self::names())?);
         }
@@ -48,9 +48,9 @@ impl FromField for Retries {
 }
 
 /// `cache = true`, `"trajectory"` or `"run"`; `None` without a cache.
-pub(crate) struct Cache(pub(crate) Option<CacheScope>);
+pub(crate) struct CacheOption(pub(crate) Option<CacheScope>);
 
-argument!(Cache, "true, \"trajectory\" or \"run\"", |value| {
+argument!(CacheOption, "true, \"trajectory\" or \"run\"", |value| {
     let scope = match value {
         Value::Boolean(false) => None,
         Value::Boolean(true) => Some(CacheScope::Trajectory),

@@ -10,7 +10,7 @@ use super::super::args::{fail, fail_with, raise};
 use super::super::arguments::{Arguments, arguments};
 use super::super::call;
 use super::declaration::ToolArguments;
-use super::host_tool::{Attempt, AttemptResult, HostTool};
+use super::host_tool::{AttemptResult, CallAttempt, HostTool};
 use super::limits::LimitArguments;
 use crate::error::{Error, Kind, Result, Subject};
 use crate::script::runtime::convert::{self, NonJson, kind, to_json};
@@ -87,7 +87,7 @@ fn parameters(declared: Json) -> Result<Json> {
 }
 
 impl HostTool for LuaTool {
-    fn call<'a>(&'a self, attempt: &'a Attempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>> {
+    fn call<'a>(&'a self, attempt: &'a CallAttempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>> {
         Box::pin(async move {
             let (lua, name) = (attempt.lua, &attempt.tool().name);
             let started = Instant::now();

@@ -6,12 +6,12 @@ use std::time::Duration;
 use futures_util::future::LocalBoxFuture;
 use mlua::{Lua, Value};
 
-use super::super::args::{Fields, FromField};
+use super::super::args::{FromField, TableFields};
 use super::super::argument::Whole;
 use super::super::arguments::{Arguments, arguments};
-use super::super::secret::{Named, Secrets};
-use super::super::server_place::{Command, HTTP, Place, PlaceFields};
-use super::host_tool::{Attempt, AttemptResult, HostTool};
+use super::super::secret::{NamedTexts, Secrets};
+use super::super::server_place::{HTTP, Place, PlaceFields, ServerCommand};
+use super::host_tool::{AttemptResult, CallAttempt, HostTool};
 use super::limits::LimitArguments;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::script::runtime::convert::kind;
@@ -20,7 +20,7 @@ use crate::script::runtime::host::place;
 use crate::script::runtime::servers::{Listings, OpenServer, ServerHandle, ServerScope, ToolServer};
 use crate::script::runtime::tool::{McpTool, Tool, ToolRewards};
 use crate::tools::Output;
-use crate::tools::mcp::ServerOptions;
+use crate::tools::mcp::McpOptions;
 
 const NAME: &str = "r1.tools.mcp";
 /// Maximum number of restarts.
@@ -29,15 +29,15 @@ const RESTARTS: u64 = 1000;
 arguments! {
     /// Arguments of `r1.tools.mcp`.
     pub(crate) struct McpArguments {
-        command: Option<Command>;
+        command: Option<ServerCommand>;
         url: Option<String>;
         name: Option<String>;
         prefix: Prefix = Prefix(String::new());
         allow: Option<Allow>;
-        env: Option<Named>;
-        headers: Option<Named>;
+        env: Option<NamedTexts>;
+        headers: Option<NamedTexts>;
         directory: Option<String>;
-        scope: Scope = Scope(ServerScope::Run);
+        scope: McpScope = McpScope(ServerScope::Run);
         timeout: Duration = Duration::from_secs(30);
         progress: bool = false;
         start_timeout: Duration = Duration::from_mins(1);
@@ -52,7 +52,7 @@ arguments! {
 pub(crate) struct Prefix(String);
 
 impl FromField for Prefix {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         let prefix = String::from_field(fields, name, value)?;
         let odd = |letter: &char| !letter.is_ascii_alphanumeric() && !"_-".contains(*letter);
         if let Some(letter) = prefix.chars().find(odd) {
@@ -64,10 +64,10 @@ impl FromField for Prefix {
 }
 
 /// `"run"` or `"trajectory"`.
-pub(crate) struct Scope(ServerScope);
+pub(crate) struct McpScope(ServerScope);
 
-impl FromField for Scope {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+impl FromField for McpScope {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         match String::from_field(fields, name, value)?.as_str() {
             "run" => Ok(Self(ServerScope::Run)),
             "trajectory" => Ok(Self(ServerScope::Trajectory)),
@@ -84,7 +84,7 @@ impl FromField for Scope {
 pub(crate) struct Allow(Vec<String>);
 
 impl FromField for Allow {
-    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+    fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         let wanted = "a list of names of tools: { \"read_file\", \"list_directory\" }";
         let Value::Table(list) = value else { return Err(fields.refuse(name, wanted, value)) };
         let refuse = |why: String| Err(fields.refused(name, Error::new(Kind::Script, why)));
@@ -150,7 +150,7 @@ fn open(name: &str, server_place: &Place, limits: Limits, grants: &Grants) -> Re
     let mut secrets = Secrets::default();
     let endpoint = server_place.open(&named(name), grants, &mut secrets)?;
     let Limits { timeout, progress, start_timeout, restarts } = limits;
-    let options = ServerOptions { name: name.to_owned(), endpoint, timeout, progress, start_timeout, restarts };
+    let options = McpOptions { name: name.to_owned(), endpoint, timeout, progress, start_timeout, restarts };
     Ok(OpenServer { options, mask: Box::new(move |text| secrets.mask(text)) })
 }
 
@@ -160,7 +160,7 @@ fn named(name: &str) -> String {
 }
 
 impl HostTool for McpTool {
-    fn call<'a>(&'a self, attempt: &'a Attempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>> {
+    fn call<'a>(&'a self, attempt: &'a CallAttempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>> {
         Box::pin(async move {
             let session = attempt.call.session.as_ref().map(|session| &session.servers);
             let live = async {

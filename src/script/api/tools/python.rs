@@ -13,7 +13,7 @@ use super::super::argument::{Mebibytes, Seconds};
 use super::super::arguments::{Arguments, arguments};
 use super::declaration::{ToolArguments, code_parameters, section};
 use super::files;
-use super::host_tool::{Attempt, AttemptResult, HostTool};
+use super::host_tool::{AttemptResult, CallAttempt, HostTool};
 use super::limits::LimitArguments;
 use crate::error::{Error, Kind, Result};
 use crate::schema::Section;
@@ -89,7 +89,7 @@ pub(super) fn declare(lua: &Lua, value: &Value, loader: &RefCell<Loader>) -> mlu
 }
 
 impl HostTool for PythonTool {
-    fn call<'a>(&'a self, attempt: &'a Attempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>> {
+    fn call<'a>(&'a self, attempt: &'a CallAttempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>> {
         Box::pin(async move {
             let (call, of) = (attempt.call, attempt.of);
             let live = async {

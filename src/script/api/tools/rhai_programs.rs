@@ -8,7 +8,7 @@ use mlua::{Lua, Value};
 use super::super::argument::Seconds;
 use super::super::arguments::{Arguments, arguments};
 use super::declaration::{ToolArguments, code_parameters, section};
-use super::host_tool::{Attempt, AttemptResult, HostTool};
+use super::host_tool::{AttemptResult, CallAttempt, HostTool};
 use super::limits::LimitArguments;
 use crate::error::Result;
 use crate::schema::Section;
@@ -40,7 +40,7 @@ pub(super) fn declare(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
 }
 
 impl HostTool for RhaiOptions {
-    fn call<'a>(&'a self, attempt: &'a Attempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>> {
+    fn call<'a>(&'a self, attempt: &'a CallAttempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>> {
         Box::pin(async move {
             let live = async {
                 let rhai: Arc<Rhai> = interpreters::rhai(self)?;

@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::super::args::raise;
-use super::host_tool::{Attempt, AttemptResult, ToolCall, digests};
+use super::host_tool::{AttemptResult, CallAttempt, ValidatedCall, digests};
 use crate::error::{Error, Kind};
 use crate::script::runtime::host::{Call, Host};
 use crate::script::runtime::shared_calls::{CachedResult, FirstCall};
@@ -24,7 +24,7 @@ pub(crate) struct CallResult {
     pub(crate) cached: bool,
 }
 
-impl ToolCall {
+impl ValidatedCall {
     pub(crate) async fn run(&self, lua: &Lua, call: &Rc<Call>, host: &Host) -> mlua::Result<CallResult> {
         let limits = &self.tool.limits;
         let mut first = None;
@@ -38,7 +38,7 @@ impl ToolCall {
         let started = Instant::now();
         let mut retries = 0;
         let attempt = loop {
-            let attempt = self.tool.host_tool().call(&Attempt { lua, call, host, of: self }).await?;
+            let attempt = self.tool.host_tool().call(&CallAttempt { lua, call, host, of: self }).await?;
             let AttemptResult { output, retryable, .. } = &attempt;
             if output.ok || retries == limits.retries || !(output.timed_out || *retryable) {
                 break attempt;

@@ -12,7 +12,7 @@ use super::super::argument::Whole;
 use super::super::arguments::{Arguments, arguments};
 use super::super::search_index::{Hits, HowArguments, named, searched};
 use super::declaration::ToolArguments;
-use super::host_tool::{Attempt, AttemptResult, HostTool};
+use super::host_tool::{AttemptResult, CallAttempt, HostTool};
 use super::limits::LimitArguments;
 use crate::error::{Error, Kind, Result};
 use crate::net::{AllowedAddresses, is_private_host, url_target};
@@ -114,7 +114,7 @@ impl SearchResult {
 }
 
 impl HostTool for SearchTool {
-    fn call<'a>(&'a self, attempt: &'a Attempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>> {
+    fn call<'a>(&'a self, attempt: &'a CallAttempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>> {
         Box::pin(async move {
             let arguments = &attempt.of.arguments;
             let request = request(&attempt.tool().name, self, arguments);

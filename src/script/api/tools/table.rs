@@ -13,7 +13,7 @@ use super::super::arguments::{Arguments, arguments};
 use super::super::resource::placed;
 use super::super::table::{Files, named};
 use super::declaration::{ToolArguments, section};
-use super::host_tool::{Attempt, AttemptResult, HostTool};
+use super::host_tool::{AttemptResult, CallAttempt, HostTool};
 use super::limits::LimitArguments;
 use crate::error::{Error, Kind, Result};
 use crate::schema::Section;
@@ -91,7 +91,7 @@ pub(super) fn declare(lua: &Lua, value: &Value, loader: &Files) -> mlua::Result<
 }
 
 impl HostTool for TableTool {
-    fn call<'a>(&'a self, attempt: &'a Attempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>> {
+    fn call<'a>(&'a self, attempt: &'a CallAttempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>> {
         Box::pin(async move {
             let name = &attempt.tool().name;
             let tables = match &self.tables {

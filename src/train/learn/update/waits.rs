@@ -11,7 +11,7 @@ use crate::config::{Binary, Input, LossGraph, Op, Operand, Unary};
 use crate::mdp::Sampling;
 use crate::model::{Critic, LoraConfig};
 use crate::native::meta;
-use crate::rl::objective::Objective as Formula;
+use crate::rl::objective::PolicyLoss as Formula;
 use crate::train::learn::value::{queue_critic, share, update_critic};
 
 /// Operations that wait for a number of the device.
@@ -80,7 +80,7 @@ fn micro_batches_run_without_numbers() {
             for (loss, graph) in &losses {
                 // The selection among all tokens of a mini-batch is read once. pspo is gspo for
                 // another estimator.
-                if *loss == "pspo" || Formula::named(loss).unwrap().needs().contains(&Need::WholeBatch) {
+                if *loss == "pspo" || Formula::named(loss).unwrap().needs().contains(&AlgorithmNeed::WholeBatch) {
                     continue;
                 }
                 let mut learner = Learner { entropy: 0.01, ..learner(loss, 8) };

@@ -15,7 +15,7 @@ const BUILTINS: &str = "libnvrtc-builtins.so.13";
 
 type NvrtcProgram = *mut c_void;
 type SizeFunction = unsafe extern "C" fn(NvrtcProgram, *mut usize) -> c_int;
-type Bytes = unsafe extern "C" fn(NvrtcProgram, *mut c_char) -> c_int;
+type BytesFunction = unsafe extern "C" fn(NvrtcProgram, *mut c_char) -> c_int;
 
 /// The loaded compiler.
 pub(super) struct Compiler {
@@ -29,9 +29,9 @@ pub(super) struct Compiler {
     ) -> c_int,
     compile: unsafe extern "C" fn(NvrtcProgram, c_int, *const *const c_char) -> c_int,
     destroy: unsafe extern "C" fn(*mut NvrtcProgram) -> c_int,
-    log: (SizeFunction, Bytes),
-    code: (SizeFunction, Bytes),
-    ptx: (SizeFunction, Bytes),
+    log: (SizeFunction, BytesFunction),
+    code: (SizeFunction, BytesFunction),
+    ptx: (SizeFunction, BytesFunction),
     /// Version of CUDA.
     pub version: (c_int, c_int),
     /// Compute capabilities times 10 that it compiles for.
@@ -149,7 +149,7 @@ impl Compiler {
 
 /// # Safety
 /// The program must be live.
-unsafe fn read(program: NvrtcProgram, (size, bytes): (SizeFunction, Bytes)) -> Vec<u8> {
+unsafe fn read(program: NvrtcProgram, (size, bytes): (SizeFunction, BytesFunction)) -> Vec<u8> {
     let mut length = 0;
     // SAFETY: the program is live; the buffer has the length that was returned.
     unsafe {
