@@ -123,9 +123,9 @@ fn together(name: &str, files: &[String]) -> PathBuf {
 /// Without the headers it is not built.
 fn cuda(build: &cc::Build, source: &str, libtorch: &Path) {
     let beside = libtorch.join("../nvidia/cu13/include");
-    let own = libtorch.join("include/c10/cuda/CUDAStream.h");
+    let stream_header = libtorch.join("include/c10/cuda/CUDAStream.h");
     println!("cargo:rerun-if-changed={}", beside.join("crt").display());
-    if !beside.join("crt/host_config.h").is_file() || !own.is_file() {
+    if !beside.join("crt/host_config.h").is_file() || !stream_header.is_file() {
         return;
     }
     let out = Path::new(&std::env::var("OUT_DIR").unwrap_or_default()).join("libr1_cuda.so");
@@ -145,7 +145,7 @@ fn version(libtorch: &Path) -> String {
     let read = |file: &str| std::fs::read_to_string(libtorch.join(file)).unwrap_or_default();
     let package = read("version.py");
     let quoted = package.lines().find_map(|line| line.strip_prefix("__version__ = '")?.strip_suffix('\''));
-    let own = quoted.map_or_else(|| read("build-version").trim().to_owned(), str::to_owned);
+    let version = quoted.map_or_else(|| read("build-version").trim().to_owned(), str::to_owned);
     // The suffix of `2.11.0+cu130` is of the wheel, not of the linked libraries.
-    own.split('+').next().filter(|version| !version.is_empty()).unwrap_or("unknown").to_owned()
+    version.split('+').next().filter(|version| !version.is_empty()).unwrap_or("unknown").to_owned()
 }

@@ -82,7 +82,7 @@ pub(super) fn overrides(lua: &Lua, function: &str, settings: &Value) -> mlua::Re
 
 /// The directory of the running program, for paths that are not in the current directory.
 pub(super) fn directory(lua: &Lua) -> PathBuf {
-    let line = location(lua).unwrap_or_default();
+    let line = place(lua).unwrap_or_default();
     let path = line.rsplit_once(':').map_or("", |(path, _)| path);
     Path::new(path).parent().unwrap_or(Path::new("")).to_owned()
 }

@@ -123,7 +123,7 @@ fn refuse(lua: &Lua, function: &str, error: Error) -> mlua::Error {
     let inside = error.place.map_or_else(String::new, |location| format!("{location}: "));
     let kind = if error.kind == Kind::Usage { Kind::Script } else { error.kind };
     let message = format!("{function}: {inside}{}", error.message);
-    raise(Error { kind, message, place: location(lua), ..error })
+    raise(Error { kind, message, place: place(lua), ..error })
 }
 
 /// Computes apart from the CPU time of the program.

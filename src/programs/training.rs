@@ -68,7 +68,7 @@ pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
             Value::String(path) => (PathBuf::from(path.to_string_lossy()), None),
             value => {
                 let recipe = recipe::of(&lua, value)?;
-                let line = location(&lua).unwrap_or_default();
+                let line = place(&lua).unwrap_or_default();
                 (line.rsplit_once(':').map_or(line.as_str(), |(path, _)| path).into(), Some(recipe.settings))
             }
         };

@@ -12,7 +12,7 @@ use super::{TableInfo, memory};
 
 /// A query that failed.
 #[derive(Debug, thiserror::Error)]
-#[error("{why}{known}")]
+#[error("{why}{hint}")]
 pub struct QueryError {
     why: Why,
     /// The tables and columns, if the query names unknown ones; a name that needs quotes.
@@ -40,7 +40,7 @@ pub(super) enum Why {
     Several,
     #[error("the statement has a NUL character")]
     Nul,
-    #[error("the statement has {wanted} parameters and {given} are given")]
+    #[error("the statement has {wanted} parameters and {count} are given")]
     Params { wanted: usize, count: usize },
     #[error("{0}")]
     Sqlite(String),

@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn every_estimator_and_loss_is_accepted_or_refused_with_a_reason() {
         for estimator in Estimator::names() {
-            for loss in policy::Objective::names() {
+            for loss in policy::PolicyLoss::names() {
                 let choice = |name: &str| Choice { name: name.to_owned(), options: Map::new() };
                 let learner = Learner { estimator: choice(estimator), loss: choice(loss), ..Learner::default() };
                 let critic = Estimator::new(estimator, &Value::Null).unwrap().needs().contains(&AlgorithmNeed::Critic);
