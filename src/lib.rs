@@ -7,6 +7,7 @@
 //!
 //! - [`mdp`]: plain data of the step-level MDP: message, observation, action, step, trajectory; the
 //!   [`mdp::Policy`] trait
+//! - [`algorithms`]: the Lua files of algorithms: losses as graphs, estimators
 //! - [`config`]: typed settings of recipes with their defaults
 //! - `data`: rows of dataset files, published datasets, operations on datasets
 //! - [`answers`]: final answers of responses, and their comparison
@@ -19,7 +20,7 @@
 //! - [`adamw`]: the optimiser
 //! - [`engine`]: continuous-batching generation, sampling, prefix reuse
 //! - [`remote`]: models behind servers: clients of OpenAI's and Anthropic's APIs, and the policy
-//! - [`rl`]: pure tensor maths: advantages, losses, masks, packing, schedules, the optimiser
+//! - [`rl`]: pure tensor maths: advantages, losses, masks, packing, schedules
 //! - [`schema`]: declarations of settings, one for struct, defaults, reader, reference and reload
 //! - [`eval`]: reports of evaluations: figures at k, intervals, paired tests
 //! - [`script`]: Lua: VM, limits, sandbox, the `r1` API

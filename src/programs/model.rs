@@ -14,7 +14,7 @@ use crate::script::api::arguments::Arguments;
 use crate::script::api::model_options::{LogprobsOptions, OpenOptions, SampleOptions};
 use crate::script::api::seal;
 use crate::script::api::tokenizer::ids;
-use crate::script::named_models::{Prompt, ResponseOptions, ResponseRequest};
+use crate::script::named_models::{ModelInput, ResponseOptions, ResponseRequest};
 use crate::script::runtime::bind::{bind, bind_async};
 use crate::script::runtime::convert::{NonJson, kind, to_json};
 use crate::script::settings::section;
@@ -88,7 +88,7 @@ fn methods(lua: &Lua) -> mlua::Result<Table> {
         let options: ResponseOptions =
             section("sampling", &Json::Object(options)).map_err(|error| raise_here(&lua, error))?;
         let prompt = to_json(&prompt, "prompt", NonJson::Refuse).map_err(|why| fail(&lua, NAME, why))?;
-        let prompt = Prompt::try_from(prompt).map_err(|error| raise_here(&lua, error))?;
+        let prompt = ModelInput::try_from(prompt).map_err(|error| raise_here(&lua, error))?;
         let request = ResponseRequest { prompt, options, sampling: sampling.into() };
         answer(&lua, &call(&lua, async move { model.generate(request).await }).await?)
     })?;

@@ -17,21 +17,21 @@ use super::reward_models::OpenRewardModel;
 use crate::config::PolicySettings;
 use crate::error::{Error, Kind, Result};
 use crate::script::NamedModels;
-use crate::script::named_models::{Prompt, Response, ResponseRequest, RewardScores};
+use crate::script::named_models::{ModelInput, ModelResponse, ResponseRequest, RewardScores};
 use crate::telemetry::Reporter;
 
 /// Work of the thread.
-type Job = Box<dyn FnOnce(Rc<OpenModels>) -> LocalBoxFuture<'static, ()> + Send>;
+type ModelCall = Box<dyn FnOnce(Rc<OpenModels>) -> LocalBoxFuture<'static, ()> + Send>;
 
 /// The thread of the models, which starts with the first request. Concurrent requests to a model
 /// are batched.
 pub struct NamedModelThread {
     reporter: Reporter,
-    running: Mutex<Option<Running>>,
+    running: Mutex<Option<ModelThread>>,
 }
 
-struct Running {
-    jobs: UnboundedSender<Job>,
+struct ModelThread {
+    jobs: UnboundedSender<ModelCall>,
     thread: JoinHandle<()>,
 }
 
@@ -47,7 +47,7 @@ impl NamedModelThread {
     /// Ends the thread, so that models and recorded graphs are freed before the process runs its
     /// exit handlers, which end CUDA.
     pub fn stop(&self) {
-        let Some(Running { jobs, thread }) = self.lock().take() else { return };
+        let Some(ModelThread { jobs, thread }) = self.lock().take() else { return };
         drop(jobs);
         let begin = Instant::now();
         while !thread.is_finished() && begin.elapsed() < LAST_CALL {
@@ -58,7 +58,7 @@ impl NamedModelThread {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Running>> {
+    fn lock(&self) -> MutexGuard<'_, Option<ModelThread>> {
         self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -80,7 +80,7 @@ impl NamedModelThread {
         })
     }
 
-    fn send(&self, job: Job) -> Result<()> {
+    fn send(&self, job: ModelCall) -> Result<()> {
         let mut running = self.lock();
         let running = match &mut *running {
             Some(running) => running,
@@ -95,8 +95,8 @@ fn stopped() -> Error {
 }
 
 /// Starts the thread; it ends when the sender is dropped.
-fn start(reporter: Reporter) -> Result<Running> {
-    let (sender, mut jobs) = unbounded_channel::<Job>();
+fn start(reporter: Reporter) -> Result<ModelThread> {
+    let (sender, mut jobs) = unbounded_channel::<ModelCall>();
     let failed = |error: std::io::Error| Error::new(Kind::Internal, format!("can't start a thread: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let body = move || {
@@ -109,7 +109,7 @@ fn start(reporter: Reporter) -> Result<Running> {
         });
     };
     let thread = std::thread::Builder::new().name("r1-models".to_owned()).spawn(body).map_err(failed)?;
-    Ok(Running { jobs: sender, thread })
+    Ok(ModelThread { jobs: sender, thread })
 }
 
 /// The open models by name.
@@ -143,7 +143,7 @@ fn opened<M>(models: &RefCell<BTreeMap<String, Rc<M>>>, name: &str, open: impl F
 }
 
 impl NamedModels for NamedModelThread {
-    fn generate(&self, model: &str, request: ResponseRequest) -> BoxFuture<'static, Result<Response>> {
+    fn generate(&self, model: &str, request: ResponseRequest) -> BoxFuture<'static, Result<ModelResponse>> {
         let name = model.to_owned();
         self.call(async move |models| models.model(&name)?.generate(request).await)
     }
@@ -151,7 +151,7 @@ impl NamedModels for NamedModelThread {
     fn score(
         &self,
         model: &str,
-        prompt: Prompt,
+        prompt: ModelInput,
         text: String,
         temperature: f64,
     ) -> BoxFuture<'static, Result<Vec<f64>>> {
@@ -159,7 +159,7 @@ impl NamedModels for NamedModelThread {
         self.call(async move |models| models.model(&name)?.score(prompt, &text, temperature))
     }
 
-    fn reward(&self, model: &str, prompt: Prompt) -> BoxFuture<'static, Result<RewardScores>> {
+    fn reward(&self, model: &str, prompt: ModelInput) -> BoxFuture<'static, Result<RewardScores>> {
         let name = model.to_owned();
         self.call(async move |models| models.reward_model(&name)?.reward(prompt).await)
     }
@@ -180,9 +180,14 @@ mod tests {
             tasks.flatten().map(name).filter(|name| name.trim() == "r1-models").count()
         };
         let models = NamedModelThread::new(Reporter::silent());
-        let missing = models.score("missing", Prompt::Ids(vec![1]), String::new(), 1.0);
-        let error = futures_util::FutureExt::now_or_never(missing).map_or(0, |_| 1);
-        assert_eq!((error, running()), (0, 1));
+        let missing = models.score("missing", ModelInput::Ids(vec![1]), String::new(), 1.0);
+        assert!(futures_util::FutureExt::now_or_never(missing).is_none());
+        // A thread has its name a moment after it was started.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while running() == 0 && std::time::Instant::now() < until {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert_eq!(running(), 1);
         models.stop();
         assert_eq!(running(), 0);
     }

@@ -17,7 +17,7 @@ use crate::hub::Fetching;
 use crate::load;
 use crate::mdp::{Completion, Policy, Request, Sampling, Scoring, StreamSeed};
 use crate::model::{Model, Packed, upload};
-use crate::script::named_models::{Prompt, Response, ResponseRequest, TokenLogprob};
+use crate::script::named_models::{ModelInput, ModelResponse, ResponseRequest, TokenLogprob};
 use crate::telemetry::Reporter;
 use crate::text::{AUTO, FormatChoice, Renderer, Style};
 use crate::{store, train};
@@ -150,7 +150,7 @@ impl OpenModel {
     }
 
     /// Log-probabilities of a text after a prompt.
-    pub(super) fn score(&self, prompt: Prompt, text: &str, temperature: f64) -> Result<Vec<f64>> {
+    pub(super) fn score(&self, prompt: ModelInput, text: &str, temperature: f64) -> Result<Vec<f64>> {
         let mut ids = self.prompt(prompt, &[])?;
         let from = ids.len();
         match &self.renderer {
@@ -182,7 +182,7 @@ impl OpenModel {
     }
 
     /// Generates a response. Concurrent calls are batched.
-    pub(super) async fn generate(&self, request: ResponseRequest) -> Result<Response> {
+    pub(super) async fn generate(&self, request: ResponseRequest) -> Result<ModelResponse> {
         let request = self.request(request)?;
         let stop_ids = Arc::clone(&request.stop_ids);
         let reply = self.client.submit(request);
@@ -211,7 +211,7 @@ impl OpenModel {
         })
     }
 
-    fn response(&self, reply: Completion, stop_ids: &[u32]) -> Response {
+    fn response(&self, reply: Completion, stop_ids: &[u32]) -> ModelResponse {
         let token_ids = match reply.token_ids.split_last() {
             Some((last, token_ids)) if stop_ids.contains(last) => token_ids,
             _ => &reply.token_ids,
@@ -219,7 +219,7 @@ impl OpenModel {
         let text = self.renderer.as_ref().map(|renderer| renderer.tokenizer().decode(token_ids, false));
         let one = |&(id, logprob): &(u32, f32)| TokenLogprob { id, logprob: f64::from(logprob) };
         let top: Vec<Vec<_>> = reply.top_logprobs.iter().map(|position| position.iter().map(one).collect()).collect();
-        Response {
+        ModelResponse {
             text,
             logprobs: reply.logprobs.iter().map(|&logprob| f64::from(logprob)).collect(),
             finish_reason: reply.finish_reason,
@@ -228,16 +228,16 @@ impl OpenModel {
         }
     }
 
-    fn prompt(&self, prompt: Prompt, tools: &[Json]) -> Result<Vec<u32>> {
+    fn prompt(&self, prompt: ModelInput, tools: &[Json]) -> Result<Vec<u32>> {
         let renderer = || {
             self.renderer
                 .as_ref()
                 .ok_or_else(|| Error::new(Kind::Script, "the model has no tokenizer.json, so it takes token ids only"))
         };
         match prompt {
-            Prompt::Text(text) => renderer()?.tokenizer().encode(&text),
-            Prompt::Ids(ids) => Ok(ids),
-            Prompt::Messages(messages) => renderer()?.prompt(&messages, tools),
+            ModelInput::Text(text) => renderer()?.tokenizer().encode(&text),
+            ModelInput::Ids(ids) => Ok(ids),
+            ModelInput::Messages(messages) => renderer()?.prompt(&messages, tools),
         }
     }
 }
@@ -283,12 +283,13 @@ mod tests {
             let options = ResponseOptions { seed: Seed(seed), ..ResponseOptions::default() };
             ResponseRequest { prompt, options, sampling }
         };
-        let requests: Vec<_> = (0..6).map(|seed| request(Prompt::Text(format!("What is {seed} + 3?")), seed)).collect();
+        let requests: Vec<_> =
+            (0..6).map(|seed| request(ModelInput::Text(format!("What is {seed} + 3?")), seed)).collect();
         let executor = Executor::new().unwrap();
-        let alone: Vec<Response> =
+        let alone: Vec<ModelResponse> =
             requests.iter().map(|one| executor.block_on(model.generate(one.clone())).unwrap()).collect();
         let mut mixed = requests;
-        mixed.insert(2, request(Prompt::Ids(vec![u32::MAX]), 0));
+        mixed.insert(2, request(ModelInput::Ids(vec![u32::MAX]), 0));
         let mut together = executor.block_on(join_all(mixed.into_iter().map(|one| model.generate(one))));
         // An invalid call fails alone.
         assert!(together.remove(2).is_err());

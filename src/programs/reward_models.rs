@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
 use crate::load;
 use crate::model::RewardModel;
-use crate::script::named_models::{Prompt, RewardScores};
+use crate::script::named_models::{ModelInput, RewardScores};
 use crate::telemetry::Reporter;
 use crate::text::{AUTO, FormatChoice, Renderer, Style};
 
@@ -39,7 +39,7 @@ impl OpenRewardModel {
     }
 
     /// Scores a conversation or a text. Concurrent calls are batched; the first of them computes.
-    pub(super) async fn reward(&self, prompt: Prompt) -> Result<RewardScores> {
+    pub(super) async fn reward(&self, prompt: ModelInput) -> Result<RewardScores> {
         let (reply, scored) = oneshot::channel();
         let ids = self.ids(prompt)?;
         let is_first = self.waiting.borrow().is_empty();
@@ -67,19 +67,19 @@ impl OpenRewardModel {
 
     /// The ids of a conversation by the chat template, or of a text with the tokens that the
     /// tokenizer adds around it.
-    fn ids(&self, prompt: Prompt) -> Result<Vec<u32>> {
+    fn ids(&self, prompt: ModelInput) -> Result<Vec<u32>> {
         let tokenizer = self.renderer.tokenizer();
         let ids = match prompt {
-            Prompt::Ids(ids) => ids,
-            Prompt::Text(text) => tokenizer.encode_with_special(&text)?,
-            Prompt::Messages(_) if self.renderer.template().is_default() => {
+            ModelInput::Ids(ids) => ids,
+            ModelInput::Text(text) => tokenizer.encode_with_special(&text)?,
+            ModelInput::Messages(_) if self.renderer.template().is_default() => {
                 return Err(Error::new(
                     Kind::Script,
                     "the reward model has no chat template, so it can't read messages",
                 )
                 .hint("pass the whole text as `prompt`, without `text`"));
             }
-            Prompt::Messages(messages) => self.renderer.judged(&messages)?,
+            ModelInput::Messages(messages) => self.renderer.judged(&messages)?,
         };
         let (config, limit) = (&self.model.trunk().config, self.model.trunk().config.longest_context());
         if ids.len() > limit {

@@ -54,7 +54,7 @@ struct OpenAttempt {
     script: Rc<OpenScript>,
     /// `None` while a call uses it.
     attempt: RefCell<Option<Attempt>>,
-    texts: Texts,
+    texts: QueuedTexts,
 }
 
 impl OpenAttempt {
@@ -332,7 +332,7 @@ async fn run_task(
 /// Begins a trajectory; `texts` are those that `r1.generate` returns in it.
 async fn reset(script: Rc<OpenScript>, choice: &TaskChoice, texts: Option<Vec<String>>) -> Result<OpenAttempt> {
     let (task, spec) = (choice.task(&script.loaded)?, choice.spec(&script.loaded));
-    let texts: Texts = texts.map(|texts| Rc::new(RefCell::new(texts.into())));
+    let texts: QueuedTexts = texts.map(|texts| Rc::new(RefCell::new(texts.into())));
     let record = Record::live();
     let begun = Attempt::begin(script.loaded.stage(), spec, task, &record);
     let begun = with_texts(&script.loaded.renderer, &texts, &record, begun).await;
@@ -416,10 +416,15 @@ fn stepped(attempt: &Attempt) -> Json {
 
 /// The texts that `r1.generate` returns in a trajectory: one for each call, the last one also for
 /// later calls. `None`: there is no policy.
-type Texts = Option<Rc<RefCell<VecDeque<String>>>>;
+type QueuedTexts = Option<Rc<RefCell<VecDeque<String>>>>;
 
 /// Runs a part of a trajectory, and gives the texts that its script requests meanwhile.
-async fn with_texts<T>(renderer: &Renderer, texts: &Texts, record: &Record, future: impl Future<Output = T>) -> T {
+async fn with_texts<T>(
+    renderer: &Renderer,
+    texts: &QueuedTexts,
+    record: &Record,
+    future: impl Future<Output = T>,
+) -> T {
     let Some(texts) = texts else { return future.await };
     let (mut future, mut requests) = (pin!(future), record.listen());
     loop {

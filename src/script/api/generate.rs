@@ -18,7 +18,7 @@ use crate::mdp::{Completion, Failed, GeneratedText, Message, Outcome, SampledTok
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::{Call, Host, place};
 use crate::script::runtime::messages::messages;
-use crate::script::runtime::named_models::{Prompt, ResponseOptions, ResponseRequest, shared_models};
+use crate::script::runtime::named_models::{ModelInput, ResponseOptions, ResponseRequest, shared_models};
 use crate::script::runtime::policy_request::{GenerateOptions, GenerateRequest, PolicyRequest, SampledText};
 
 const NAME: &str = "r1.generate";
@@ -209,7 +209,7 @@ async fn write_with(
     let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
     let sampling: Map<String, Json> = fields.map(|(name, value)| (name.to_owned(), value)).collect();
     let options = ResponseOptions { seed: Seed(seed), ..ResponseOptions::default() };
-    let request = ResponseRequest { prompt: Prompt::Messages(messages), options, sampling: sampling.into() };
+    let request = ResponseRequest { prompt: ModelInput::Messages(messages), options, sampling: sampling.into() };
     let response = shared_models(NAME, name)?.generate(name, request).await?;
     Ok(Outcome::Ok(GeneratedText {
         text: response.text.unwrap_or_default(),

@@ -16,7 +16,7 @@ use crate::mdp::{Failed, Message, Outcome};
 use crate::script::runtime::convert::{float, from_answer};
 use crate::script::runtime::host::{Call, Host};
 use crate::script::runtime::messages::messages;
-use crate::script::runtime::named_models::{Prompt, shared_models};
+use crate::script::runtime::named_models::{ModelInput, shared_models};
 use crate::script::runtime::policy_request::{LogprobsRequest, PolicyRequest};
 
 const NAME: &str = "r1.logprobs";
@@ -87,7 +87,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                 let result = match model.as_str() {
                     "policy" | "reference" => score(&call, messages, text, temperature, model == "reference").await,
                     name => {
-                        let prompt = Prompt::Messages(messages);
+                        let prompt = ModelInput::Messages(messages);
                         shared_models(NAME, name)?.score(name, prompt, text, temperature).await
                     }
                 };

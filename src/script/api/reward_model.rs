@@ -12,7 +12,7 @@ use crate::error::Kind;
 use crate::mdp::{Failed, Message, Outcome};
 use crate::script::runtime::convert::from_answer;
 use crate::script::runtime::host::Host;
-use crate::script::runtime::named_models::{Prompt, RewardScores, shared_models};
+use crate::script::runtime::named_models::{ModelInput, RewardScores, shared_models};
 
 const NAME: &str = "r1.reward_model";
 
@@ -34,14 +34,14 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let RewardModelArguments { model: name, prompt, text } = arguments?;
             let prompt = conversation(prompt, text);
             match &prompt {
-                Prompt::Messages(messages) => check_text(&lua, NAME, messages)?,
-                Prompt::Text(text) => check_text(&lua, NAME, &[Message::user(text.clone())])?,
-                Prompt::Ids(_) => {}
+                ModelInput::Messages(messages) => check_text(&lua, NAME, messages)?,
+                ModelInput::Text(text) => check_text(&lua, NAME, &[Message::user(text.clone())])?,
+                ModelInput::Ids(_) => {}
             }
             let shown = match &prompt {
-                Prompt::Messages(messages) => json!({ "model": name, "messages": messages }),
-                Prompt::Text(text) => json!({ "model": name, "text": text }),
-                Prompt::Ids(ids) => json!({ "model": name, "ids": ids }),
+                ModelInput::Messages(messages) => json!({ "model": name, "messages": messages }),
+                ModelInput::Text(text) => json!({ "model": name, "text": text }),
+                ModelInput::Ids(ids) => json!({ "model": name, "ids": ids }),
             };
             let live = async {
                 match shared_models(NAME, &name)?.reward(&name, prompt).await {
@@ -66,13 +66,13 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 }
 
 /// The conversation to score: a prompt and the answer to it. A text alone is scored as it is.
-fn conversation(prompt: PromptArgument, answer: Option<String>) -> Prompt {
+fn conversation(prompt: PromptArgument, answer: Option<String>) -> ModelInput {
     match (prompt, answer) {
-        (PromptArgument::Text(text), None) => Prompt::Text(text),
+        (PromptArgument::Text(text), None) => ModelInput::Text(text),
         (prompt, answer) => {
             let mut messages = prompt.messages();
             messages.extend(answer.map(Message::assistant));
-            Prompt::Messages(messages)
+            ModelInput::Messages(messages)
         }
     }
 }

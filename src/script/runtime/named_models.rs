@@ -16,19 +16,19 @@ use crate::schema::{self, section};
 /// the first request that names it. Requests are sent at once; the futures wait for the results.
 pub trait NamedModels: Send + Sync {
     /// Generates a response.
-    fn generate(&self, model: &str, request: ResponseRequest) -> BoxFuture<'static, Result<Response>>;
+    fn generate(&self, model: &str, request: ResponseRequest) -> BoxFuture<'static, Result<ModelResponse>>;
 
     /// Log-probabilities of the tokens of a text after a prompt.
     fn score(
         &self,
         model: &str,
-        prompt: Prompt,
+        prompt: ModelInput,
         text: String,
         temperature: f64,
     ) -> BoxFuture<'static, Result<Vec<f64>>>;
 
     /// Scores a conversation or a text with a reward model.
-    fn reward(&self, model: &str, prompt: Prompt) -> BoxFuture<'static, Result<RewardScores>>;
+    fn reward(&self, model: &str, prompt: ModelInput) -> BoxFuture<'static, Result<RewardScores>>;
 }
 
 static SHARED: OnceLock<Arc<dyn NamedModels>> = OnceLock::new();
@@ -49,13 +49,13 @@ pub(crate) fn shared_models(function: &str, model: &str) -> Result<&'static dyn 
 
 /// The input of a model.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Prompt {
+pub enum ModelInput {
     Text(String),
     Ids(Vec<u32>),
     Messages(Vec<Message>),
 }
 
-impl TryFrom<Json> for Prompt {
+impl TryFrom<Json> for ModelInput {
     type Error = Error;
 
     fn try_from(prompt: Json) -> Result<Self> {
@@ -78,7 +78,7 @@ impl TryFrom<Json> for Prompt {
 /// A response to generate.
 #[derive(Clone, Debug)]
 pub struct ResponseRequest {
-    pub prompt: Prompt,
+    pub prompt: ModelInput,
     pub options: ResponseOptions,
     pub sampling: SamplingFields,
 }
@@ -136,7 +136,7 @@ pub struct TokenLogprob {
 
 /// A generated response.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Response {
+pub struct ModelResponse {
     /// `None` for a model without a tokenizer.
     pub text: Option<String>,
     pub token_ids: Vec<u32>,

@@ -1,5 +1,5 @@
 //! Rules about the estimator, the loss and the critic of a recipe together, one row each. Settings
-//! alone are compared in `rules.rs`.
+//! alone are compared in `refusals.rs`.
 
 use super::objective::Objective;
 use super::refusals::Rule;

@@ -1,9 +1,9 @@
 //! The objective of a recipe, from its settings: estimator, reward shaping and loss.
 //!
 //! It is validated before anything runs. The rules are data: ranges and `needs` are part of the
-//! declaration of a setting, rules about several settings are rows of `rules.rs`, and those about
-//! estimator, loss and critic are rows of `combinations.rs`. This file has the checks that are
-//! computed: the estimator and the loss read their own options, and the bounds of shaping and
+//! declaration of a setting, rules about several settings are rows of `refusals.rs`, and those
+//! about estimator, loss and critic are rows of `combinations.rs`. This file has the checks that
+//! are computed: the estimator and the loss read their own options, and the bounds of shaping and
 //! corrections are those that programs have too (`rl`).
 
 use std::sync::Arc;
