@@ -111,8 +111,8 @@ fn main() {
 fn together(name: &str, files: &[String]) -> PathBuf {
     let out = PathBuf::from(std::env::var("OUT_DIR").unwrap_or_default()).join(format!("{name}.cpp"));
     let folder = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
-    let includes: String = files.iter().map(|file| format!("#include \"{folder}/{file}\"\n")).collect();
-    if let Err(error) = std::fs::write(&out, includes) {
+    let includes: Vec<String> = files.iter().map(|file| format!("#include \"{folder}/{file}\"")).collect();
+    if let Err(error) = std::fs::write(&out, includes.join("\n") + "\n") {
         println!("cargo:warning={} can't be written: {error}", out.display());
     }
     out

@@ -45,10 +45,13 @@ impl Estimated {
     }
 }
 
+/// A function of a group and the options.
+pub(crate) type GroupCall<'a> = dyn Fn((&Table, &Value)) -> Result<(Value, Value)> + 'a;
+
 /// How a virtual machine calls a function and shows values.
 pub struct Caller<'a> {
     /// Calls the function with a group and the options.
-    pub call: &'a dyn Fn((&Table, &Value)) -> Result<(Value, Value)>,
+    pub call: &'a GroupCall<'a>,
     pub task: fn(&Lua, &Json) -> mlua::Result<Value>,
     pub show: fn(&Value) -> String,
 }

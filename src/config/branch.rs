@@ -44,19 +44,19 @@ impl Field for BranchAt {
     type Value = Self;
 
     fn kind() -> String {
-        format!("{} | list", Named::kind())
+        format!("{} | list", BranchName::kind())
     }
 
     fn lua() -> String {
-        format!("{} | {{number}}", Named::kind())
+        format!("{} | {{number}}", BranchName::kind())
     }
 
     fn read(key: &str, json: &Value, _: Option<&Self>) -> Result<Self, Misfit> {
         match json {
-            Value::String(_) => Ok(match Named::read(key, json, None)? {
-                Named::Random => Self::Random,
-                Named::Entropy => Self::Entropy,
-                Named::FirstTool => Self::FirstTool,
+            Value::String(_) => Ok(match BranchName::read(key, json, None)? {
+                BranchName::Random => Self::Random,
+                BranchName::Entropy => Self::Entropy,
+                BranchName::FirstTool => Self::FirstTool,
             }),
             steps @ Value::Array(_) => Vec::<u32>::read(key, steps, None).map(Self::Steps),
             _ => Err(Misfit::wanted(key, "a name or a list of steps", json)),
@@ -66,7 +66,7 @@ impl Field for BranchAt {
 
 choices! {
     /// Those with a name.
-    enum Named {
+    enum BranchName {
         Random = "random",
         Entropy = "entropy",
         FirstTool = "first_tool",

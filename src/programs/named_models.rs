@@ -183,9 +183,9 @@ mod tests {
         let missing = models.score("missing", ModelInput::Ids(vec![1]), String::new(), 1.0);
         assert!(futures_util::FutureExt::now_or_never(missing).is_none());
         // A thread has its name a moment after it was started.
-        let until = std::time::Instant::now() + std::time::Duration::from_secs(30);
-        while running() == 0 && std::time::Instant::now() < until {
-            std::thread::sleep(std::time::Duration::from_millis(5));
+        let until = Instant::now() + Duration::from_secs(30);
+        while running() == 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
         }
         assert_eq!(running(), 1);
         models.stop();

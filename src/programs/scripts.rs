@@ -165,7 +165,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, reporter: &Reporte
         from_json(&lua, &trajectory_table(&work(&lua, &open, true, finish).await?, true, false))
     })?;
     bind_async(lua, &calls, "run", async |lua, (script, model, tasks): (Held<OpenScript>, Held<OpenModel>, Value)| {
-        let tasks: Tasks = read(&lua, "r1.rollout", "", &tasks)?;
+        let tasks: RolloutTasks = read(&lua, "r1.rollout", "", &tasks)?;
         let running = Rc::clone(&script.0);
         let all = call(&lua, async move { model.serve(tasks.run(&running, &model.client)).await }).await;
         script.show_log();
@@ -250,7 +250,7 @@ struct ScriptedReply {
 /// Trajectories to run with a model.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Tasks {
+struct RolloutTasks {
     tasks: Vec<TaskChoice>,
     samples: u32,
     #[serde(default)]
@@ -267,7 +267,7 @@ struct Branching {
     count: u32,
 }
 
-impl Tasks {
+impl RolloutTasks {
     /// Runs the trajectories concurrently; the results as `r1.rollout` returns them.
     async fn run(self, script: &OpenScript, policy: &dyn Policy) -> Result<Vec<Json>> {
         let loaded = &script.loaded;

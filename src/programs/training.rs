@@ -46,6 +46,9 @@ impl Drop for OpenRun {
     }
 }
 
+/// A run, ids of trajectories, options, a loss and its options.
+type UpdateArguments = (Held<OpenRun>, Vec<String>, Value, Option<Function>, Value);
+
 /// Options of `r1.training` besides `settings`; `lua/training.lua` has checked them.
 #[derive(Deserialize)]
 struct OpenOptions {
@@ -109,7 +112,6 @@ pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         let estimator: Option<Choice> = read(&lua, NAME, "estimator", &estimator)?;
         on_run(lua, run, move |run| run.advantages(&ids, estimator)).await
     })?;
-    type UpdateArguments = (Held<OpenRun>, Vec<String>, Value, Option<Function>, Value);
     bind_async(lua, &calls, "update", async |lua, arguments: UpdateArguments| {
         let (run, ids, options, loss, loss_options) = arguments;
         let mut options: UpdateOptions = read(&lua, NAME, "options", &options)?;

@@ -129,7 +129,7 @@ impl Reporter {
             OutputMode::Json => self.0.event("info", &json!({ "message": message })),
             OutputMode::Quiet => {}
             OutputMode::Bars | OutputMode::Plain => {
-                self.0.error_line(&format!("  {}", without_control_characters(message)))
+                self.0.error_line(&format!("  {}", without_control_characters(message)));
             }
         }
     }

@@ -130,7 +130,7 @@ impl AdvantageFunction {
             };
             let logp = if self.needs.contains(&AlgorithmNeed::Logp) { Some(mean_logp(compared, path)?) } else { None };
             let by_token = if self.level == Level::Token { Some(self.by_token(compared, path)?) } else { None };
-            let member = GroupMember { anchors, logp, by_token, decisions, ..member(batch, path, paths) };
+            let member = GroupMember { decisions, anchors, logp, by_token, ..member(batch, path, paths) };
             input.members.push(member);
         }
         Ok(Some(input))

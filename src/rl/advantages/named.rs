@@ -28,12 +28,15 @@ const HOST: [EstimatorEntry; 4] = [
     entry::<Grpo>("grpo", "arXiv:2402.03300", "return minus the mean of the group, over its deviation"),
 ];
 
+/// An estimator from its name and options.
+type EstimatorReader = fn(&str, Map<String, Value>) -> Result<Arc<dyn AdvantageEstimator>>;
+
 /// The row of an estimator of the host, and the reader of its options.
 struct EstimatorEntry {
     name: &'static str,
     paper: &'static str,
     about: &'static str,
-    read: fn(&str, Map<String, Value>) -> Result<Arc<dyn AdvantageEstimator>>,
+    read: EstimatorReader,
     /// Its options with their defaults.
     options: fn() -> Map<String, Value>,
 }

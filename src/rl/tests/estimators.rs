@@ -184,7 +184,7 @@ fn observed(steps: &[(u64, &str, f64)]) -> Vec<StepRow> {
 }
 
 /// The part of GiGPO that compares steps.
-fn step_part(rows: &[StepRow], similarity: Value) -> Vec<f64> {
+fn step_part(rows: &[StepRow], similarity: &Value) -> Vec<f64> {
     let of = |weight: f64| {
         let options = json!({ "mode": "mean", "weight": weight, "similarity": similarity });
         plain::advantages("gigpo", rows, &options).unwrap().advantages.concat()
@@ -195,15 +195,15 @@ fn step_part(rows: &[StepRow], similarity: Value) -> Vec<f64> {
 #[test]
 fn gigpo_compares_equal_observations_of_a_group() {
     let rows = observed(&[(0, "a", 1.0), (0, "b", 7.0), (0, "a", 3.0), (1, "a", 50.0), (1, "a", 40.0)]);
-    assert!(close(&step_part(&rows, json!(false)), &[-1.0, 0.0, 1.0, 5.0, -5.0]));
+    assert!(close(&step_part(&rows, &json!(false)), &[-1.0, 0.0, 1.0, 5.0, -5.0]));
 }
 
 #[test]
 fn gigpo_compares_similar_observations_with_the_option_similarity() {
     let (long, longer) = ("you are in a dark room with a lamp", "you are in a dark room with a lamp.");
     let rows = observed(&[(0, long, 1.0), (0, longer, 3.0), (0, "elsewhere", 9.0)]);
-    assert!(close(&step_part(&rows, json!(false)), &[0.0; 3]));
-    assert!(close(&step_part(&rows, json!(0.95)), &[-1.0, 1.0, 0.0]));
+    assert!(close(&step_part(&rows, &json!(false)), &[0.0; 3]));
+    assert!(close(&step_part(&rows, &json!(0.95)), &[-1.0, 1.0, 0.0]));
 }
 
 fn token_row(trajectory: u64, mask: &[bool], rewards: &[f64], squares: f64) -> StepRow {

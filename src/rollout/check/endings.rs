@@ -138,7 +138,7 @@ fn ended(
             report.add(finding(Severity::Warning, "context", message));
         }
         Status::ContextOverflow if trajectory.steps.is_empty() => {
-            report.add(finding(Severity::Error, "context", message))
+            report.add(finding(Severity::Error, "context", message));
         }
         Status::ContextOverflow => {
             let steps = trajectory.steps.len();

@@ -19,28 +19,28 @@ arguments! {
 }
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
-    bind(lua, &r1, "last_boxed", |lua, reply: Value| {
+    bind(lua, r1, "last_boxed", |lua, reply: Value| {
         let reply = text(lua, "r1.last_boxed", "text", &reply)?;
         Ok(answers::last_boxed(&reply).map(str::to_owned))
     })?;
-    bind(lua, &r1, "answer", |lua, reply: Value| {
+    bind(lua, r1, "answer", |lua, reply: Value| {
         let reply = text(lua, "r1.answer", "text", &reply)?;
         Ok(answers::tagged_answer(&reply).map(str::to_owned))
     })?;
-    bind(lua, &r1, "math_equal", |lua, (given_answer, reference): (Value, Value)| {
+    bind(lua, r1, "math_equal", |lua, (given_answer, reference): (Value, Value)| {
         refuse_missing(lua, "r1.math_equal", &reference, false)?;
         let (given_answer, reference) = (answer(lua, &given_answer)?, answer(lua, &reference)?);
         Ok(given_answer
             .zip(reference)
             .is_some_and(|(given_answer, reference)| answers::math_equal(&given_answer, &reference)))
     })?;
-    bind(lua, &r1, "reference", |lua, (reference, name, options): (Value, Value, Value)| {
+    bind(lua, r1, "reference", |lua, (reference, name, options): (Value, Value, Value)| {
         let name: Option<String> = optional(lua, "r1.reference", "name", &name)?;
         let ReferenceOptions { empty } = ReferenceOptions::read_optional(lua, "r1.reference", &options)?;
         refuse_missing(lua, name.as_deref().unwrap_or("r1.reference"), &reference, empty)?;
         Ok(reference)
     })?;
-    bind(lua, &r1, "clip", |lua, (long, head, tail): (Value, Value, Value)| {
+    bind(lua, r1, "clip", |lua, (long, head, tail): (Value, Value, Value)| {
         let long = text(lua, "r1.clip", "text", &long)?;
         let head = required(lua, "r1.clip", "head", &head)?;
         let tail: Option<usize> = optional(lua, "r1.clip", "tail", &tail)?;

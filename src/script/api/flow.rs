@@ -16,13 +16,13 @@ use crate::script::runtime::suspended::Suspended;
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let shared_host = host.clone();
-    bind(lua, &r1, "clock", move |_, ()| {
+    bind(lua, r1, "clock", move |_, ()| {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         let result = shared_host.current().external_now("clock", json!({}), || Ok(json!(now()))).map_err(raise)?;
         Ok(result.as_f64())
     })?;
     let shared_host = host.clone();
-    bind_async(lua, &r1, "sleep", move |lua, length: Value| {
+    bind_async(lua, r1, "sleep", move |lua, length: Value| {
         let call = shared_host.current();
         // A length of 0 is allowed.
         let zero = matches!(length, Value::Integer(0));
@@ -38,7 +38,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         }
     })?;
     let shared_host = host.clone();
-    bind_async(lua, &r1, "join", move |lua, functions: Value| {
+    bind_async(lua, r1, "join", move |lua, functions: Value| {
         let call = shared_host.current();
         let jobs = list(&lua, &functions).map(|functions| {
             functions

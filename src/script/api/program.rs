@@ -34,7 +34,7 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, arguments
     }
     environment.raw_set("arg", list)?;
     let shared_host = host.clone();
-    bind(lua, &environment, "print", move |_, values: Variadic<Value>| {
+    bind(lua, environment, "print", move |_, values: Variadic<Value>| {
         let line = joined(&values, "\t")? + "\n";
         shared_host.print_line(&LogLine { text: line, ..LogLine::default() }, LogStream::Out);
         Ok(())

@@ -72,7 +72,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     let bindings = Bindings { cache: Rc::default() };
     let shared_bindings = bindings.clone();
     bind(lua, &re, "find", move |lua, (text, pattern, from): (Value, Value, Value)| {
-        find(lua, shared_bindings.of(lua, "r1.re.find", &text, &pattern)?, &from)
+        find(lua, &shared_bindings.of(lua, "r1.re.find", &text, &pattern)?, &from)
     })?;
     let shared_bindings = bindings.clone();
     bind(lua, &re, "match", move |lua, (text, pattern, from): (Value, Value, Value)| {
@@ -107,7 +107,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     })?;
     let shared_bindings = bindings.clone();
     bind(lua, &re, "replace", move |lua, (text, pattern, with, limit): (Value, Value, Value, Value)| {
-        replace(lua, shared_bindings.of(lua, REPLACE, &text, &pattern)?, &with, &limit)
+        replace(lua, &shared_bindings.of(lua, REPLACE, &text, &pattern)?, &with, &limit)
     })?;
     let shared_bindings = bindings;
     bind(lua, &re, "split", move |lua, (text, pattern, limit): (Value, Value, Value)| {
@@ -175,14 +175,14 @@ fn at_most(lua: &Lua, function: &str, limit: &Value) -> mlua::Result<usize> {
 }
 
 /// Start and end of the first match, and its groups, like `string.find`.
-fn find(lua: &Lua, search: Search, from: &Value) -> mlua::Result<MultiValue> {
+fn find(lua: &Lua, search: &Search, from: &Value) -> mlua::Result<MultiValue> {
     let Some(matched) = search.at(lua, start(lua, "r1.re.find", from)?)? else {
         return Ok(MultiValue::from_iter([Value::Nil]));
     };
     let (first, last) = matched.span();
     let mut values = vec![Value::Integer(first as i64 + 1), Value::Integer(last as i64)];
     if matched.len() > 1 {
-        values.extend(groups(lua, &search, &matched)?);
+        values.extend(groups(lua, search, &matched)?);
     }
     Ok(MultiValue::from_iter(values))
 }
@@ -222,7 +222,7 @@ const REPLACE: &str = "r1.re.replace";
 
 /// Replaces by a text (`$1`, `${name}`, `$$`) or a function of the match; returns the new text and
 /// the number of replacements.
-fn replace(lua: &Lua, search: Search, with: &Value, limit: &Value) -> mlua::Result<(LuaString, usize)> {
+fn replace(lua: &Lua, search: &Search, with: &Value, limit: &Value) -> mlua::Result<(LuaString, usize)> {
     let (mut out, mut end, mut replaced) = (Vec::new(), 0, 0);
     search.each(lua, at_most(lua, REPLACE, limit)?, |search, matched| {
         let bytes = search.text.as_bytes();

@@ -223,7 +223,7 @@ impl FromField for Eval {
                     functions.env = Some(Env::read(other).ok_or_else(|| fields.refuse("eval.env", wanted, other))?);
                 }
                 other if of("context") => {
-                    functions.context = Some(Function::from_field(fields, "eval.context", other)?)
+                    functions.context = Some(Function::from_field(fields, "eval.context", other)?);
                 }
                 other if of("reward") => functions.reward = Some(Function::from_field(fields, "eval.reward", other)?),
                 _ => plain.raw_set(name, value)?,

@@ -15,7 +15,7 @@ use crate::script::runtime::show::{ShowLimits, Shown};
 
 pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let shared_host = host.clone();
-    bind(lua, &environment, "test", move |lua, (name, body): (Value, Value)| {
+    bind(lua, environment, "test", move |lua, (name, body): (Value, Value)| {
         let (Value::String(name), Value::Function(body)) = (&name, &body) else {
             let got = format!("{} and {}", kind(&name), kind(&body));
             return Err(fail(lua, "test", format!("takes a name and a function, got {got}")));

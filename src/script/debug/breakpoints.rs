@@ -92,13 +92,13 @@ impl Halt<'_> {
             let environment = self.lua.create_table()?;
             let meta = self.lua.create_table()?;
             let (locals, outside) = (self.locals.clone(), self.console.environment.clone());
-            bind(&self.lua, &meta, "__index", move |_, (_, name): (Value, Value)| {
+            bind(self.lua, &meta, "__index", move |_, (_, name): (Value, Value)| {
                 let local: Value = locals.raw_get(name.clone())?;
                 if local.is_nil() { outside.get(name) } else { Ok(or_nil(local)) }
             })?;
             let outside = self.console.environment.clone();
             let locals = self.locals.clone();
-            bind(&self.lua, &meta, "__newindex", move |lua, (_, name, value): (Value, Value, Value)| {
+            bind(self.lua, &meta, "__newindex", move |lua, (_, name, value): (Value, Value, Value)| {
                 if locals.contains_key(name.clone())? {
                     let error = misuse(lua, format!("the local `{}` can't be changed from here", name.to_string()?));
                     return Err(mlua::Error::external(error.hint("fields of tables can; other names make variables")));

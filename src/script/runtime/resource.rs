@@ -95,8 +95,11 @@ pub(crate) struct Resource {
     /// The file as it is, if its bytes are kept.
     pub(crate) content: Arc<[u8]>,
     /// Cached indexes, by column and weights.
-    indexes: Mutex<BTreeMap<(String, [u64; 2]), Arc<TextIndex>>>,
+    indexes: Mutex<TextIndexes>,
 }
+
+/// Indexes by column and weights.
+type TextIndexes = BTreeMap<(String, [u64; 2]), Arc<TextIndex>>;
 
 impl Resource {
     /// Reads the file of `spec`, or returns the cached one.

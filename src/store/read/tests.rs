@@ -252,7 +252,9 @@ fn rewritten(trajectories: &[Trajectory], change: impl Fn(&RecordBatch) -> Recor
     let properties = WriterProperties::builder().set_key_value_metadata(Some(vec![format])).build();
     let file = File::create(&path).unwrap();
     let mut writer = ArrowWriter::try_new(file, batches[0].schema(), Some(properties)).unwrap();
-    batches.iter().for_each(|batch| writer.write(batch).unwrap());
+    for batch in &batches {
+        writer.write(batch).unwrap();
+    }
     writer.close().unwrap();
     read_trajectories(&path).map_err(|error| Error { place: None, ..error })
 }

@@ -65,7 +65,6 @@ impl CallKind {
     }
 
     /// For `skip_serializing_if`, which passes a reference.
-    #[expect(clippy::trivially_copy_pass_by_ref)]
     pub fn has_run(&self) -> bool {
         *self == Self::Ran
     }
