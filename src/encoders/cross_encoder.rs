@@ -47,7 +47,7 @@ impl CrossEncoder {
     /// Loads a cross-encoder once per process: callers share it while one of them holds it.
     ///
     /// # Errors
-    /// As [`CrossEncoderModel::load`].
+    /// As [`model::CrossEncoderModel::load`].
     pub fn shared(dir: &Path) -> Result<Arc<Self>> {
         let real = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
         // The lock is held while a model is loaded, so that two threads do not load it twice.
