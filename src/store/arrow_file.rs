@@ -57,7 +57,8 @@ impl ArrowFile {
         self.rows
     }
 
-    /// Row `index`, counted from 0, with values as in [`ParquetTable::row`](super::ParquetTable::row).
+    /// Row `index`, counted from 0, with values as in
+    /// [`ParquetTable::row`](super::ParquetTable::row).
     ///
     /// # Errors
     /// [`Kind::Data`] for a column type without a JSON form.

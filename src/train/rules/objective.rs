@@ -42,7 +42,8 @@ impl Objective {
     /// The objective of a script; `critic`: whether its loop trains one.
     ///
     /// # Errors
-    /// As [`policy::PolicyLoss::new`]; `Kind::Script` for a custom loss that its settings contradict.
+    /// As [`policy::PolicyLoss::new`]; `Kind::Script` for a custom loss that its settings
+    /// contradict.
     pub fn of(script: &Script, learner: &Learner, critic: bool) -> Result<Self> {
         let custom_loss = script.loss.clone().filter(|_| learner.loss.is_custom());
         let objective = Self::new(learner, &script.settings.sampling, critic)?;

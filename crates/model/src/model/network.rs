@@ -1,5 +1,5 @@
-//! A model and its weights: load, initialise, save; [`Network::forward`] for training,
-//! [`Network::step`] for generation.
+//! A model and its weights: load, initialise, save; [`Model::forward`] for training,
+//! [`Model::step`] for generation.
 //!
 //! Both use the same weights and layers. The CPU kernels (docs/lab/cpu-kernels.md) compute the
 //! layers that Qwen2, Qwen3, Llama and similar models share: in f32 for both, in bf16 for

@@ -1,4 +1,5 @@
-//! The tool-call formats, one file each: syntax, parser ([`Scan`](super::stream::Scan)) and writer.
+//! The tool-call formats, one file each: syntax, parser
+//! ([`FormatParser`](super::stream::FormatParser)) and writer.
 //! A new format is a file that implements [`ToolFormat`] and a line in [`ALL`]. `json` and
 //! `literal` hold shared parsers; `native` and `same_turn` are the two ways in which results are
 //! returned; `code_block` is shared by formats that run code, `shared` by most; `own` is for
