@@ -249,7 +249,8 @@ impl AlgorithmFile {
         ["clip_low", "clip_high"].iter().all(|name| self.options.iter().any(|option| option.name == *name))
     }
 
-    /// The options of its loss with other values than the defaults, without those of every loss.
+    /// The options of its loss with other values than the defaults, without the options that every
+    /// loss has.
     pub fn changed(&self, options: &Map<String, Json>) -> Vec<String> {
         let is_changed = |option: &&Declared| options.get(&option.name).is_some_and(|value| *value != option.default);
         let names = self.options.iter().filter(is_changed).map(|option| option.name.clone());

@@ -17,7 +17,7 @@ use crate::script::runtime::host::place;
 /// Options of a loss that the host applies to any loss.
 const OF_HOST: [&str; 4] = ["loss_agg", "importance", "rejection", "correction_over"];
 
-/// Takes the options of a loss function out of those of the host.
+/// Moves the options of a loss function out of the table that also has options of the host.
 fn function_options(options: &mut Json) -> Json {
     let Some(fields) = options.as_object_mut() else { return Json::Null };
     let all = std::mem::take(fields).into_iter();
@@ -47,7 +47,7 @@ pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         const NAME: &str = "r1.rl.loss";
         let mut options = data(&lua, NAME, "options", &options)?;
         let (name, graph) = match &loss {
-            // Options unknown to the host are those of the function.
+            // Options that the host does not have belong to the function.
             Value::Function(custom) => {
                 let graph = crate::algorithms::trace(&lua, custom, &function_options(&mut options))?;
                 (String::new(), Some(graph))

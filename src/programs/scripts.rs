@@ -81,7 +81,7 @@ impl OpenAttempt {
 }
 
 /// Calls [`OpenAttempt::with`] for a program.
-async fn work<T: 'static>(
+async fn act_on<T: 'static>(
     lua: &Lua,
     open: &Held<OpenAttempt>,
     fails: bool,
@@ -130,29 +130,29 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, reporter: &Reporte
         },
     )?;
     bind_async(lua, &calls, "observe", async |lua, open: Held<OpenAttempt>| {
-        let observed = work(&lua, &open, true, async |_, stage, attempt| {
+        let observed = act_on(&lua, &open, true, async |_, stage, attempt| {
             Ok(attempt.observe(stage).await?.map(|prompt| prompt.observation.clone()))
         });
         to_lua(&lua, &observed.await?)
     })?;
     bind_async(lua, &calls, "request", async |lua, open: Held<OpenAttempt>| {
-        to_lua(&lua, &work(&lua, &open, true, next_request).await?)
+        to_lua(&lua, &act_on(&lua, &open, true, next_request).await?)
     })?;
     bind_async(lua, &calls, "step", async |lua, (open, reply): (Held<OpenAttempt>, Value)| {
         let reply: ScriptedReply = read(&lua, NAME, "reply", &reply)?;
-        to_lua(&lua, &work(&lua, &open, true, async |_, stage, attempt| step(stage, attempt, reply).await).await?)
+        to_lua(&lua, &act_on(&lua, &open, true, async |_, stage, attempt| step(stage, attempt, reply).await).await?)
     })?;
     bind_async(lua, &calls, "state", async |lua, open: Held<OpenAttempt>| {
         let copied =
-            work(&lua, &open, true, async |_, _, attempt| Ok(attempt.state().snapshot()?["state"].take())).await?;
+            act_on(&lua, &open, true, async |_, _, attempt| Ok(attempt.state().snapshot()?["state"].take())).await?;
         from_json(&lua, &copied)
     })?;
     bind_async(lua, &calls, "reward", async |lua, open: Held<OpenAttempt>| {
-        let (total, parts) = work(&lua, &open, false, reward).await?;
+        let (total, parts) = act_on(&lua, &open, false, reward).await?;
         Ok((total, to_lua(&lua, &parts)?))
     })?;
     bind_async(lua, &calls, "fork", async |lua, open: Held<OpenAttempt>| {
-        let forked = work(&lua, &open, true, async |open, _, attempt| {
+        let forked = act_on(&lua, &open, true, async |open, _, attempt| {
             open.script.forks.set(open.script.forks.get() + 1);
             let mut spec = attempt.spec().clone();
             spec.id = format!("{}+{}", spec.id, open.script.forks.get());
@@ -162,7 +162,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, reporter: &Reporte
         lua.create_userdata(Held(Rc::new(forked.await?)))
     })?;
     bind_async(lua, &calls, "finish", async |lua, open: Held<OpenAttempt>| {
-        from_json(&lua, &trajectory_table(&work(&lua, &open, true, finish).await?, true, false))
+        from_json(&lua, &trajectory_table(&act_on(&lua, &open, true, finish).await?, true, false))
     })?;
     bind_async(lua, &calls, "run", async |lua, (script, model, tasks): (Held<OpenScript>, Held<OpenModel>, Value)| {
         let tasks: RolloutTasks = read(&lua, "r1.rollout", "", &tasks)?;

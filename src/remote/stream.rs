@@ -155,17 +155,17 @@ impl StreamReader<'_, '_> {
         let whole = lines.join(&b'\n');
         // Lines that are JSON each are events without a blank line between them.
         if lines.len() == 1 || json::read_foreign(&whole).is_ok() {
-            return self.one(&whole);
+            return self.read_event(&whole);
         }
         for line in lines {
-            if self.one(&line)? {
+            if self.read_event(&line)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    fn one(&mut self, data: &[u8]) -> Result<bool, ServerFailure> {
+    fn read_event(&mut self, data: &[u8]) -> Result<bool, ServerFailure> {
         match data {
             b"" => Ok(false),
             b"[DONE]" => Ok(true),

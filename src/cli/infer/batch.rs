@@ -30,7 +30,7 @@ pub(super) struct RowReplies {
     settings: String,
 }
 
-/// How the rows are asked.
+/// How rows become prompts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RowForm {
     /// As tasks of the recipe.
@@ -185,7 +185,7 @@ fn writeln(file: &mut File, line: &Value) -> std::io::Result<()> {
     file.flush()
 }
 
-/// How the rows are asked: as tasks if the recipe's env shows the first one.
+/// How rows become prompts: as tasks if the recipe's env accepts the first one.
 fn form(chat: &mut Chat, data: &Dataset) -> Result<RowForm> {
     let first = Value::Object(data.raw_row(0)?);
     if chat.shows(&first)? {
@@ -206,11 +206,11 @@ fn form(chat: &mut Chat, data: &Dataset) -> Result<RowForm> {
 
 /// Replies to the messages of a row.
 fn question(chat: &mut Chat, row: &Value) -> Result<QuestionAnswer> {
-    let asked = if row["messages"].is_array() { &row["messages"] } else { &row["prompt"] };
-    if let Some(text) = asked.as_str() {
+    let messages = if row["messages"].is_array() { &row["messages"] } else { &row["prompt"] };
+    if let Some(text) = messages.as_str() {
         return chat.ask(text, &mut |_| ());
     }
-    let rows = conversation::messages(asked, "messages").map_err(|invalid| {
+    let rows = conversation::messages(messages, "messages").map_err(|invalid| {
         Error::new(Kind::Data, format!("the row has no readable `prompt` or `messages`: {invalid}"))
     })?;
     let mut messages: Vec<Message> = rows.into_iter().map(|rows| rows.message).collect();

@@ -1,5 +1,5 @@
-//! Estimators by name: those of the host, and the files of `lua/algorithms` that have a function
-//! `advantage`.
+//! Estimators by name: estimators of the host, and the files of `lua/algorithms` that have a
+//! function `advantage`.
 
 use std::sync::Arc;
 

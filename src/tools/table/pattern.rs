@@ -62,7 +62,7 @@ impl SqlPattern {
         Self { parts, ignores_case: false }
     }
 
-    /// Compares a text. `is_late` is asked from time to time.
+    /// Compares a text. `is_late` is called from time to time.
     pub(super) fn matches(&self, text: &str, is_late: impl Fn() -> bool) -> Result<bool, Late> {
         let text = text.split('\0').next().unwrap_or_default();
         let (mut rest, mut part) = (text, 0);

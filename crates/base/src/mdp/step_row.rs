@@ -46,7 +46,8 @@ pub struct StepRow {
     /// The sum of squared probabilities over the vocabulary at each token `[T]`, under the
     /// behaviour policy.
     pub sum_pi_squared: Vec<f64>,
-    /// Named parts of the reward that this step earned; those of a trajectory's steps are added up.
+    /// Named parts of the reward of this step. The parts of a trajectory are the sums over its
+    /// steps.
     pub parts: BTreeMap<String, f64>,
     /// For a loss: the advantage of each token `[T]`, or of all.
     pub advantages: Vec<f64>,
