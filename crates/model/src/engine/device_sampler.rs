@@ -120,7 +120,6 @@ impl DeviceSampler {
         let device = model.device();
         let table = Tensor::f_zeros([slots as i64 + 1, (SETTINGS + BLOCK) as i64], (Kind::Double, Device::Cpu))?;
         let by_kernels = device == Device::Cpu;
-        #[cfg(any(test, feature = "testing"))]
         let by_kernels = by_kernels && !crate::native::meta::is_on();
         let vocabulary = Tensor::f_arange(model.config.vocab_size as i64, (Kind::Int64, Device::Cpu))?;
         let (table, vocabulary) = (upload(&table, device)?, upload(&vocabulary, device)?);

@@ -100,7 +100,6 @@ impl Model {
             .map(|rope| rope.frequencies(head_dim, longest, 0, (wide, device)))
             .collect::<Result<Vec<_>>>()?;
         let gpu_paths = gpu_paths();
-        #[cfg(any(test, feature = "testing"))]
         let frequencies = if native::meta::is_on() {
             frequencies.iter().map(native::meta::like).collect::<Result<Vec<_>>>()?
         } else {

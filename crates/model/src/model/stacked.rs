@@ -21,7 +21,6 @@ pub(super) fn stacks(device: Device) -> bool {
 /// Whether models on the CPU run the code paths of a GPU (`R1_GPU_PATHS=1`): no CPU kernels, and
 /// plain operations in place of flash attention.
 pub(super) fn gpu_paths() -> bool {
-    #[cfg(any(test, feature = "testing"))]
     if native::meta::is_on() {
         return true;
     }

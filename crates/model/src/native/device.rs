@@ -19,7 +19,6 @@ unsafe extern "C" {
 /// libtorch keeps until the copy is done; libtorch's own copy of memory that is not pinned waits
 /// for all of that work. On the CPU nothing is copied.
 pub fn upload(x: &Tensor, device: Device) -> Result<Tensor> {
-    #[cfg(any(test, feature = "testing"))]
     if meta::is_on() {
         return meta::like(x);
     }
@@ -32,7 +31,6 @@ pub fn upload(x: &Tensor, device: Device) -> Result<Tensor> {
 /// Zeros on the device.
 pub(crate) fn zeros(shape: &[i64], kind: Kind, device: Device) -> Result<Tensor> {
     let zeros = Tensor::f_zeros(shape, (kind, device))?;
-    #[cfg(any(test, feature = "testing"))]
     if meta::is_on() {
         return meta::like(&zeros);
     }
@@ -82,12 +80,9 @@ pub fn release_memory(device: Device) -> Result<()> {
     Ok(())
 }
 
-#[cfg(any(test, feature = "testing"))]
 pub mod meta {
     //! libtorch's meta device, for tests: its tensors have no numbers, so that every operation that
     //! waits for numbers on a GPU fails.
-
-    #![allow(clippy::unwrap_used)]
 
     use std::cell::Cell;
     use std::ffi::{c_char, c_void};
@@ -112,8 +107,8 @@ pub mod meta {
         ON.get()
     }
 
-    /// Runs `body` with them on the meta device.
-    pub fn with<R>(body: impl FnOnce() -> R) -> R {
+    /// Runs `body` with them on the meta device. An error of libtorch if it cannot be prepared.
+    pub fn with<R>(body: impl FnOnce() -> R) -> Result<R> {
         struct Off;
         impl Drop for Off {
             fn drop(&mut self) {
@@ -121,10 +116,10 @@ pub mod meta {
             }
         }
         // SAFETY: no pointers.
-        checked(unsafe { r1_add_meta_operations() }).unwrap();
+        checked(unsafe { r1_add_meta_operations() })?;
         let _off = Off;
         ON.set(true);
-        body()
+        Ok(body())
     }
 
     /// A tensor of the same shape and type.

@@ -29,7 +29,6 @@ pub(crate) use cuda::CudaGraph;
 pub use cuda::{cuda_graphs, device, load_cuda_torch};
 pub(crate) use cuda::{kernels_missing, wanted_kernels};
 pub(crate) use device::DeviceEvent;
-#[cfg(any(test, feature = "testing"))]
 pub use device::meta;
 pub use device::release_memory;
 pub use device::upload;

@@ -105,7 +105,8 @@ fn micro_batches_run_without_numbers() {
                 assert!(update.read(&queued, &all.rows, true, &mut stats).is_err());
             }
         }
-    });
+    })
+    .unwrap();
 }
 
 #[test]
@@ -122,7 +123,8 @@ fn micro_batches_of_a_critic_run_without_numbers() {
             assert_eq!(numbers.len(), 4);
             assert!(native::read_numbers(&numbers).is_err());
         }
-    });
+    })
+    .unwrap();
 }
 
 /// Everything of an update but attention is what a GPU computes; attention is padded here.

@@ -265,6 +265,7 @@ fn a_step_does_not_wait_for_the_device() {
             // Prompts over two steps; the third request ends after two tokens.
             assert_eq!((counts[0], counts[1], counts[3]), (3, 8, 16), "{counts:?}");
             assert!(engine.settle(&mut ServeOutcome::default(), &mut |_| ()).is_err());
-        });
+        })
+        .unwrap();
     }
 }
