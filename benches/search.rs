@@ -5,7 +5,7 @@
 //! Passages have 100 words of a vocabulary of 200,000 with Zipf's distribution, which is about the
 //! shape of the Wikipedia passages of Search-R1; queries have 2 to 8 words of the same.
 //!
-//! `dense` measures vectors without a model: those of a passage are generated from its number, 384
+//! `dense` measures vectors without a model: a passage's vector is generated from its number, 384
 //! numbers around one of 500 centres in 32 dimensions. It compares searches of the graph with exact
 //! ones. With `R1_ENCODER=DIR` it also measures how fast that model encodes passages.
 

@@ -13,8 +13,8 @@ function demonstrations.result(name, text)
   return { role = "tool", name = name, content = text }
 end
 
---- A row: `messages` after the system prompt, with the schemas of `tools`, which must be those of
---- the env for the prompt to be the same.
+--- A row: `messages` after the system prompt, with the schemas of `tools`, which must be the tools
+--- of the env for the prompt to be the same.
 function demonstrations.row(system, tools, messages)
   local list, schemas = {}, {}
   if system and system ~= "" then list[1] = r1.system(system) end

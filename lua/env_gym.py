@@ -29,8 +29,8 @@ import traceback
 
 SLOW = 0.005
 STUCK = 0.02
-# Operations that get threads of their own after a slow one, before one is tried in the reader
-# again.
+# Number of operations that run in separate threads after a slow one, before one is tried in the
+# reader again.
 THREADED = 50
 # Environments that hang after the end of their trajectories; with more, the process gives up.
 HANGING = 64
@@ -181,7 +181,7 @@ class Server:
         self.guard = threading.Lock()
         # Answers that are not written yet.
         self.answers, self.writing = [], threading.Lock()
-        # Operations of a kind that still get threads of their own.
+        # Number of operations of each kind that still run in separate threads.
         self.threaded = collections.Counter()
 
     # Messages.

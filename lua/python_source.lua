@@ -4,7 +4,7 @@
 --- Only the signatures and docstrings of functions at the top level are read. No Python runs, so
 --- that a script loads, and a stored run is replayed, without it.
 
---- Types of Python as those of a JSON schema.
+--- Types of Python as types of a JSON schema.
 local TYPES = {
   str = "string", int = "integer", float = "number", bool = "boolean", None = "null",
   list = "array", List = "array", tuple = "array", Tuple = "array", set = "array", Set = "array",
@@ -152,8 +152,8 @@ local function lines_of(text)
   return lines
 end
 
---- The description of a docstring, and those of parameters by name: the styles of Google, NumPy
---- and Sphinx.
+--- The description of a docstring, and the descriptions of parameters by name: the styles of
+--- Google, NumPy and Sphinx.
 local function documented(text)
   local about, parameters = {}, {}
   local lines, section, current, level = lines_of(text), "description", nil, nil

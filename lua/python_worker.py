@@ -86,7 +86,7 @@ def described(error):
         if trace.tb_frame.f_globals is not globals() and not code.co_filename.startswith("<frozen "):
             frames.append((code.co_filename, trace.tb_lineno, code.co_name))
         trace = trace.tb_next
-    # The user's lines, and the innermost one, which may be that of a library.
+    # The user's lines, and the innermost line, which may be in a library.
     own = [frame for frame in frames if "site-packages" not in frame[0] and not os.path.relpath(frame[0]).startswith("..")]
     kept = own[-FRAMES:]
     if frames and frames[-1:] != kept[-1:]:

@@ -1,4 +1,4 @@
---- A recipe's own tool-call format: that of Search-R1, with a few pages.
+--- A tool-call format defined in a recipe: the format of Search-R1, with a few pages.
 ---
 ---   r1 check scripts/search_format.lua
 ---   r1 test scripts/search_format_test.lua

@@ -315,7 +315,7 @@ fn threads_are_limited_per_program() {
     assert_eq!(text(&run(&python, modest)), ("joined", true));
 }
 
-/// A time-out that differs from those of concurrent tests.
+/// A time-out that differs from the time-outs of concurrent tests.
 fn own_limit(base: u32) -> u32 {
     base + std::process::id() % 30_000
 }

@@ -27,8 +27,8 @@ local function differences(a, b)
   return sum / #a, largest
 end
 
---- Mean and largest difference between the log-probabilities of a reply and those of a pass over
---- the whole sequence.
+--- Mean and largest difference between the log-probabilities of a reply and the ones from a pass
+--- over the whole sequence.
 local function against_scored(model, prompt, reply)
   local whole = table.clone(prompt)
   for _, id in ipairs(reply.token_ids) do

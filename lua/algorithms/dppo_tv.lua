@@ -1,6 +1,6 @@
 --- DPPO with the total variation (arXiv:2602.04879): a trust region in probabilities instead of
---- ratios. Tokens that the advantage pushes further out of it have no gradient; the others have
---- that of the policy gradient, with the ratio up to truncate as weight.
+--- ratios. Tokens that the advantage pushes further out of it have no gradient; the others have the
+--- policy gradient, with the ratio up to truncate as weight.
 return r1.algorithm {
   paper = "arXiv:2602.04879",
   about = "a trust region in total variation",

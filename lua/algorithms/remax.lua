@@ -1,4 +1,4 @@
---- ReMax (arXiv:2310.10505): the return minus that of a greedy rollout of the same task. With
+--- ReMax (arXiv:2310.10505): the return minus the return of a greedy rollout of the same task. With
 --- reward_to_go the advantage of a token has the rewards from the token on instead of all (verl).
 local statistics = require("@r1/statistics")
 

@@ -5,7 +5,7 @@
 --- local = 0.5 is the sum of TreeRL (arXiv:2506.11902) without the factor 2; its down-weighting of
 --- segments in many samples is not needed here, because a shared step is trained once. local = 1
 --- compares with the state before the step, as VinePPO (arXiv:2410.01679) does. Without shared
---- steps the result is that of grpo.
+--- steps the result equals grpo.
 local statistics = require("@r1/statistics")
 
 return r1.algorithm {

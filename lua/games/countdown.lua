@@ -1,8 +1,8 @@
 --- The numbers game Countdown: a solver by enumeration and a checker, both in exact rational
 --- arithmetic.
 ---
---- The rules are those of TinyZero and RAGEN: the operators + - * /, fractions allowed between
---- steps, and each number used exactly once (with `all = false`: at most once).
+--- The rules are the same as in TinyZero and RAGEN: the operators + - * /, fractions allowed
+--- between steps, and each number used exactly once (with `all = false`: at most once).
 
 local check = require("@r1/options")
 

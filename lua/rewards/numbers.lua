@@ -130,8 +130,8 @@ end
 
 --- 1 if the final number of a response equals the reference, compared exactly (18 = 18.0).
 ---
---- The reference is a number, or a text such as GSM8K's solution, whose final number counts. The
---- options are those of `final_number`.
+--- The reference is a number, or a text such as GSM8K's solution, whose final number counts. It has
+--- the options of `final_number`.
 ---
 --- Gamed by: without `strict`, any last number counts, also one without an answer around it.
 function numbers.gsm8k(text, reference, options)

@@ -34,7 +34,7 @@ local env = r1.env {
       state.solved = true
       return { reward = 1, done = true }
     end
-    -- Step rewards: each step gets the reward of its own action.
+    -- Step rewards: each step gets the reward of its action.
     state.wrong += 1
     if state.wrong < TRIES then r1.push(state.messages, r1.user("That is wrong. Try again.")) end
     return { reward = -0.2, done = state.wrong == TRIES }

@@ -17,7 +17,7 @@ function units.row()
   }
 end
 
---- Schemas of the tools of the server, which lists those of the same file.
+--- Schemas of the tools of the server, which reads the same file.
 units.tools = {}
 for place, tool in r1.resource "lib/units.json" do
   local described = { name = tool.name, description = tool.description, parameters = tool.inputSchema }

@@ -10,8 +10,8 @@ for place = 2, #arg do
 end
 local t = r1.training(arg[1] or "scripts/retool.lua", { name = "iterated-dpo", settings = settings })
 
--- The advantage is 1 on the tokens of the better trajectory and -1 on those of the other; a group
--- is a pair.
+-- The advantage is 1 on the tokens of the better trajectory and -1 on the tokens of the other; a
+-- group is a pair.
 local function dpo(b, options)
   local margin = (b.advantages * (b.logp - b.logp_ref)):sum("group")
   b:log("right", margin:gt(0))

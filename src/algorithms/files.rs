@@ -273,7 +273,7 @@ impl AlgorithmFile {
         options::take(what, &self.options, options)
     }
 
-    /// The graph of its own loss with these options.
+    /// The graph of the file's loss with these options.
     ///
     /// # Errors
     /// [`Kind::Internal`] if it has none or fails.

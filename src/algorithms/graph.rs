@@ -180,8 +180,8 @@ pub struct LossGraph {
     pub result: usize,
     /// Nodes that are logged as metrics, by name.
     pub logged: Vec<(String, usize)>,
-    /// The ratio of the metrics `policy/ratio_*` and `policy/clip_frac*`; that of each token if the
-    /// function names none.
+    /// The ratio of the metrics `policy/ratio_*` and `policy/clip_frac*`; the ratio of each token
+    /// if the function names none.
     pub ratio: Option<RatioUse>,
     /// Source location of the function.
     pub location: String,

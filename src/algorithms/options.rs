@@ -38,7 +38,7 @@ pub struct Declared {
     pub range: Range,
 }
 
-/// The values of an option; those of any range have the type of the default.
+/// The values of an option; `Any` accepts any value of the default's type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Range {
     Any,

@@ -93,8 +93,8 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
     })
 }
 
-/// The values of a setting that is a name with a declaration of its own: algorithms, estimators
-/// and losses.
+/// The values of a setting that is the name of another declaration: algorithms, estimators and
+/// losses.
 fn values(setting: &str) -> String {
     let rows: Vec<(&str, String)> = match setting {
         "trainer.algorithm" => algorithms::papers().map(|(name, paper)| (name, paper.to_owned())).collect(),

@@ -1,6 +1,6 @@
 //! Tests of the commands in README.md, docs and the comments of scripts: the parser accepts each of
-//! them, and recipes accept their settings. tests/cli/documented.rs runs those of README.md that
-//! need no network.
+//! them, and recipes accept their settings. tests/cli/documented.rs runs the commands of README.md
+//! that need no network.
 
 #![allow(clippy::unwrap_used)]
 

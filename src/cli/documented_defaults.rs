@@ -170,7 +170,7 @@ fn settings_have_the_defaults_that_pages_name() {
     for (page, text) in own_pages().filter(|(page, _)| !page.contains("recipes")) {
         let text = text.replace('\n', " ");
         for pattern in &patterns {
-            // A setting without a value of its own is described.
+            // A setting that has no value is described.
             for captures in
                 pattern.captures_iter(&text).filter(|captures| setting(&captures[1], false).as_deref() != Some("null"))
             {

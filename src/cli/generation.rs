@@ -28,7 +28,7 @@ pub(super) async fn serve<T>(
     }
 }
 
-/// A text of a model in this process, in a conversation of its own.
+/// A text of a model in this process, in a separate conversation.
 pub(super) fn generate(
     engine: &mut Engine,
     renderer: &Renderer,

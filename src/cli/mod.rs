@@ -63,7 +63,7 @@ pub fn main() -> ExitCode {
     let voice = ErrorFormat::new(has("--json"), !has("--no-color"));
     let done =
         failure::catch(|| if completions::answer(&typed)? { Ok(ExitCode::SUCCESS) } else { dispatch(&typed, voice) });
-    // They are in process groups of their own.
+    // Each is in a separate process group.
     crate::tools::kill_servers();
     match done {
         Ok(code) => code,

@@ -163,8 +163,8 @@ fn unchanged(recorded: &[FileVersion], now: &[FileVersion]) -> Result<()> {
 /// A training step, or the evaluation after it.
 pub(super) type StoredStep = (Split, u64);
 
-/// Names trajectories: `12` all of a step, `12-3` all of a group, `12-3-0` one; `eval` those of all
-/// evaluations, `eval-12` of the one after step 12, `eval-12-3-0` one.
+/// Names trajectories: `12` all of a step, `12-3` all of a group, `12-3-0` one; `eval` the
+/// trajectories of all evaluations, `eval-12` of the evaluation after step 12, `eval-12-3-0` one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Id {
     text: String,

@@ -138,7 +138,7 @@ impl Source {
         !fields.is_empty() && fields.values().all(dataset) && !fields.keys().any(meant)
     }
 
-    /// The name of a dataset without one: that of its file, or its own on the Hub.
+    /// The name of a dataset that sets none: the name of its file, or its name on the Hub.
     pub fn name_of(fields: &Map<String, Json>) -> String {
         let text = |name: &str| fields.get(name).and_then(Json::as_str);
         let first = fields.get("path").and_then(|path| path.get(0)).and_then(Json::as_str);

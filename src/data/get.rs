@@ -80,8 +80,7 @@ impl Fetched {
 /// of all rows of a split; it begins with 0 for every pass over a split.
 ///
 /// # Errors
-/// [`Kind::Usage`] for an unknown split; those of [`Hub::fetch_data`] and of
-/// [`write_rows`].
+/// [`Kind::Usage`] for an unknown split; errors of [`Hub::fetch_data`] and of [`write_rows`].
 pub(crate) fn get(
     hub: &Hub,
     options: &GetOptions<'_>,

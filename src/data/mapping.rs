@@ -142,7 +142,7 @@ const DAPO_BEFORE: &str = "Solve the following math problem step by step. The la
      Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\n";
 const DAPO_AFTER: &str = "\n\nRemember to put your answer on its own line after \"Answer:\".";
 
-/// verl's columns; the problem is that of the prompt without its instruction.
+/// verl's columns; the problem is the prompt without its instruction.
 fn dapo(row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
     let last = row.list("prompt")?.iter().rfind(|message| message["role"] == "user");
     let content = last.and_then(|message| message["content"].as_str()).ok_or_else(|| wrong("prompt", "messages"))?;

@@ -44,7 +44,7 @@ pub(crate) enum Division<'a> {
     Grouped(&'a [String]),
 }
 
-/// The rows of each part, in their order, and then those of the rest.
+/// The rows of each part, in their order, and then the rows of no part.
 ///
 /// # Errors
 /// [`Kind::Usage`] if the parts have more rows than there are.

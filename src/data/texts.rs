@@ -55,7 +55,7 @@ pub(crate) fn find_column<'a>(row: &'a Map<String, Json>, name: &str) -> Option<
     })
 }
 
-/// The text of a value: of messages the contents without those of the system; of other values their
+/// The text of a value: for messages the contents without system messages, for other values their
 /// JSON.
 pub(crate) fn text_of(value: &Json) -> String {
     let content = |message: &Json| message.get("content").and_then(Json::as_str).map(str::to_owned);

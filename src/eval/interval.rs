@@ -57,7 +57,7 @@ fn bca(values: &[f64], mean: f64, sorted: &[f64]) -> impl Fn(f64) -> f64 {
     let below = sorted.partition_point(|one| *one < mean - tie);
     let up_to = sorted.partition_point(|one| *one <= mean + tie);
     let bias = normal_quantile((below + up_to) as f64 / (2 * sorted.len()) as f64);
-    // The jackknife's differences of a mean are proportional to those of the values.
+    // The jackknife's differences of a mean are proportional to the differences of the values.
     let (squares, cubes) = values.iter().fold((0.0, 0.0), |(squares, cubes), value| {
         let difference = value - mean;
         (squares + difference.powi(2), cubes + difference.powi(3))

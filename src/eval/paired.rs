@@ -1,7 +1,7 @@
 //! The difference of two policies on the same tasks.
 //!
 //! Two policies are compared task by task, which removes the variance of the tasks. The p-value is
-//! that of a permutation test: under the hypothesis that both policies are equal, the sign of each
+//! from a permutation test: under the hypothesis that both policies are equal, the sign of each
 //! task's difference is random.
 
 use rand_chacha::ChaCha8Rng;

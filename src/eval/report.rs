@@ -18,7 +18,7 @@ use crate::mdp::{Step, Trajectory};
 pub struct ReportOptions {
     /// The reward part that is the score; if empty, a task is solved when its reward is above 0.
     pub accuracy: String,
-    /// Columns of the tasks, each of whose values has figures of its own.
+    /// Columns of the tasks; figures are computed for each value of such a column.
     pub by: Vec<String>,
     /// Numbers of samples, in order; those above the number of samples of all tasks have no figure.
     pub ks: Vec<usize>,
@@ -166,7 +166,7 @@ impl Report {
         }
     }
 
-    /// One object: the figures of the first policy; with several, also those of all and their
+    /// One object: the figures of the first policy; with several, also the figures of all and their
     /// differences.
     ///
     /// # Errors

@@ -78,8 +78,9 @@ pub struct Sequential {
 }
 
 /// The test over the tasks of `order` that both policies have `n` trajectories of, up to the first
-/// task that `other` lacks. The difference of a task is that of the mean scores of its samples that
-/// count; tasks without such samples are left out. `None` if a score is not from 0 to 1.
+/// task that `other` lacks. The difference of a task is the difference of the mean scores of its
+/// samples that count; tasks without such samples are left out. `None` if a score is not from 0 to
+/// 1.
 pub fn betting(
     (baseline, other): (&[Trajectory], &[Trajectory]),
     order: &[u64],

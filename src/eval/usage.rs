@@ -20,8 +20,8 @@ pub(super) fn tool_seconds(trajectory: &Trajectory, name: Option<&str>) -> f64 {
     calls(trajectory, name).map(|call| call.seconds).sum()
 }
 
-/// Price of the tokens of a trajectory: those of its steps, and of the texts that its script had
-/// the policy generate. `price`: of prompt and response tokens, per million.
+/// Price of the tokens of a trajectory: in its steps, and in the texts that its script had the
+/// policy generate. `price` is for prompt and response tokens, per million.
 pub(super) fn cost(trajectory: &Trajectory, price: (f64, f64)) -> f64 {
     let steps = trajectory.steps.iter().map(|step| (step.prompt_tokens(), step.response_tokens()));
     let texts = trajectory.record.iter().filter_map(|call| {

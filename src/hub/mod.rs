@@ -8,9 +8,9 @@
 //! [`Hub::fetch_data`] the files of a dataset's split. [`Fetching`] shows their progress to the
 //! user.
 //!
-//! The settings are those of Python: `HF_HOME`, `HF_HUB_CACHE`, `HF_TOKEN` (or the file that `hf
-//! auth login` writes), `HF_ENDPOINT`, `HF_HUB_OFFLINE`. docs/lab/decisions/0003 explains why this
-//! is not the `hf-hub` crate.
+//! The settings are the environment variables of the Python library: `HF_HOME`, `HF_HUB_CACHE`,
+//! `HF_TOKEN` (or the file that `hf auth login` writes), `HF_ENDPOINT`, `HF_HUB_OFFLINE`.
+//! docs/lab/decisions/0003 explains why this is not the `hf-hub` crate.
 
 mod cache;
 mod data;

@@ -58,7 +58,7 @@ fn user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// The embedded model in a cache directory. Files there that are not those of this program, or that
+/// The embedded model in a cache directory. Files there that differ from this program's, or that
 /// belong to another user, are not used.
 fn unpacked(cache: &Path, name: &str) -> Result<PathBuf> {
     use std::os::unix::fs::{DirBuilderExt, MetadataExt};

@@ -1,8 +1,8 @@
 //! Runs the future of a program, and the tasks of its calls, on one thread.
 //!
 //! The thread is not in [`Runtime::block_on`]: a run that a program trains waits for its workers
-//! and starts runtimes of its own, as in `r1 run`, which tokio forbids there. Timers and sockets
-//! have a worker thread, so that they go on while the model computes.
+//! and starts runtimes, as in `r1 run`, which tokio forbids there. Timers and sockets have a worker
+//! thread, so that they go on while the model computes.
 
 use std::pin::pin;
 use std::sync::Arc;

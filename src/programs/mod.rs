@@ -4,7 +4,7 @@
 //!
 //! The virtual machine of a program is on the thread that owns the tensors, so that its functions
 //! call models, trajectories and runs directly (docs/lab/decisions/0016-programs-above-train.md).
-//! Recipes run on threads of their own; [`NamedModelThread`] runs the models that they name.
+//! Recipes run on other threads; [`NamedModelThread`] runs the models that they name.
 
 mod call;
 mod executor;

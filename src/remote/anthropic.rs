@@ -1,8 +1,8 @@
 //! Anthropic's messages API: the request, and the events of the response.
 //!
-//! Differences from OpenAI's: system prompts are a field of their own, a message is a list of
-//! blocks, neighbouring messages of one role are one message, results of tools are blocks of a user
-//! message and come first in it, and blocks of text are not empty.
+//! Differences from OpenAI's: system prompts are a separate field, a message is a list of blocks,
+//! neighbouring messages of one role are one message, results of tools are blocks of a user message
+//! and come first in it, and blocks of text are not empty.
 
 use serde_json::{Map, Value, json};
 

@@ -1,6 +1,6 @@
 //! Server-sent events of a response, as JSON.
 //!
-//! The format is that of the HTML standard (section 9.2). Servers that leave out the blank line
+//! The format is defined in the HTML standard (section 9.2). Servers that leave out the blank line
 //! between two events are read too, as is one that answers with a single JSON object.
 
 use std::time::{Duration, Instant};

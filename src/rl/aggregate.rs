@@ -1,6 +1,6 @@
 //! Aggregation of token losses to one number.
 //!
-//! Every denominator is that of the whole mini-batch, computed from its rows before the split into
+//! Every denominator is for the whole mini-batch, computed from its rows before the split into
 //! micro-batches. Each micro-batch adds its share, so gradient accumulation does not change the
 //! result (except for the order of additions).
 

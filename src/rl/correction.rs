@@ -1,9 +1,9 @@
 //! Off-policy corrections, for rollouts whose sampler and learner differ in weights or arithmetic.
 //!
 //! The log ratio is always `logp_old - logp_rollout`: the learner's log-probability at the start of
-//! the update minus that of the sampler, at every sampled token. Weights multiply token losses and
-//! have no gradient. They are known before the first update, so they are computed once for the
-//! whole mini-batch: a sequence is a trajectory or a step, as the caller numbers it.
+//! the update minus the sampler's, at every sampled token. Weights multiply token losses and have
+//! no gradient. They are known before the first update, so they are computed once for the whole
+//! mini-batch: a sequence is a trajectory or a step, as the caller numbers it.
 
 use tch::{Kind, Tensor, no_grad_guard};
 

@@ -1,9 +1,9 @@
 //! A policy loss in Lua: the evaluation of a [`LossGraph`] over the sampled tokens of a
 //! micro-batch.
 //!
-//! Every denominator is that of the whole mini-batch, as in [`super::aggregate`], so the shares of
-//! micro-batches add up to the loss of the mini-batch. The operations are those of the losses in
-//! [`super::losses`]: equal formulas give bitwise equal results.
+//! Every denominator is for the whole mini-batch, as in [`super::aggregate`], so the shares of
+//! micro-batches add up to the loss of the mini-batch. The losses in [`super::losses`] have the
+//! same operations: equal formulas give bitwise equal results.
 
 use tch::{Kind as Dtype, Tensor, no_grad_guard};
 

@@ -111,7 +111,7 @@ impl PolicyLoss {
         Self::of(&named(name)?, &mut Map::new())
     }
 
-    /// A loss by name with the options of a table, its own and those of [`Terms`].
+    /// A loss by name with the options of a table: the loss's options and the options of [`Terms`].
     ///
     /// # Errors
     /// [`Kind::Usage`] for a name or an option that does not exist (with similar names), a value of
@@ -190,7 +190,7 @@ impl PolicyLoss {
         counted.with_horizon(self.terms.horizon)
     }
 
-    /// This micro-batch's share of the objective. `denominators` are those of the whole mini-batch,
+    /// This micro-batch's share of the objective. `denominators` are for the whole mini-batch,
     /// counted in the unit of [`Terms::seq`].
     ///
     /// # Errors

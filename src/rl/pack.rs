@@ -3,7 +3,7 @@
 //!
 //! Consecutive steps whose prompts extend each other token by token become one row, so that an
 //! append-only environment costs O(T) and not O(T^2); a rewritten context starts a new row. There
-//! is no padding and no tokenisation: the ids are those of the prompts and of sampling.
+//! is no padding and no tokenisation: the ids are the ids of the prompts and the sampled ids.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -18,13 +18,13 @@ use crate::mdp::{Routing, Step, Support, Trajectory};
 use crate::native::upload;
 
 /// One training sequence: a table with one row per token. Each field that is a list is a column
-/// with one entry per token. The columns from `advantages` on are those of an update
+/// with one entry per token. The columns from `advantages` on are for an update
 /// (docs/lab/decisions/0005-one-table-of-tokens.md). They are 0 on tokens that the policy did not
 /// sample, and empty if they are not computed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     pub ids: Vec<u32>,
-    /// True on sampled tokens, except those of a fork's shared steps.
+    /// True on sampled tokens, except in a fork's shared steps.
     pub loss_mask: Vec<bool>,
     /// Log-probability of each sampled token under the sampler; 0 elsewhere.
     pub logprobs: Vec<f32>,
@@ -37,7 +37,7 @@ pub struct Row {
     /// The caller's number of the trajectory.
     pub trajectory: usize,
     pub advantages: Vec<f64>,
-    /// Log-probability under the learner before the update, if it replaces that of the sampler.
+    /// Log-probability under the learner before the update, if it replaces the sampler's.
     pub logp_old: Vec<f32>,
     /// Log-probability under the reference policy.
     pub logp_ref: Vec<f32>,
@@ -251,7 +251,7 @@ pub struct MicroBatch {
     /// `[N]` i64: the sampled tokens.
     pub targets: Tensor,
     /// The support that they were drawn from, if sampling was restricted: ids, and `[N]` the end
-    /// offset of those of each token, i64 on the CPU.
+    /// offset of each token's ids, i64 on the CPU.
     pub support: Option<(Tensor, Tensor)>,
     /// `[T, width]` i64: the experts that tokens were routed to, -1 for tokens without a record;
     /// `None` without any record.

@@ -64,8 +64,8 @@ fn integral(value: &Value) -> Value {
     }
 }
 
-/// Advantages (and a critic's targets) of `rows` by the estimator `name`. `options` are those of
-/// the estimator, and `include_failures`, `prime`, `reward_grouping` with `reward_method`,
+/// Advantages (and a critic's targets) of `rows` by the estimator `name`. `options` are the options
+/// of the estimator, and `include_failures`, `prime`, `reward_grouping` with `reward_method`,
 /// `reward_scale`, `kl_penalty = { coef, kind }`, `overlong = { longest, buffer, factor }`.
 ///
 /// # Errors
@@ -102,11 +102,11 @@ pub struct PlainLoss {
 }
 
 /// The loss of a Lua function over `rows`, in the form of [`loss`]. `loss_agg` in `options` selects
-/// the aggregation of a loss for each token; `importance`, `rejection` and `correction_over` are
-/// those of [`loss`].
+/// the aggregation of a loss for each token; `importance`, `rejection` and `correction_over` are as
+/// in [`loss`].
 ///
 /// # Errors
-/// As [`loss`], and those of the evaluation of the graph.
+/// As [`loss`], and errors of the evaluation of the graph.
 pub fn custom_loss(graph: &LossGraph, rows: &[StepRow], options: &Value) -> Result<PlainLoss> {
     let mut rest = table(CUSTOM, &integral(options))?;
     let corrections: Corrections = take(CUSTOM, &mut rest)?;
@@ -117,8 +117,9 @@ pub fn custom_loss(graph: &LossGraph, rows: &[StepRow], options: &Value) -> Resu
 }
 
 /// The loss `name` of `rows`, which have `logp`, `logp_old` and `advantages`. All rows together are
-/// one mini-batch; failed trajectories are excluded. `options` are those of [`PolicyLoss::new`],
-/// and `importance`, `rejection` (over rows with `logp_rollout`) with `correction_over`.
+/// one mini-batch; failed trajectories are excluded. `options` are the options of
+/// [`PolicyLoss::new`], and `importance`, `rejection` (over rows with `logp_rollout`) with
+/// `correction_over`.
 ///
 /// # Errors
 /// Errors of [`PolicyLoss::new`] and [`PolicyLoss::compute`]; [`Kind::Usage`] if a row lacks an

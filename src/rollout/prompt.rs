@@ -30,9 +30,9 @@ pub struct ContinuedTurn {
 }
 
 /// The ids of a prompt of messages. If the messages exactly continue one of the earlier `turns`
-/// (the latest first), the ids are those of its prompt and response and of the added text, and the
-/// index of the turn is returned; sampled ids are not encoded again. Otherwise the messages are
-/// rendered as a whole.
+/// (the latest first), the ids are the ids of its prompt, of its response and of the added text,
+/// and the index of the turn is returned; sampled ids are not encoded again. Otherwise the messages
+/// are rendered as a whole.
 pub fn prompt_ids(
     renderer: &Renderer,
     tools: &[Value],

@@ -60,7 +60,7 @@ pub struct ScriptVersion {
     /// Resources that the script read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<FileVersion>,
-    /// Search indexes that it names; the checksum is that of the manifest.
+    /// Search indexes that it names, with the checksum of the manifest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<FileVersion>,
 }

@@ -146,7 +146,7 @@ pub(super) fn remove(path: &Path) -> Result<()> {
     removed.map_err(|e| failed("remove", path, &e))
 }
 
-/// Whether a name is that of an incomplete file or directory.
+/// Whether it is the name of an incomplete file or directory.
 pub(super) fn is_unfinished(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(UNFINISHED)
 }

@@ -1,5 +1,5 @@
 //! The record column of trajectory files: each row has the external calls of its step, the first
-//! row also those of `reset`, the last row also those after it.
+//! row also the calls of `reset`, the last row also the calls after the last step.
 //!
 //! A program run by a tool is already in the column `tools`. Its exchange refers to that entry
 //! (`{"tool": 0}`) instead of repeating code and output.
@@ -56,7 +56,7 @@ fn compact(exchange: &ExternalCall, tools: &[ToolRecord]) -> Value {
 #[error("there is no tool call {0}")]
 pub(super) struct NoToolCall(usize);
 
-/// Restores the exchanges of a row. `tools` are those of the row's step.
+/// Restores the exchanges of a row. `tools` has the calls of the row's step.
 pub(super) fn expand(row: Vec<ExternalCall>, tools: &[ToolRecord]) -> Result<Vec<ExternalCall>, NoToolCall> {
     row.into_iter()
         .map(|mut exchange| {

@@ -53,7 +53,7 @@ pub struct RecipeFiles<'a> {
 
 impl RunDir {
     /// Creates `root/name`, or `root/name-2`, `root/name-3`… if that exists. An empty directory is
-    /// used, and so is that of a run that was killed before its `config.json` was written.
+    /// used, and so is the directory of a run that was killed before its `config.json` was written.
     pub fn create(root: &Path, name: &str) -> Result<Self> {
         if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '\0']) {
             return Err(Error::new(Kind::Usage, format!("`{name}` can't be the name of a run"))
@@ -236,7 +236,7 @@ fn directory_of(script: &Path) -> PathBuf {
 pub struct ScriptsDir(PathBuf);
 
 impl ScriptsDir {
-    /// That of a run.
+    /// The folder of a run.
     pub(super) fn of(run: &Path) -> Self {
         Self(run.join("scripts"))
     }

@@ -1,4 +1,4 @@
-//! Writes JSON rows to a Parquet file. The type of a column is that of its values in all rows:
+//! Writes JSON rows to a Parquet file. The type of a column is the type of its values in all rows:
 //! booleans, whole numbers, floating point, text, bytes, lists and structs of these. A missing
 //! value is null.
 
@@ -146,7 +146,7 @@ impl Clash {
 ///
 /// # Errors
 /// [`Kind::Data`] for a column whose values have no common type, and if there is no value at all;
-/// [`Kind::Store`] if the file can't be written; those of `row`.
+/// [`Kind::Store`] if the file can't be written; errors of `row`.
 pub fn write_table(path: &Path, count: u64, row: &dyn Fn(u64) -> Result<Map<String, Json>>) -> Result<()> {
     let mut shape = ColumnShape::Struct(Vec::new());
     for index in 0..count {

@@ -79,7 +79,7 @@ mod linux {
     const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
     const SYSTEM: [&str; 9] =
         ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache", "/etc/java"];
-    /// Processes and threads of one user, including those of other programs.
+    /// Processes and threads of one user, including other programs.
     const PROCESSES: u64 = 512;
 
     /// Runs a program to its end. Dropping the future ends the program.

@@ -121,8 +121,8 @@ impl Rhai {
     }
 
     /// Runs `prelude`, then `code`, in one scope. Functions of the prelude can be called; its
-    /// output is discarded, and an error in it is reported as `prelude: …`. Line numbers are those
-    /// of `code`. Blocks at most until the time-out or the operations limit. A program whose last
+    /// output is discarded, and an error in it is reported as `prelude: …`. Line numbers refer to
+    /// `code`. Blocks at most until the time-out or the operations limit. A program whose last
     /// operation does not end soon after the time-out is abandoned: its thread ends with the
     /// operation.
     pub fn run(&self, code: &str, prelude: &str) -> Output {

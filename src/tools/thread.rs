@@ -1,5 +1,5 @@
-//! Work on threads of their own. A blocking task of a runtime keeps the runtime from ending, and
-//! the process with it; a thread whose result nobody waits for does not.
+//! Work on new threads. A blocking task of a runtime keeps the runtime from ending, and the process
+//! with it; a thread whose result nobody waits for does not.
 
 use tokio::sync::oneshot;
 

@@ -36,7 +36,7 @@ impl Source {
         self.module.first().cloned().unwrap_or_else(|| self.path.file_stem().unwrap().to_string_lossy().into_owned())
     }
 
-    /// Its lines without those of tests, with their numbers from 1.
+    /// Its lines without tests, with their numbers from 1.
     pub(super) fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
         let of_tests = |line: &usize| self.tests.iter().any(|range| range.contains(line));
         self.text.lines().enumerate().filter(move |(line, _)| !of_tests(line)).map(|(line, text)| (line + 1, text))

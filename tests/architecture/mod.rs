@@ -168,7 +168,7 @@ const WITH_LIBTORCH: &[&str] =
     &["libtorch", "native", "model", "adamw", "rl", "engine", "encoders", "load", "train", "programs", "cli"];
 
 /// Folders of `src` whose folders have an order: a file may import files of its own folder and of
-/// those before it.
+/// the folders before it.
 const ORDERS: &[(&str, &[&str])] = &[
     ("script", &["runtime", "docs", "settings", "api", "recipe", "program", "debug"]),
     // `options` is a file.

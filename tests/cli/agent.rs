@@ -121,7 +121,7 @@ fn a_run_is_the_agent_that_was_trained() {
     assert_eq!(asked(at, &["--script", "b", "--runs-dir", "elsewhere"]), long);
     std::fs::rename(at.join("elsewhere/b"), at.join("moved")).unwrap();
 
-    // A script that is named with the run gets those of its settings that it knows.
+    // A script that is named with the run gets the run's settings that it knows.
     let args = ["infer", "--model", "moved", "--script", "other.lua", "-p", "Hi", "--max-new-tokens", "4"];
     let output = r1(at, &args).output().unwrap();
     let text = shown(at, &output);

@@ -69,8 +69,8 @@ fn rows_have_replies_in_their_order_and_a_stopped_file_continues() {
     assert!(fail(at, &args).contains("not the replies to the first rows of --input"));
 }
 
-/// Replies of another model do not pass for those of this one, and a file of something else is left
-/// as it is.
+/// Replies of another model do not pass for replies of this one, and a file of something else is
+/// left as it is.
 #[test]
 fn a_file_of_other_replies_is_not_continued() {
     let dir = directory(&[("in.jsonl", ROWS)], false);

@@ -75,7 +75,7 @@ fn a_cold_start_recipe_runs_sft_and_then_rl() {
     let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
     let text = succeed(dir.path(), &["run", "a.lua", "--name", "whole"]);
     assert!(text.contains("Cold start") && text.contains("held-out loss"), "{text}");
-    // The table of reinforcement learning has columns and a heading of its own.
+    // The table of reinforcement learning has its own columns and heading.
     let (_, later) = text.split_once("\nDone\n").unwrap();
     let heading = later.lines().find(|line| line.trim_start().starts_with("step "));
     assert!(heading.is_some_and(|line| line.contains("reward") && !line.contains("loss")), "{later}");

@@ -305,7 +305,7 @@ fn an_evaluation_with_missing_samples_continues_with_them() {
     assert_eq!((&report["missing"], &report["tasks"]), (&0.into(), &4.into()));
 }
 
-/// Of the samples that are left, the server refuses all: the figures are those of the others.
+/// Of the samples that are left, the server refuses all: the figures are computed from the others.
 #[test]
 fn an_evaluation_with_refused_samples_is_reported_when_it_continues() {
     let dir = directory(&[("a.lua", RECIPE), ("tasks.jsonl", &tasks(4))], false);

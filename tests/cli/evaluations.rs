@@ -8,8 +8,7 @@ use r1::store::read_trajectories;
 use super::run_files::files;
 use super::{directory, fail, succeed};
 
-/// The evaluation has its own environment, limits and rows, which differ from those of the
-/// training.
+/// The evaluation has its own environment, limits and rows, which differ from the training's.
 const RECIPE: &str = r#"
 local function env(word, steps)
   return r1.env {
@@ -74,8 +73,8 @@ fn trajectories_of_evaluations_are_stored_and_replay() {
     assert!(refused.contains("`split` must be \"train\" or \"eval\""), "{refused}");
 }
 
-/// An evaluation has an environment, sampling and a reward of its own, during training and in
-/// `r1 eval`; those of training stay as they are.
+/// An evaluation has its own environment, sampling and reward, during training and in `r1 eval`;
+/// training keeps its own.
 #[test]
 fn the_reward_of_evaluations_is_their_own() {
     let eval_settings = "env = env(\"held\", 3), accuracy = \"short\", temperature = 0.7,

@@ -270,7 +270,7 @@ fn the_last_refill_round_keeps_all_groups() {
 }
 
 /// Step-level GAE written in Lua, with the critic's targets: the weights of policy and critic equal
-/// those of `gae`.
+/// the weights with `gae`.
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_recipe_defines_an_estimator_with_a_critic() {
@@ -324,7 +324,7 @@ fn truncated_sampling_distributions_are_used_in_training() {
         succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", name, more], &cuts[..]].concat());
         let metrics = last_step(&dir.path().join("runs").join(name));
         let number = |name: &str| metrics[name].as_f64().unwrap();
-        // The engine's and the learner's log-probabilities are those of the truncated distribution.
+        // The engine's and the learner's log-probabilities are under the truncated distribution.
         assert!(number("mismatch/max_abs") < 1e-4, "{name}: {metrics:?}");
         assert!(number("policy/grad_norm") > 0.0, "{name}: {metrics:?}");
         assert!(number("policy/entropy") < f64::ln(40.0) + 1e-6, "{name}: {metrics:?}");

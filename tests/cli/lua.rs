@@ -314,7 +314,7 @@ fn r1_rl_computes_value_losses_and_entropies() {
              return math.abs(two - math.log(2)) < 1e-12, math.abs(four - math.log(4)) < 1e-12"),
         "exit: 0\n--- stdout\ntrue\ntrue"
     );
-    // The temperature is that of the sampler: logits 2 and 0 at 2 equal 1 and 0 at 1.
+    // The temperature divides logits as in the sampler: logits 2 and 0 at 2 equal 1 and 0 at 1.
     assert_eq!(
         run(
             "local a, b = r1.rl.entropy({ { 2, 0 } }, 2)[1], r1.rl.entropy({ { 1, 0 } })[1] return math.abs(a - b) < 1e-15"

@@ -43,8 +43,8 @@ while t.step < t.steps do
 end
 t:save()
 "#;
-    // Advantages and returns in Lua: a step's value is that of its first token, and the discount is
-    // 1.
+    // Advantages and returns in Lua: a step's value is the value of its first token, and the
+    // discount is 1.
     let by_hand = r#"
 local t = r1.training("a.lua", { name = "by-hand", settings = {
   ["trainer.kl.coef"] = 0, ["trainer.estimator.lambda"] = 1, ["trainer.estimator.gamma"] = 1, ["trainer.estimator.whiten"] = "none",

@@ -211,7 +211,7 @@ fn a_resume_without_a_critic_checkpoint_is_refused() {
     assert!(error.contains("this recipe's trainer is not r1.sft"), "{error}");
 }
 
-/// The algorithm's own name, and not that of its training loop.
+/// The algorithm's own name, and not the name of its training loop.
 #[test]
 fn the_configuration_names_the_algorithm() {
     let dir = directory(&[("a.lua", RECIPE)], true);
@@ -305,7 +305,7 @@ fn a_checkpoint_has_the_chat_template_used_in_training() {
         let checkpoint = dir.path().join(format!("runs/{script}/checkpoints/step-000001"));
         let template = fs::read_to_string(checkpoint.join("chat_template.jinja")).unwrap();
         assert!(template.contains("<|im_start|>"), "{template}");
-        // The other files are those of the model.
+        // The other files are the model's.
         assert_eq!(fs::read(checkpoint.join("tokenizer_config.json")).unwrap(), fs::read(&path).unwrap());
     }
 }

@@ -281,8 +281,8 @@ fn privileged_text_can_be_a_function_of_the_state() {
         let number = one.task["number"].as_f64().unwrap();
         let texts: Vec<_> = one.steps.iter().map(|step| step.privileged.clone().unwrap()).collect();
         assert_eq!(texts, [1, 2].map(|turn| format!("Turn {turn} of {number}")));
-        // The trajectory was truncated, and the critic's bootstrap value is that of the state after
-        // the truncation.
+        // The trajectory was truncated, and the critic's bootstrap value is the value of the state
+        // after the truncation.
         assert_eq!(one.steps[1].next_privileged.as_deref(), Some(format!("Turn 3 of {number}").as_str()));
         assert_eq!(one.steps[0].next_privileged, None);
     }

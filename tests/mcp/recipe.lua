@@ -1,4 +1,4 @@
--- A recipe whose tools are those of one reference server (tests/mcp/setup.sh).
+-- A recipe whose tools are on one reference server (tests/mcp/setup.sh).
 
 local place = "../../target/mcp/"
 

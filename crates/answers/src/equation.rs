@@ -45,7 +45,7 @@ impl<'a> Equation<'a> {
         self.all_equal().then_some((name, last))
     }
 
-    /// The values that a bare value may equal: that of an assignment or of a chain of equal
+    /// The values that a bare value may equal: the value of an assignment or of a chain of equal
     /// numbers (`2 + 3 = 5`), and its correctly rounded value.
     pub(super) fn values(&self, by: &MathComparison) -> Vec<&'a Expr> {
         let Some(last) = self.terms.last() else { return Vec::new() };

@@ -259,7 +259,7 @@ pub fn readable(path: &Path) -> std::io::Result<()> {
 }
 
 /// The regular expression of the places of a secret in a text. A short one is part of many words
-/// (`x` of `unexpected`), which are no secret: it is found as a word of its own.
+/// (`x` of `unexpected`), which are no secret: it is found only as a whole word.
 pub fn secret_pattern(secret: &str) -> String {
     const SHORT: usize = 8;
     let exact = regex::escape(secret);

@@ -16,7 +16,7 @@ pub struct Incoming {
 }
 
 impl Client {
-    /// Sends the request on a thread of its own and waits for the head of the response.
+    /// Sends the request on a new thread and waits for the head of the response.
     pub async fn open(&self, request: WebRequest) -> Result<Incoming, Fault> {
         let (head, opened) = oneshot::channel();
         let agent = self.agent.clone();

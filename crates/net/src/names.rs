@@ -47,7 +47,7 @@ impl NameResolver {
 impl Resolver for NameResolver {
     fn resolve(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let addresses = self.system.resolve(uri, config, timeout).map_err(|error| match error {
-            // The system's error has no kind of its own.
+            // The system's error has no special kind.
             ureq::Error::Io(error) => ureq::Error::Other(Box::new(Unresolved(error))),
             other => other,
         })?;

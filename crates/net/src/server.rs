@@ -29,7 +29,7 @@ const HEADERS: usize = 64;
 /// Longest time in which the rest of a client's data is read after the last response.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// Maximum bytes of all requests that are read or answered at a time, or those of one request.
+/// Maximum bytes of all requests that are read or answered at a time, or of one request.
 const AT_ONCE: usize = 64 << 20;
 static HELD: AtomicUsize = AtomicUsize::new(0);
 

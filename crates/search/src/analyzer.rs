@@ -111,7 +111,7 @@ fn words(text: &str, mut take: impl FnMut(&str) -> u64) -> u64 {
     total
 }
 
-/// Letters of scripts without spaces between words that are terms of their own, as in Lucene.
+/// Letters of scripts without spaces between words: each is a term, as in Lucene.
 fn is_ideograph(letter: char) -> bool {
     matches!(letter, '\u{3041}'..='\u{309f}' | '\u{3400}'..='\u{4dbf}' | '\u{4e00}'..='\u{9fff}'
         | '\u{f900}'..='\u{faff}' | '\u{20000}'..='\u{3ffff}')

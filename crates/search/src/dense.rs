@@ -100,8 +100,8 @@ impl Dense {
     /// Opens the part of an index with `passages` passages.
     ///
     /// # Errors
-    /// [`Kind::Data`] if the file has another size than its vectors, or its vectors another length
-    /// than those of the manifest's similarity.
+    /// [`Kind::Data`] if the file has another size than its vectors, or vectors of another length
+    /// than the manifest's similarity requires.
     pub(super) fn open(
         index: &Path,
         part: &DensePart,

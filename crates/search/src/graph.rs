@@ -1,8 +1,8 @@
 //! A graph over the vectors of an index (HNSW), built and searched by `usearch`.
 //!
-//! The graph has no vectors of its own: a vector of `usearch` is the number of a row, and its
-//! metric is a function that reads the rows. So a graph takes about 150 bytes per passage, and a
-//! build holds the graph in memory, not the vectors. The number after the last row is the query.
+//! The graph stores no vectors: a vector of `usearch` is the number of a row, and its metric is a
+//! function that reads the rows. So a graph takes about 150 bytes per passage, and a build holds
+//! the graph in memory, not the vectors. The number after the last row is the query.
 //!
 //! Vectors are added by one thread, in order. Every [`HnswBuild::save_every`] vectors the graph is
 //! written under another name, renamed, and read back, so that a build that was interrupted gives

@@ -35,8 +35,8 @@ pub struct SearchRequest<'a> {
     pub body: &'a [u8],
 }
 
-/// Status and JSON body of the response. `k` replaces the default number of hits; that of `options`
-/// is not used.
+/// Status and JSON body of the response. `k` replaces the default number of hits; the number in
+/// `options` is not used.
 pub fn respond(index: &Index, options: &SearchOptions, k: Option<usize>, request: &SearchRequest<'_>) -> (u16, Json) {
     let with = |default: usize| SearchOptions { k: k.unwrap_or(default), ..options.clone() };
     let done = match (request.method, request.path.trim_end_matches('/')) {

@@ -1,4 +1,4 @@
-//! Conversations for servers, which have templates of their own.
+//! Conversations for servers, which apply their chat templates themselves.
 
 use super::Format;
 use r1_base::error::Result;

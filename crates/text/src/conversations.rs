@@ -192,8 +192,8 @@ fn answers() -> impl Strategy<Value = Vec<Message>> {
     ]
 }
 
-/// The ids built step by step must equal the ids of the whole conversation and those of supervised
-/// training.
+/// The ids built step by step must equal the ids of the whole conversation and the ids of
+/// supervised training.
 fn grows_as_it_is_rendered(renderer: &Renderer, steps: &[(String, Vec<Message>)]) -> Result<(), TestCaseError> {
     let mut play = Play::new(renderer, vec![], vec![Message::system("s"), Message::user("q")]);
     for (reply, answers) in steps {

@@ -21,8 +21,8 @@ use super::tool_format::ToolFormat;
 use r1_base::error::{Error, Kind, Result};
 use r1_base::mdp::{Content, Message, Role};
 
-/// Separates the characters of a special token's text. It has no tokens of its own and consists of
-/// characters that do not occur in text.
+/// Separates the characters of a special token's text. No token contains it, and its characters do
+/// not occur in text.
 pub(super) const SEPARATOR: &str = "\u{F8FF}\u{FFFE}";
 
 /// Maximum bytes of a compiled pattern; a vocabulary may have thousands of special tokens.

@@ -6,8 +6,8 @@ use serde_json::{Map, Value};
 /// Keywords of JSON Schema.
 const SCHEMA: [&str; 7] = ["type", "description", "enum", "properties", "items", "required", "additionalProperties"];
 
-/// An object whose fields are sorted by name has no order of its own: its known fields come first,
-/// in the usual order. Another order comes from JSON text, and is kept.
+/// An object whose fields are sorted by name has lost its order: its known fields come first, in
+/// the usual order. Another order comes from JSON text, and is kept.
 fn known_first(fields: &Map<String, Value>, first: &[&str]) -> Map<String, Value> {
     let mut names: Vec<&String> = fields.keys().collect();
     if names.is_sorted() {

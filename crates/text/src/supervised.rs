@@ -40,8 +40,8 @@ impl Renderer {
         }
         let mut pieces = self.pieces(messages, tools, Next::End)?;
         let sampled = |pieces: &Pieces| pieces.0.iter().filter(|piece| piece.sampled).count();
-        // The sampled pieces of a conversation up to a message are those of its messages up to
-        // there.
+        // The sampled pieces of a conversation up to a message are the sampled pieces of its
+        // messages up to there.
         let (all, mut owners) = (sampled(&pieces), Vec::new());
         for index in replies {
             let to = if index + 1 == messages.len() {

@@ -383,7 +383,7 @@ impl Tokenizer {
 
     /// The tokens with names that chat templates may print, as in transformers: the usual ones of
     /// tokenizer_config.json (`pad_token`), or of special_tokens_map.json in the layout without
-    /// `added_tokens_decoder`, and those of `extra_special_tokens` with names. Empty ones are left
+    /// `added_tokens_decoder`, and the named ones of `extra_special_tokens`. Empty ones are left
     /// out.
     pub(super) fn named_tokens(&self) -> Result<BTreeMap<String, String>> {
         const NAMES: [&str; 7] =

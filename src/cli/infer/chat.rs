@@ -264,7 +264,7 @@ impl Chat {
         Ok(texts.into_iter().any(|text| !text.is_empty() && shown.contains(text)))
     }
 
-    /// Steps the recipe's env on a task of its own.
+    /// Steps the recipe's env on the task of a data row.
     pub(super) fn ask_task(&mut self, task: Value) -> Result<QuestionAnswer> {
         self.answer(&Input::Task(task), &mut |_| ())
     }

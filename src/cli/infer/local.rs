@@ -125,7 +125,7 @@ impl Local {
         })
     }
 
-    /// A text for the recipe's script, in a conversation of its own.
+    /// A text for the recipe's script, in a separate conversation.
     pub(super) fn generate(&mut self, request: &GenerateRequest, interrupt: Interrupt) -> Result<SampledText> {
         generation::generate(&mut self.engine, &self.renderer, &self.sampling, request, interrupt)
     }

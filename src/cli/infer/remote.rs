@@ -118,7 +118,7 @@ impl RemoteModel {
         Ok(self.finish(reply, read, show))
     }
 
-    /// A text for the recipe's script, in a conversation of its own.
+    /// A text for the recipe's script, in a separate conversation.
     pub(super) fn generate(&mut self, request: &GenerateRequest, interrupt: Interrupt) -> Result<SampledText> {
         let messages = chat_messages(&request.messages, &|_| None, self.format.as_ref())?;
         let (options, defaults) = (&request.options, &self.sampling);

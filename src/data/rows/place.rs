@@ -8,9 +8,9 @@ use crate::error::{Error, Kind, Result};
 /// Directories of files made by the system.
 const OF_THE_SYSTEM: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// Refuses a file that is not a data file. `directory` is that of the script; `is_data` tests for
-/// the extension of a data file (`.jsonl`, `.parquet` …), which files outside the directory must
-/// have. Paths that are not files are accepted: reading them fails.
+/// Refuses a file that is not a data file. `directory` contains the script; `is_data` tests for the
+/// extension of a data file (`.jsonl`, `.parquet` …), which files outside the directory must have.
+/// Paths that are not files are accepted: reading them fails.
 ///
 /// # Errors
 /// [`Kind::Data`], with the path.

@@ -218,9 +218,9 @@ pub fn gae(rewards: &[f64], values: &[f64], next_value: f64, gamma: f64, lambda:
 /// `lambda`. Then [`gae`] runs over the tokens of each turn separately, with the only reward `A_i +
 /// V_i` at its last token.
 ///
-/// `rewards` has the reward of each turn of one trajectory, `values` those of its sampled tokens (a
-/// turn has at least one), `next_value` V after the last turn. The critic's targets are `A + V` at
-/// every token.
+/// `rewards` has the reward of each turn of one trajectory, `values` the values of its sampled
+/// tokens (a turn has at least one), `next_value` V after the last turn. The critic's targets are
+/// `A + V` at every token.
 pub fn gae_bilevel(
     rewards: &[f64],
     values: &[Vec<f64>],

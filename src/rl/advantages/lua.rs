@@ -27,7 +27,7 @@ pub struct AdvantageFunction {
 }
 
 impl AdvantageFunction {
-    /// That of an algorithm with these options.
+    /// The estimator of an algorithm with these options.
     pub fn of(algorithm: &AlgorithmFile, options: &Map<String, Value>) -> Self {
         let whiten = options.get("whiten").and_then(|how| serde_json::from_value(how.clone()).ok());
         let (needs, level) = (algorithm.needs.clone(), algorithm.level(options));

@@ -17,7 +17,7 @@ pub struct Advantages {
     pub returns: Vec<Vec<f64>>,
     /// The tokens on which the critic is trained; none for estimators without a critic.
     pub targets: Vec<Vec<bool>>,
-    /// Rows that are trained on: all but those of failures and greedy baselines.
+    /// Rows that are trained on: all except failures and greedy baselines.
     pub counted: Vec<bool>,
 }
 

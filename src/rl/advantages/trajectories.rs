@@ -11,8 +11,8 @@ pub(super) struct ComparedTrajectories<'a> {
 }
 
 impl<'a> ComparedTrajectories<'a> {
-    /// Those of a batch, without failures. An estimator that needs groups leaves out a trajectory
-    /// whose group has no other member that did not fail.
+    /// The trajectories of a batch, without failures. An estimator that needs groups leaves out a
+    /// trajectory whose group has no other member that did not fail.
     pub(super) fn of(batch: &'a Batch<'a>, needs: &[AlgorithmNeed]) -> Self {
         let in_groups = needs.contains(&AlgorithmNeed::Groups);
         Self { batch, paths: batch.counted().filter(|path| !(in_groups && path.only_finished)).collect() }

@@ -1,4 +1,4 @@
-//! The formula of a loss: that of PPO, or the graph of a Lua function.
+//! The formula of a loss: PPO's, or the graph of a Lua function.
 
 use std::sync::Arc;
 
@@ -59,8 +59,8 @@ impl Formula {
         if let Self::Lua(lua) = self { lua.file } else { None }
     }
 
-    /// Whether its ratio is that of a sequence (`ratio_over`) instead of that of a token. Options
-    /// that a recipe's function does not read are refused when it is traced.
+    /// Whether its ratio is one number for a sequence (`ratio_over`) instead of one for each token.
+    /// Options that a recipe's function does not read are refused when it is traced.
     pub fn compares_sequences(&self) -> bool {
         let reads = |file: &AlgorithmFile| file.options.iter().any(|option| option.name == "ratio_over");
         self.graph().is_some() && self.file().is_none_or(reads)

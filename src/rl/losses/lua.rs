@@ -43,7 +43,7 @@ impl LuaLoss {
     }
 }
 
-/// The defaults of a file: those of the options of every loss, and those of its own.
+/// The defaults of a file: the options that every loss has, and the options that the file declares.
 pub(super) fn declared(file: &AlgorithmFile) -> (Map<String, Value>, Map<String, Value>) {
     let terms = names(&TERMS);
     let defaults = file.options.iter().map(|option| (option.name.clone(), option.default.clone()));

@@ -102,8 +102,7 @@ mod tests {
 
     #[test]
     fn the_first_ppo_update_has_the_policy_gradient() {
-        // At ratio 1 both branches tie; the gradient must be that of REINFORCE, -A, not a half of
-        // it.
+        // At ratio 1 both branches tie; the gradient must be REINFORCE's, -A, not half of it.
         let (_, gradient, stats) = at(&[(0.0, 1.5), (0.0, -0.5)], CLIP);
         assert_eq!(gradient, [-1.5, 0.5]);
         assert_eq!((stats.ratio_min, stats.ratio_max, stats.approx_kl_k3()), (1.0, 1.0, 0.0));

@@ -125,7 +125,7 @@ impl RatioSums {
 }
 
 impl RatioStats {
-    /// From the sums of a micro-batch, those of [`RatioSums`].
+    /// From the sums of a micro-batch, in the order of [`RatioSums`].
     pub fn from_sums(tokens: usize, sums: &[f64]) -> Self {
         let &[clipped_low, clipped_high, clipped_dual, k1, k3, ratio_min, ratio_max] = sums else {
             return Self::default();

@@ -232,7 +232,7 @@ proptest! {
     }
 
     /// Each step of a fork's prefix is one decision: its advantage is the mean over its copies.
-    /// Without `shared` the result is that of separate steps.
+    /// Without `shared` the result equals the result of separate steps.
     #[test]
     fn a_shared_step_has_the_mean_of_its_copies(rows in batch(), cut in 1..3_u64, reward in 0.0..1.0_f64) {
         let rows: Vec<StepRow> = rows.into_iter().filter(|row| !row.failed()).collect();

@@ -42,7 +42,7 @@ impl Mask {
         Tensor::from_slice(&all)
     }
 
-    /// Those of verl, whose horizon is the width of the matrix.
+    /// Denominators of verl, whose horizon is the width of the matrix.
     pub(super) fn denominators(&self) -> Denominators {
         let width = self.0.first().map(|line| line.len() as f64);
         Denominators::of(&self.rows()).with_horizon(width)

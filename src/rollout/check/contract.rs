@@ -180,8 +180,8 @@ fn spread(thorough: &[u64], count: u64) -> Vec<u64> {
     rows
 }
 
-/// Rows exist, can be read and are deterministic. Returns tasks to test, including those of
-/// evaluation if it has its own environment or context.
+/// Rows exist, can be read and are deterministic. Returns tasks to test, including evaluation tasks
+/// if the evaluation has its own environment or context.
 pub(super) fn rows(first: &Worker, second: &Worker, report: &mut CheckReport) -> Vec<TestedTask> {
     let (mut tasks, mut eval_tasks) = (Vec::new(), Vec::new());
     for split in [Split::Train, Split::Eval] {

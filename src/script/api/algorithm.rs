@@ -1,4 +1,5 @@
-//! `r1.algorithm { … }`: an algorithm of a recipe, in the form of those of r1 (`lua/algorithms`).
+//! `r1.algorithm { … }`: an algorithm of a recipe, in the form of r1's algorithms
+//! (`lua/algorithms`).
 
 use mlua::{Function, Lua, Table, UserData, Value};
 use serde_json::{Map, Value as Json};

@@ -1,5 +1,5 @@
-//! Work of the host that can't be interrupted, such as encoding a long text. It runs on a thread of
-//! its own, whose CPU time is charged to the call. A call that reaches its limit leaves the thread
+//! Work of the host that can't be interrupted, such as encoding a long text. It runs on a new
+//! thread, whose CPU time is charged to the call. A call that reaches its limit leaves the thread
 //! behind.
 
 use std::sync::Arc;

@@ -264,7 +264,7 @@ pub(crate) fn in_time(lua: &Lua) -> mlua::Result<()> {
     }
 }
 
-/// Adds CPU time of another thread to that of the call; fails where the call has used up its time.
+/// Adds CPU time of another thread to the call's; fails if the call has used up its time.
 pub(crate) fn charge(lua: &Lua, time: Duration) -> mlua::Result<()> {
     if let Some(slot) = lua.app_data_ref::<Arc<WatchedVm>>() {
         slot.charge(time);

@@ -270,8 +270,8 @@ impl std::fmt::Display for TooManyCalls {
 }
 
 impl<'a> Quota<'a> {
-    /// The limit applies to the calls of a response: not to those of `reset` or `reward`, nor to
-    /// those made by a tool or by the script itself.
+    /// The limit applies to the calls of a response: not to calls in `reset` or `reward`, nor to
+    /// calls by a tool or by the script itself.
     fn new(call: &'a Call, env: &EnvSettings, calls: &Table, hidden: bool) -> mlua::Result<Self> {
         let limited = env.max_calls > 0 && call.entry == EntryPoint::Step && !call.in_tool() && !hidden;
         let limit = limited.then_some(env.max_calls);

@@ -95,7 +95,7 @@ fn open(lua: &Lua, host: &Rc<Host>, value: &Value) -> mlua::Result<ConnectionHan
     let name = name.or(default_name).unwrap_or_else(|| endpoint.usual_name());
     let (named, endpoint) = (format!("connection `{name}`"), Rc::new(endpoint));
     let connection = DeclaredConnection {
-        // Its messages are those of one program.
+        // It names the program or the server, and the opening message.
         definition: json!([endpoint.definition(), arguments.open_message]).to_string(),
         timeout,
         start_timeout: arguments.start_timeout.unwrap_or(if is_program { PROGRAM_START } else { SOCKET_START }),

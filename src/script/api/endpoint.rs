@@ -30,8 +30,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Maximum bytes of a response.
 const MOST_BYTES: usize = 16 << 20;
-/// Names of the limit on response tokens: that of most servers, and that of OpenAI's reasoning
-/// models.
+/// Names of the limit on response tokens: for most servers, and for OpenAI's reasoning models.
 const MAX_TOKENS: &str = "max_tokens";
 const MAX_COMPLETION_TOKENS: &str = "max_completion_tokens";
 

@@ -128,7 +128,7 @@ fn allowed(
     path: &str,
     write: bool,
 ) -> mlua::Result<Result<std::path::PathBuf, FileFailure>> {
-    // A statement of its own, since the message borrows the grants again.
+    // A separate statement, since the message borrows the grants again.
     let path_or_refusal = host.grants.borrow().path(path, write);
     match path_or_refusal {
         Ok(real) => Ok(Ok(real)),
@@ -180,7 +180,7 @@ fn checksum(bytes: &[u8]) -> String {
     format!("{:x}", Sha256::digest(bytes))
 }
 
-/// The names in a directory, sorted; those of directories end with a slash.
+/// The names in a directory, sorted; names of directories end with a slash.
 fn list(path: &Path) -> Result<Json, FileFailure> {
     let failed = FileFailure::io(path.display());
     let mut names = Vec::new();

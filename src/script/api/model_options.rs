@@ -20,7 +20,7 @@ arguments! {
         temperature: f64 = 1.0;
     }
 
-    /// Options of `Model:generate`: those of sampling, and those of the response.
+    /// Options of `Model:generate`: of sampling, and of the response.
     pub(crate) struct SampleOptions {
         logit_bias: Option<LogitBias>;
         ..others: [

@@ -53,9 +53,9 @@ const STEP_FIELDS: [(&str, &str); 13] = [
 /// Lists, which an empty Lua table may represent; other empty tables are objects.
 const LISTS: [&str; 7] = ["messages", "record", "steps", "tools", "prompt_ids", "response_ids", "logprobs"];
 
-/// The trajectory of a table. Missing fields come from `base`, or are those of a trajectory that
-/// ended without reward. The seed and the record of `base` are kept: Lua numbers cannot represent
-/// all their values.
+/// The trajectory of a table. Missing fields come from `base`, or have the values of a trajectory
+/// that ended without reward. The seed and the record of `base` are kept: Lua numbers cannot
+/// represent all their values.
 ///
 /// # Errors
 /// [`Kind::Usage`] with the field.

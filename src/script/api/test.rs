@@ -1,5 +1,5 @@
-//! `test` and `expect`: functions for files run by `r1 test`, in addition to those of programs. The
-//! assertions are in `lua/test.lua`.
+//! `test` and `expect`: functions for files run by `r1 test`, in addition to the functions of
+//! programs. The assertions are in `lua/test.lua`.
 
 use std::rc::Rc;
 

@@ -7,7 +7,7 @@ use crate::config::{settings, unknown_hint};
 use crate::error::nearest;
 use crate::schema::Setting;
 
-/// The settings that match a name: a setting, those of a section or table, or those with this last
+/// The settings that match a name: a setting, all of a section or table, or all with this last
 /// part.
 pub fn find_settings(name: &str) -> Vec<&'static Setting> {
     let name = name.trim().trim_end_matches('.');

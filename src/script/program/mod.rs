@@ -1,7 +1,8 @@
 //! A script that is not a recipe: run once, with arguments, files and models (`r1 lua`).
 //!
 //! Programs are trusted: no time limit, access to files and standard input. The sandbox (read-only
-//! globals, the host's `require` and `math.random`) is that of recipes, so that code can be shared.
+//! globals, the host's `require` and `math.random`) is the same as for recipes, so that code can be
+//! shared.
 
 pub(crate) mod suite;
 

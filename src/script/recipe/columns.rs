@@ -1,5 +1,6 @@
-//! Dataset columns that select the environment, tools and arguments of a task: those of Agent-R1
-//! and verl, and their short names `env`, `tools`, `env_kwargs`, `tools_kwargs`, `agent_name`.
+//! Dataset columns that select the environment, tools and arguments of a task: the columns of
+//! Agent-R1 and verl, and their short names `env`, `tools`, `env_kwargs`, `tools_kwargs`,
+//! `agent_name`.
 
 use serde_json::{Map, Value as Json};
 

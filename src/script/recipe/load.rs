@@ -107,7 +107,7 @@ pub(crate) struct WrittenSettings {
     pub(crate) typed: Vec<String>,
 }
 
-/// Scripts with a name like that of `path`, next to it or in `scripts/`.
+/// Scripts with a name similar to `path`, next to it or in `scripts/`.
 fn near_scripts(path: &Path) -> Vec<String> {
     let name = path.with_extension("").file_name().unwrap_or_default().to_string_lossy().into_owned();
     let folder = directory(path);
@@ -394,8 +394,8 @@ fn selected_functions(recipe: &Recipe, settings: &Settings) -> Result<()> {
     Ok(())
 }
 
-/// The options of a function of the recipe: those of `chosen`, the setting `trainer.FIELD`, with
-/// the declared defaults.
+/// The options of a function of the recipe, from `chosen` (the setting `trainer.FIELD`) and the
+/// declared defaults.
 fn take_options(declared: Option<&AlgorithmFile>, field: &str, chosen: &Choice) -> Result<Map<String, Json>> {
     let (setting, mut rest) = (format!("trainer.{field}"), chosen.options.clone());
     let options = match declared {

@@ -62,7 +62,7 @@ impl Script {
         }
         let written = key.split('.').try_fold(&self.written.recipe, |value, name| value.get(name));
         let location = self.location_of(&key);
-        // A default has no line of its own.
+        // A default has no line.
         let is_exact = location.is_exact || written.is_none();
         Location { is_exact, ..location }.of(error, &key)
     }

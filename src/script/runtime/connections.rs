@@ -1,7 +1,7 @@
 //! The connections of a recipe: their declaration, and the connections of one trajectory.
 //!
-//! A trajectory has a connection of its own, or a session of a program that all share; it ends with
-//! the trajectory. The answered messages are kept, so that a copy of the trajectory (tree sampling,
+//! A trajectory has its own connection, or a session of a program that all share; it ends with the
+//! trajectory. The answered messages are kept, so that a copy of the trajectory (tree sampling,
 //! branches in `r1 repl`) repeats them on a new connection when it is used. A replay makes no
 //! connection; if it continues with live calls, the messages of the record are repeated as well.
 

@@ -149,7 +149,7 @@ fn write_json(
                     restore_list(&note, &mut list);
                     empty_list = true;
                 }
-                // A table has no order of its own; the same data gives the same JSON every time.
+                // A table has no order; sorting gives the same JSON for the same data every time.
                 _ => object.sort_keys(),
             }
             let kinds =

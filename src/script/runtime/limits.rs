@@ -4,8 +4,8 @@
 //! Luau calls an interrupt at every loop iteration and call. Reading a clock there makes scripts
 //! five times slower, so the interrupt only compares two atomics. One watchdog thread reads the CPU
 //! clocks of the script threads and marks the turns that exceed their limit. A marked turn stays
-//! marked until the host takes it off the thread, so `pcall` cannot outlive the limit. CPU time is
-//! that of the thread, so other load on the machine does not count. Reading it is a system call,
+//! marked until the host takes it off the thread, so `pcall` cannot outlive the limit. The thread's
+//! CPU time is measured, so other load on the machine does not count. Reading it is a system call,
 //! and most turns take microseconds: those are charged by the wall clock. A charge is never less
 //! than the CPU time of the turn, and never more than its wall time. Threads that work for a call,
 //! such as long searches and queries, are added ([`WatchedVm::charge`]).

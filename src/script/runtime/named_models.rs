@@ -1,5 +1,5 @@
 //! Models that scripts name (`r1.generate(prompt, { model = … })`): the requests to them. Virtual
-//! machines run on threads of their own, and the tensors of these models on another one.
+//! machines run on their threads, and the tensors of these models are on another one.
 
 use std::sync::{Arc, OnceLock};
 
@@ -84,7 +84,7 @@ pub struct ResponseRequest {
 }
 
 section! {
-    /// Options of a response in addition to those of [`Sampling`].
+    /// Options of a response in addition to [`Sampling`].
     pub struct ResponseOptions: "" {
         /// Token ids that end a response, in addition to the model's own.
         stop_ids: Vec<u32> = Vec::new();

@@ -6,7 +6,7 @@
 //! A note applies only to fields that the script did not change: a field that it set or removed is
 //! converted as any other. A table that loses nothing has no note. The note of an object is the
 //! list of its keys, with the value where Luau changes it (`["id", ["size", 9007199254740993]]`);
-//! that of a list is an object of such values by position (`{"2": 3.0}`).
+//! the note of a list is an object of such values by position (`{"2": 3.0}`).
 
 use std::collections::HashSet;
 

@@ -59,8 +59,8 @@ pub(crate) enum SearchPart {
 }
 
 impl SearchPart {
-    /// Its version: of an index the SHA-256 of its manifest, of a model that of its files. `None`
-    /// if it is missing.
+    /// Its version: the SHA-256 of an index's manifest, or of a model's files. `None` if it is
+    /// missing.
     pub(crate) fn version(&self, models: &dyn SearchModels) -> Option<FileVersion> {
         let (path, (bytes, sha256)) = match self {
             Self::Index(Passages { path, .. }) => (path, crate::search::identity(path).ok()?),

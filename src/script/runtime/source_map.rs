@@ -3,7 +3,7 @@
 //! Settings are values, and a refused value has no line. The syntax tree has: a dotted name such as
 //! `trainer.critic.lr` is followed through table constructors, constructor calls (`r1.grpo { … }`),
 //! variables that are assigned once, and modules that return tables. For a computed value, the
-//! place is that of the deepest key that is known, and marked as such.
+//! place is the line of the deepest known key, and marked as such.
 
 use std::collections::{BTreeMap, HashMap};
 

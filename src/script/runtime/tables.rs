@@ -1,5 +1,5 @@
-//! Tables for SQL: those of files are read once per process and shared by all virtual machines,
-//! those of plain data are kept while a trajectory with equal data uses them.
+//! Tables for SQL: tables of files are read once per process and shared by all virtual machines,
+//! tables of plain data are kept while a trajectory with equal data uses them.
 
 use std::fmt::Write as _;
 use std::path::Path;

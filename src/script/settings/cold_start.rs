@@ -17,7 +17,7 @@ pub(crate) const PREFIX: &str = "cold_start.";
 /// Sections that come from the recipe where the cold start has none.
 const INHERITED: [&str; 5] = ["policy", "env", "limits", "needs", super::PARAMS];
 
-/// The cold start of a recipe's data as a recipe of its own.
+/// The cold start in a recipe's data, as a separate recipe.
 pub(crate) fn recipe(whole: &Json) -> Option<Json> {
     let mut phase = whole.get(FIELD)?.as_object()?.clone();
     let of_whole = |name: &str| whole.get(name).filter(|value| !value.is_null()).cloned();

@@ -18,7 +18,7 @@ pub(crate) fn section<S: Section>(at: &str, json: &Json) -> Result<S> {
     section_over(at, json, &S::default())
 }
 
-/// [`section`] with defaults of its own.
+/// [`section`] with other defaults.
 pub(crate) fn section_over<S: Section>(at: &str, json: &Json, defaults: &S) -> Result<S> {
     crate::schema::read(at, json, defaults).map_err(refused)
 }
@@ -80,7 +80,7 @@ fn is_unknown_param(key: &str, recipe: &Json) -> bool {
 struct Override<'a> {
     argument: &'a str,
     key: &'a str,
-    /// The key that it sets in the recipe, or in the cold start as a recipe of its own.
+    /// The key that it sets in the recipe, or in the cold start as a separate recipe.
     local_key: &'a str,
     value: Json,
 }

@@ -304,7 +304,7 @@ fn tool_results_are_cached_by_arguments() {
     // Another trajectory, another virtual machine: the same results.
     let other = Worker::new(&script, None).unwrap();
     assert_eq!(ran(&other, &began(&other), json!({ "n": 0, "x": 1 })), kept("ran 1"));
-    // Another version of the script has results of its own.
+    // Another version of the script has separate results.
     let later = Worker::new(&bench.load(&[]).unwrap(), None).unwrap();
     assert_eq!(ran(&later, &began(&later), json!({ "n": 0, "x": 1 })), fresh("ran 1"));
 

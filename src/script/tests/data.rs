@@ -136,7 +136,7 @@ fn a_generated_row_is_a_pure_function_of_its_index() {
     assert_snapshot!(first.row(Split::Train, 3).unwrap_err(), @"there is no row 3; data.train has 3");
 }
 
-/// A prompt of a cold start is that of a rollout only if the schemas have the same order.
+/// A prompt of a cold start equals the prompt of a rollout only if the schemas have the same order.
 #[test]
 fn schemas_written_as_tables_in_rows_are_ordered_as_those_of_tools() {
     let source = r#"

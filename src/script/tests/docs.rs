@@ -88,7 +88,7 @@ fn methods_that_are_written_in_lua_are_declared() {
     let lua = mlua::Lua::new();
     let nothing = || lua.create_function(|_, ()| Ok(())).unwrap();
     let arity: mlua::Function = lua.load("return function(f) return debug.info(f, 'a') end").eval().unwrap();
-    // The names; the functions take the declared parameters, and those of their options.
+    // The names; the functions take the declared parameters and options.
     let methods = |table: mlua::Table, of: &str| {
         let all = table.pairs::<String, mlua::Value>().map_while(Result::ok);
         let functions = all.filter_map(|(name, value)| Some((format!("{of}:{name}"), value.as_function()?.clone())));

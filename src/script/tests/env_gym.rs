@@ -353,7 +353,7 @@ fn a_program_that_answers_no_requests_is_stopped_and_started_again() {
     let some = "if text == 'x': continue";
     let replies = answers(some, "", &["a", "x", "x", "b", "x", "c"]);
     assert_eq!(replies, json!([["a", 0], late, late, ["b", 0], late, ["c", 0]]));
-    // An answer that comes too late is not that of the next request.
+    // An answer that comes too late does not answer the next request.
     let slow = "if text == 'xslow': time.sleep(0.5)";
     assert_eq!(answers(slow, "", &["a", "xslow", "b"]), json!([["a", 0], late, ["b", 0]]));
 }

@@ -456,7 +456,7 @@ fn mcp_servers_are_shared_or_one_per_trajectory() {
             ];
             assert_eq!(replies.map(|replies| replies[0].0.clone()), expected, "{scope}");
             if scope == "trajectory" {
-                // A fork repeats the calls on a server of its own.
+                // A fork repeats the calls on another server.
                 let fork = first.fork().unwrap();
                 assert_eq!(act(&worker, &fork, &count).await, [good("3")]);
                 assert_eq!(act(&worker, &first, &count).await, [good("3")]);

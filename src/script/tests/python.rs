@@ -70,7 +70,7 @@ fn compute_score_of_verl_is_a_reward() {
     let outcome = reward(VERL, "py.compute_score()", &task, "it is 42");
     assert_eq!(outcome.1, ["compute_score: grading it is 42", "compute_score: pred=\"42\" source=\"openai/gsm8k\""]);
     assert_eq!(value(outcome), (1.0, json!({ "score": 1.0, "acc": 1.0, "turns": 1.0, "index": 9.0 })));
-    // A function without `data_source`, as those of verl itself; arguments of the configuration.
+    // A function without `data_source`, as in verl itself; arguments of the configuration.
     let task = json!({ "problem": "?", "answer": "4" });
     let outcome = reward(VERL, "py.compute_score { 'builtin', kwargs = { method = 'flexible' } }", &task, "4");
     assert_eq!(value(outcome), (1.5, json!({ "score": 1.5 })));

@@ -49,7 +49,7 @@ fn a_script_must_return_a_recipe() {
     "#);
 }
 
-/// The line of a setting is that of its own key: not of a nested table's key of the same name, of a
+/// The line of a setting is the line of its key: not of a nested table's key of the same name, of a
 /// comment, or of another call in the same line. Values from variables and modules are followed.
 #[test]
 fn a_refused_setting_has_the_line_where_it_is_set() {

@@ -57,7 +57,7 @@ impl Watched {
     }
 
     /// Waits for the report of the current text of the files; returns the number of other reports
-    /// before it, such as those of a partly written file.
+    /// before it, such as reports of a partly written file.
     fn arrives(&self, path: &Path) -> usize {
         let wanted = Script::load(path, &[]).unwrap().hash;
         let mut others = 0;

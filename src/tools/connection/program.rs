@@ -2,7 +2,7 @@
 //!
 //! A request is a line `{"id": 1, "session": 7, "message": …}` on its standard input, and its
 //! answer the line `{"id": 1, "answer": …}` or `{"id": 1, "error": "…", "hint": "…"}` on its
-//! standard output, in any order. The session is that of a trajectory, and ends with the line
+//! standard output, in any order. A session belongs to a trajectory, and ends with the line
 //! `{"session": 7, "end": true}`, which has no answer. The program is started by its first request,
 //! and again when it has ended. Sessions do not survive that: their further requests fail.
 
@@ -131,7 +131,7 @@ impl ConnectedProgram {
         block_on(async move { inner.running().await.map(drop) })?
     }
 
-    /// A session with a number of its own.
+    /// A session with a new number.
     pub fn session(&self) -> ProgramSession {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -455,7 +455,7 @@ async fn read(mut output: Lines, waiting: WaitingReplies, traffic: Arc<Traffic>,
             }
             Err(error) => {
                 traffic.garbage.fetch_add(1, Ordering::Relaxed);
-                // An answer that can't be read is that of the only request that waits.
+                // An answer that can't be read belongs to the only request that waits.
                 let mut waiting = lock(&waiting);
                 let only = waiting.keys().next().copied().filter(|_| is_answer && waiting.len() == 1);
                 if let Some((id, reply)) = only.and_then(|id| Some((id, waiting.remove(&id)?))) {

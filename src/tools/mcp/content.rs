@@ -34,7 +34,8 @@ fn block(block: &ContentBlock) -> String {
     }
 }
 
-/// `[image image/png, 1234 bytes]`; the size is that of the data, not of its base64 form.
+/// `[image image/png, 1234 bytes]`; the size is the number of bytes of the data, not of its base64
+/// form.
 fn mark(what: &str, kind: &str, data: &str) -> String {
     let padding = data.bytes().rev().take_while(|byte| *byte == b'=').count();
     let bytes = (data.len() * 3 / 4).saturating_sub(padding);

@@ -1,9 +1,9 @@
 //! Tools of MCP servers (Model Context Protocol, <https://modelcontextprotocol.io>).
 //!
-//! A [`McpServer`] is a handle to a server that is started, called and started again on a thread of
-//! its own, so that the single-threaded runtimes of trajectories share it. The transport is
-//! standard input and output of a child process (`stdio`), or streamable HTTP (`http`). The
-//! protocol itself is the crate `rmcp`; the handshake is `initialize`.
+//! A [`McpServer`] is a handle to a server that is started, called and started again on one thread,
+//! so that the single-threaded runtimes of trajectories share it. The transport is standard input
+//! and output of a child process (`stdio`), or streamable HTTP (`http`). The protocol itself is the
+//! crate `rmcp`; the handshake is `initialize`.
 //!
 //! A server counts as hostile: it may end, hang, flood its output, answer twice or with a message
 //! of another kind. Each of these is a [`McpReply`] with `ok: false` and a message for the policy.

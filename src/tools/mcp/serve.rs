@@ -197,7 +197,7 @@ pub async fn serve_http(
     stop: impl Future<Output = ()>,
 ) {
     let local = is_local(&listener);
-    // `refuse_web_pages` checks `Host` and `Origin`, and the limits are those of `net`.
+    // `refuse_web_pages` checks `Host` and `Origin`, and `net` has the limits.
     let config = StreamableHttpServerConfig::default().with_max_request_body_bytes(MOST_MESSAGE);
     let config = config.disable_allowed_hosts();
     let sessions = Arc::new(LocalSessionManager::default());

@@ -99,7 +99,7 @@ impl McpServer {
 
 impl McpServerInner {
     async fn call(&self, tool: &str, arguments: Map<String, Value>) -> McpReply {
-        // The start has a limit of its own.
+        // The start has its own limit.
         let connection = match self.connection().await {
             Ok(connection) => connection,
             Err(error) => return McpReply::failed(error.message),

@@ -84,7 +84,7 @@ pub(super) fn encode(files: &[InputFile]) -> Vec<u8> {
 
 /// The files of a report, with at most `most` bytes of content; what can't be read is dropped. A
 /// program can falsify the report: a name is one that a file of its directory may have, and a size
-/// is that of the content, or at most `disk` bytes.
+/// is the size of the content, or at most `disk` bytes.
 pub(super) fn decode(block: &[u8], limit: usize, disk: u64) -> Vec<OutputFile> {
     let mut rest = block;
     let mut take = |count: usize| {

@@ -111,7 +111,7 @@ impl PythonOptions {
         self.site_packages || !self.all_packages().is_empty()
     }
 
-    /// The packages, with that of plots.
+    /// The packages, with the package for plots.
     fn all_packages(&self) -> Vec<String> {
         let plots = self.plots.then(|| "matplotlib.pyplot".to_owned());
         self.packages.iter().cloned().chain(plots).collect()
@@ -193,8 +193,8 @@ impl Python {
     /// Runs `prelude`, then `code`, in one namespace of a fresh interpreter.
     ///
     /// Output of the prelude is discarded; an error in it is reported as `prelude: …`. Line numbers
-    /// are those of `code`. Standard input is empty, `random` has seed 0, hashes are deterministic.
-    /// As in a notebook, the value of a last expression is shown if nothing was printed.
+    /// refer to `code`. Standard input is empty, `random` has seed 0, hashes are deterministic. As
+    /// in a notebook, the value of a last expression is shown if nothing was printed.
     ///
     /// # Errors
     /// [`Kind::Tool`] if the tool could not run the program: no process, no confinement, or an

@@ -58,8 +58,8 @@ impl Scratch {
     }
 }
 
-/// Removes the directories of dead processes. Those of other users can't be opened, and those in
-/// use can't be locked.
+/// Removes the directories of dead processes. Directories of other users can't be opened, and
+/// directories in use can't be locked.
 fn sweep(parent: &Path) {
     for entry in std::fs::read_dir(parent).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(PREFIX)

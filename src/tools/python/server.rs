@@ -29,7 +29,8 @@ const ORDER: usize = 13;
 pub(super) enum Exit {
     Code(i32),
     Signal(i32),
-    /// Killed because its scratch directory was too full (only without a file system of its own).
+    /// Killed because its scratch directory was too full (only if it is not a separate file
+    /// system).
     Full,
     /// The fork failed.
     NotStarted,

@@ -4,7 +4,7 @@
 //! [`Confinement::new`] prepares everything in the host; [`Confinement::apply`] applies it between
 //! fork and exec, where only system calls are allowed; [`Confinement::inner`] describes the second,
 //! stricter layer that the server's forked children apply to themselves. It needs no privileges,
-//! and root drops all of its own.
+//! and root drops all its privileges.
 
 mod namespaces;
 mod seccomp;
@@ -36,7 +36,7 @@ pub(crate) struct SandboxAccess {
     pub list: Vec<PathBuf>,
     /// The writable directory, or the parent of the children's scratch directories.
     pub scratch: PathBuf,
-    /// Its size, or that of each room, with namespaces; 0 forbids writing.
+    /// Its size, or the size of each room, with namespaces; 0 forbids writing.
     pub scratch_bytes: u64,
     /// With namespaces: the number of directories `0`, `1`, … in it, each with its own file system.
     pub rooms: usize,

@@ -1,10 +1,10 @@
-//! SQL functions that replace those of SQLite.
+//! SQL functions that replace SQLite's.
 //!
 //! SQLite checks the time of a query between its instructions, and a function is one instruction.
 //! Its own `instr`, `replace` and `trim` take time in proportion to the product of their arguments,
 //! its `LIKE` and `GLOB` in proportion to text times pattern: minutes for values of megabytes. Here
-//! the first three are linear, and patterns check the time. Results are those of SQLite for valid
-//! UTF-8.
+//! the first three are linear, and patterns check the time. For valid UTF-8 the results equal
+//! SQLite's.
 
 use std::collections::HashSet;
 use std::ffi::{CStr, c_int, c_void};

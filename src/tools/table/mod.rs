@@ -8,7 +8,7 @@
 //! - `column`: names and types of columns
 //! - `data`: tables of plain data
 //! - `database`: building a database, and queries under limits
-//! - `query`: a query on a thread of its own, which is abandoned when it does not end
+//! - `query`: a query on a new thread, which is abandoned when it does not end
 //! - `query_error`: why a query failed
 //! - `memory`: counts what SQLite allocates for a query
 //! - `functions`, `pattern`: functions whose time is bounded

@@ -1,6 +1,6 @@
-//! A query on a thread of its own. SQLite checks the time of a query from time to time; a query
-//! that does not end soon after its time is abandoned: the caller goes on, and the thread ends at
-//! the next check.
+//! A query on a new thread. SQLite checks the time of a query from time to time; a query that does
+//! not end soon after its time is abandoned: the caller goes on, and the thread ends at the next
+//! check.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

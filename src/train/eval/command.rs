@@ -38,7 +38,7 @@ pub struct EvalOptions {
     pub overrides: Vec<String>,
     /// The models; the recipe's if empty. The others are compared with the first.
     pub models: Vec<String>,
-    /// Columns of the tasks, each of whose values has figures of its own.
+    /// Columns of the tasks; figures are computed for each value of such a column.
     pub by: Vec<String>,
     pub runs_dir: PathBuf,
     /// Name of the directory; the recipe's name with `-eval` if `None`.

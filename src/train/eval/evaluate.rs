@@ -1,5 +1,5 @@
-//! Evaluation during training: `eval.samples` trajectories of every held-out task, with sampling
-//! settings of its own.
+//! Evaluation during training: `eval.samples` trajectories of every held-out task, with the
+//! sampling settings of `eval`.
 
 use std::sync::Arc;
 use std::time::Instant;

@@ -19,7 +19,7 @@ pub struct AdvantageConfig<'a> {
     pub shaping: RewardShaping,
     /// The running standard deviation of returns, if rewards are divided by it. A batch updates it.
     pub returns: &'a mut Option<ReturnScale>,
-    /// Returns for the critic to predict, instead of those of the source.
+    /// Returns for the critic to predict, instead of the source's returns.
     pub given_returns: Option<(&'a [GivenAdvantages], &'a Trainable<'a>)>,
     pub on_nan: OnNan,
 }

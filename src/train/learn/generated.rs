@@ -37,7 +37,7 @@ impl Trainable<'_> {
         }
     }
 
-    /// Values per step, without those of generated steps.
+    /// Values per step, without generated steps.
     pub(crate) fn without_generated<T>(&self, by_step: Vec<Option<Vec<T>>>) -> Vec<Option<Vec<T>>> {
         if self.generated.is_empty() {
             return by_step;

@@ -1,4 +1,4 @@
-//! Advantages and returns that a program passes to `t:update`, instead of those of an estimator.
+//! Advantages and returns that a program passes to `t:update`, instead of an estimator's.
 
 use serde::Deserialize;
 

@@ -1,5 +1,4 @@
-//! The log-probabilities of an update's rows before it, and how far those of the sampler are from
-//! them.
+//! The log-probabilities of an update's rows before it, and how far the sampler's are from them.
 
 use tch::Tensor;
 
@@ -82,13 +81,13 @@ fn set_off_policy_weights(rows: &mut [Row], objective: &Objective) -> Result<()>
 pub(crate) struct SamplerMismatch {
     /// The largest difference, if it was measured before the updates.
     measured: Option<f64>,
-    /// Whether the learner's log-probabilities replace those of the sampler.
+    /// Whether the learner's log-probabilities replace the sampler's.
     recomputed: bool,
 }
 
 impl SamplerMismatch {
-    /// The largest difference. Without a measurement before the updates it is that of the first
-    /// update, which has the weights of the rollout. `None` if nothing was scored.
+    /// The largest difference. Without a measurement before the updates it is the difference in the
+    /// first update, which has the weights of the rollout. `None` if nothing was scored.
     pub(crate) fn largest(&self, updates: &[UpdateStats]) -> Option<f64> {
         let first = || updates.iter().find(|update| update.sampled > 0).map(|update| update.mismatch);
         self.measured.or_else(first)

@@ -64,8 +64,8 @@ pub(crate) fn prefixes(
     Ok(Prefixes { of: trajectories.iter().map(of).collect::<Result<_>>()? })
 }
 
-/// The recorded text of each step, and that of the next observation. A generated step has the text
-/// of the acting step that it belongs to.
+/// The recorded text of each step, and the text of the next observation. A generated step has the
+/// text of the acting step that it belongs to.
 fn texts(trajectory: &Trajectory) -> Vec<&str> {
     let steps = &trajectory.steps;
     let text_from =
@@ -259,7 +259,7 @@ mod tests {
     fn a_row_is_computed_once_for_each_prefix_of_its_steps() {
         let rows = [row(0)];
         let steps = |of: &[&[u32]]| Prefixes { of: vec![of.iter().map(|ids| ids.to_vec()).collect()] };
-        // Steps 4 and 5 have prefixes of their own; steps 0 to 3 are not in this row.
+        // Steps 4 and 5 have different prefixes; steps 0 to 3 are not in this row.
         let prefixes = steps(&[&[], &[], &[], &[], &[1, 2], &[3]]);
         let critic_rows = shown(&rows, &prefixes, 5).unwrap();
         assert_eq!(
@@ -273,7 +273,7 @@ mod tests {
             (critic_rows.rows[0].returns[3], critic_rows.rows[1].returns[3], target_count(&critic_rows.rows)),
             (3.0, 5.0, 2)
         );
-        // Steps with equal texts, such as those of a template, are computed together.
+        // Steps with equal texts, such as texts of a template, are computed together.
         let same = shown(&rows, &steps(&[&[6][..]; 6]), 5).unwrap();
         assert_eq!(same.rows, shown(&rows, &steps(&[&[6][..]]), 5).unwrap().rows);
         assert_eq!(same.rows.len(), 1);

@@ -2,8 +2,8 @@
 //! libtorch's profiler.
 //!
 //! RUN/profile has two traces for chrome://tracing or Perfetto, and a table of operations. Times of
-//! operations are those of the host without the operations that they call; a GPU's kernels are rows
-//! of their own. Profiling slows down what it measures.
+//! operations are times of the host without the operations that they call; a GPU's kernels are
+//! separate rows. Profiling slows down what it measures.
 
 use std::cell::RefCell;
 use std::fmt::Write;

@@ -1,5 +1,4 @@
-//! Log-probabilities of rows under a model, without gradient: those of the reference policy and of
-//! the learner.
+//! Log-probabilities of rows under the reference policy or the learner, without gradient.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -146,7 +145,7 @@ impl Reference {
     }
 
     pub(crate) fn score(&self, rows: &[Row], temperature: f64, tokens_per_batch: usize) -> Result<Vec<Vec<f32>>> {
-        // It computes its own routing; the recorded routing is that of the policy.
+        // It computes its own routing; the recorded routing is the policy's.
         let free = |row: &Row| Row { routing: Routing::default(), ..row.clone() };
         let freed: Vec<Row> =
             if rows.iter().all(|row| row.routing.is_empty()) { Vec::new() } else { rows.iter().map(free).collect() };

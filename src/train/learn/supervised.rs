@@ -58,7 +58,7 @@ pub(crate) fn update(
             optimizer.accumulate()?;
         }
     }
-    // The only wait for the device before that of the gradient norm.
+    // The only wait for the device before the wait for the gradient norm.
     let losses = native::read_numbers(&losses)?;
     if let Some(value) = losses.iter().find(|value| !value.is_finite()) {
         return Err(Error::new(Kind::Numeric, format!("the loss is {value}"))

@@ -1,6 +1,6 @@
 //! One optimiser step of a policy objective over merged rows, in micro-batches.
 //!
-//! Every denominator is that of the whole mini-batch, so the split into micro-batches changes only
+//! Every denominator is for the whole mini-batch, so the split into micro-batches changes only
 //! rounding. If the gradient depends on the advantages alone, rows whose advantages are zero are
 //! counted in the denominators but not computed: their gradient is exactly zero.
 
@@ -35,7 +35,7 @@ pub(crate) struct UpdateSettings<'a> {
     /// The temperature of sampling: the learner's distribution must be the one that was sampled
     /// from.
     pub(crate) temperature: f64,
-    /// For each trajectory the advantages of each step's tokens, instead of those of the estimator.
+    /// For each trajectory the advantages of each step's tokens, instead of the estimator's.
     pub(crate) advantages: Option<&'a [GivenAdvantages]>,
     /// For each trajectory the returns that the critic learns to predict.
     pub(crate) returns: Option<&'a [GivenAdvantages]>,
@@ -180,7 +180,7 @@ impl Update<'_> {
         if objective.terms.kl_coef > 0.0 {
             objective.terms.kl_coef = self.kl_coef;
         }
-        // Step numbers and denominators are those of the whole mini-batch.
+        // Step numbers and denominators are for the whole mini-batch.
         let rows = &data.rows;
         let denominators = objective.denominators(rows);
         let graph = self.objective.graph().filter(|graph| graph.reads_units());
@@ -271,7 +271,7 @@ impl Update<'_> {
         Ok(Queued { micro_batches, numbers, ratio_tokens, has_kl, of_graph })
     }
 
-    /// Reads the numbers of the micro-batches: the only wait for the device before that of the
+    /// Reads the numbers of the micro-batches: the only wait for the device before the wait for the
     /// gradient norm.
     fn read(&self, queued: &Queued, rows: &[Row], shared: bool, stats: &mut UpdateStats) -> Result<()> {
         let Queued { micro_batches, ratio_tokens, of_graph, .. } = queued;

@@ -109,7 +109,7 @@ pub(crate) struct CriticStats {
 }
 
 /// The value loss of a micro-batch, as its share of the mini-batch's mean over `targets` targets,
-/// and the number of clipped values, both scalars on the device. `values` `[N]` are those of the
+/// and the number of clipped values, both scalars on the device. `values` `[N]` belong to the
 /// sampled tokens of the micro-batch, which was packed from `rows`.
 pub(crate) fn share(
     values: &Tensor,
@@ -169,7 +169,7 @@ fn critic_step(
     let rows = shown(&data.rows, &data.prefixes, policy.config.max_position_embeddings)?.rows;
     let all = micro_batches(&rows, learner.tokens_at_once());
     let numbers = queue_critic(critic, policy, optimizer, (&rows, &all, count), settings)?;
-    // The only wait for the device before that of the gradient norm.
+    // The only wait for the device before the wait for the gradient norm.
     let numbers = native::read_numbers(&numbers)?;
     for (&[loss, clipped], members) in numbers.as_chunks().0.iter().zip(&all) {
         stats.loss += finite(loss).map_err(|error| error.in_trajectories(trajectories_of(&rows, members), None))?;

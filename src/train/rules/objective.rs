@@ -135,8 +135,8 @@ impl Objective {
         self.graph().map_or(Over::Step, LossGraph::together)
     }
 
-    /// The current coefficient of the KL in the loss, if that of `trainer.kl` is `coef`; a penalty
-    /// in the reward is independent of it.
+    /// The current coefficient of the KL in the loss, if `trainer.kl.coef` is `coef`; a penalty in
+    /// the reward is independent of it.
     pub(crate) fn loss_kl(&self, coef: f64) -> f64 {
         if self.shaping.kl.is_some() { self.policy.terms.kl_coef } else { coef }
     }

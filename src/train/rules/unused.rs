@@ -49,8 +49,8 @@ pub fn unused_settings(script: &Script) -> Result<Vec<Error>> {
     Ok(warnings)
 }
 
-/// Warns that the clip range of the recipe replaces that of an algorithm or a loss of the command
-/// line.
+/// Warns that the clip range of the recipe replaces the range of an algorithm or a loss of the
+/// command line.
 fn replaced_clip(script: &Script) -> Vec<Error> {
     let (Trainer::Grpo(learner) | Trainer::Ppo(learner)) = &script.settings.trainer else { return Vec::new() };
     let chosen = ["trainer.algorithm", "trainer.loss"].iter().find_map(|key| script.typed(key));

@@ -173,7 +173,7 @@ impl Training {
         Ok(checkpoint)
     }
 
-    /// The settings of the recipe, overridden by those of a rollout.
+    /// The settings of the recipe, overridden by the options of a rollout.
     pub(crate) fn rollout_settings(&self, wanted: &RolloutOptions) -> Result<Learner> {
         let mut learner = self.learner.clone();
         learner.group_size = wanted.samples.unwrap_or(learner.group_size);
@@ -193,7 +193,7 @@ impl Training {
         Ok(learner)
     }
 
-    /// The settings of the recipe, overridden by those of an update of `count` trajectories.
+    /// The settings of the recipe, overridden by the options of an update of `count` trajectories.
     pub(crate) fn update_settings(&self, wanted: &UpdateOptions, count: usize) -> Result<(Learner, Objective)> {
         let counts = [
             ("advantages", wanted.advantages.as_ref().map(Vec::len)),

@@ -26,7 +26,7 @@ impl Training {
     }
 
     /// Warns of tools that never work, of an unknown accuracy, and of steps without a learning
-    /// signal; `metrics` are those of a step with an update.
+    /// signal; `metrics` are given for a step with an update.
     pub(crate) fn check_signal(&mut self, trajectories: &[Trajectory], metrics: Option<&Metrics>) -> Result<()> {
         let reporter = &self.run.reporter;
         let (step, critic) = (self.run.state.step, self.policy.critic.is_some());

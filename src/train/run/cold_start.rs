@@ -1,7 +1,7 @@
 //! A cold start: supervised training before reinforcement learning, in one run.
 //!
 //! `cold_start` of a recipe is a recipe with `r1.sft`. `r1 run` first trains `policy.model` with
-//! it, as a run of its own in the folder `sft` of the run directory, with its own checkpoints,
+//! it, as a separate run in the folder `sft` of the run directory, with its own checkpoints,
 //! metrics and configuration. Its result (the model with the lowest held-out loss, or the last one)
 //! is the policy and the reference policy that reinforcement learning starts from. A run that is
 //! interrupted during the cold start resumes there.
@@ -28,8 +28,7 @@ pub(crate) enum ColdStartRun {
 /// Runs the recipe's cold start, if it has one and this run has not completed it.
 ///
 /// # Errors
-/// Errors of `r1 sft`; those of [`validate`], so that a contradiction is found before the cold
-/// start.
+/// Errors of `r1 sft` and of [`validate`], so that a contradiction is found before the cold start.
 pub(crate) fn run(mut opened: StartState, reporter: &Reporter) -> Result<ColdStartRun> {
     if opened.script.settings.cold_start.is_none() {
         return Ok(ColdStartRun::Ready(Box::new(opened)));

@@ -1,7 +1,7 @@
 //! The loops: reinforcement learning (`policy_loop`), with the operations that the loops of
 //! programs use too (more of them in `calls`), and supervised training (`sft`). `training` is the
-//! state of a run, `open_step` that of its current step. `plan` and `masks` show what a run would
-//! do.
+//! state of a run, `open_step` the state of its current step. `plan` and `masks` show what a run
+//! would do.
 
 pub(crate) mod calls;
 pub(crate) mod checks;

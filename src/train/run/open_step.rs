@@ -21,7 +21,7 @@ pub(crate) struct OpenStep {
     /// The trajectories that were sampled, and the greedy baselines of their groups.
     pub(crate) sampled: Vec<Trajectory>,
     pub(crate) baselines: Vec<Trajectory>,
-    /// Groups drawn from the data, and those of them that were dropped.
+    /// Groups drawn from the data, and the number of dropped ones.
     pub(crate) groups: usize,
     pub(crate) dropped: usize,
     pub(crate) stats: Stats,
@@ -47,7 +47,7 @@ pub(crate) struct UpdateTrajectories {
     pub(crate) trajectories: Vec<Trajectory>,
     /// Trajectories from this index on are greedy baselines, which are not trained on.
     pub(crate) baselines_from: usize,
-    /// The trajectories are those of the step itself, not copies.
+    /// The trajectories are moved out of the step, not copied.
     moved: bool,
 }
 
@@ -89,8 +89,8 @@ impl OpenStep {
     }
 
     /// The batch of these ids, with greedy baselines if the estimator needs them; `groups` has the
-    /// group of each trajectory, if the program compares others than those of a task. The whole
-    /// step is moved, not copied; [`put_back`](Self::put_back) returns it.
+    /// group of each trajectory, if the program compares other trajectories than a task's. The
+    /// whole step is moved, not copied; [`put_back`](Self::put_back) returns it.
     pub(crate) fn batch(
         &mut self,
         run: &RunDir,

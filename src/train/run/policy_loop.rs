@@ -7,17 +7,17 @@
 //! 2. The loss is PPO-clip with a mean over the sampled tokens of the batch (`trainer.loss_agg`
 //!    sets another).
 //! 3. There is no KL term unless `trainer.kl.coef` is above 0.
-//! 4. Behaviour log-probabilities are those of the sampler. Sampler and learner share weights and
+//! 4. Behaviour log-probabilities are the sampler's. Sampler and learner share weights and
 //!    arithmetic; their remaining difference is measured at every step (`mismatch/max_abs`).
 //! 5. Failed trajectories (a tool or script that broke, not a wrong answer) are excluded from
 //!    statistics and loss.
 //!
 //! With a critic (PPO, arXiv:1707.06347):
 //! 1. A model with a value head, initialised from the policy's weights, or a head on the policy
-//!    itself, predicts the value of states. By default a step is one decision: its value is that of
-//!    the prompt's last token.
-//! 2. Advantages are those of generalised advantage estimation. A truncated trajectory bootstraps
-//!    from the value of its next observation; a terminated one does not.
+//!    itself, predicts the value of states. By default a step is one decision: its value is the
+//!    value of the prompt's last token.
+//! 2. Advantages are computed by generalised advantage estimation. A truncated trajectory
+//!    bootstraps from the value of its next observation; a terminated one does not.
 //! 3. Every mini-batch makes one optimiser step of the policy and one of the critic. In the first
 //!    `critic.warmup` steps only the critic is updated.
 

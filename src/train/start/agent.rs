@@ -166,7 +166,7 @@ impl Agent {
     }
 
     /// Loads with the settings `own` of the run and with `typed`. If another script replaces the
-    /// run's, those of the run that it refuses are left out.
+    /// run's, settings of the run that it refuses are left out.
     fn open_with(&self, mut stored: Vec<String>, typed: &[String]) -> Result<LoadedAgent> {
         let mut left_out = Vec::new();
         loop {

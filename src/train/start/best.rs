@@ -1,8 +1,9 @@
 //! `RUN/best`: the model of the evaluation with the highest accuracy.
 //!
-//! It is saved when an evaluation is better than all earlier ones, that of the initial model
-//! included. A run without such an evaluation has no `best`. Its files are links to those of the
-//! checkpoint of the same step, if there is one, so that it takes no space of its own at first.
+//! It is saved when an evaluation is better than all earlier ones, including the evaluation of the
+//! initial model. A run without such an evaluation has no `best`. Its files are links to the files
+//! of the checkpoint of the same step, if there is one, so that it takes no additional space at
+//! first.
 
 use std::path::Path;
 

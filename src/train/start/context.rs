@@ -31,8 +31,7 @@ pub(crate) fn context(policy: &PolicySettings, config: &Config, reporter: &Repor
     }
 }
 
-/// [`context`] for rollouts, whose log-probabilities must be those of a pass over the whole
-/// sequence.
+/// [`context`] for rollouts, whose log-probabilities must equal a pass over the whole sequence.
 ///
 /// # Errors
 /// `Kind::Model` for a context in which dynamic rotary embeddings apply.

@@ -1,9 +1,9 @@
 //! Ctrl-C during a run: an immediate message, and an end that saves the weights if possible.
 //!
 //! The first signal ends the run after the current step, or ends an evaluation. The second one ends
-//! it immediately. While trajectories are sampled the weights are still those of the last step, so
-//! a checkpoint of them is written; in the middle of an update no checkpoint is written, and the
-//! newest one remains.
+//! it immediately. While trajectories are sampled the weights are still the weights of the last
+//! step, so a checkpoint of them is written; in the middle of an update no checkpoint is written,
+//! and the newest one remains.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -332,8 +332,8 @@ pub(crate) fn record(
     })
 }
 
-/// The stored overrides with new ones on top: a new one replaces those of its key and of the keys
-/// below it.
+/// The stored overrides with new ones on top: a new one replaces the overrides of its key and of
+/// the keys below it.
 pub(crate) fn in_effect(stored: &[String], new: &[String]) -> Vec<String> {
     let replaced = |old: &String| {
         new.iter().any(|new| {

@@ -1,5 +1,5 @@
-//! Runs two trajectories of the recipe scripts/retool.lua of a checkout of r1, with a policy of its
-//! own.
+//! Runs two trajectories of the recipe scripts/retool.lua of a checkout of r1, with a policy
+//! written here.
 
 use std::path::Path;
 use std::sync::Arc;

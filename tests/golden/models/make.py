@@ -479,7 +479,7 @@ if __name__ == "__main__":
         shape |= {"num_attention_heads": 14, "num_key_value_heads": 2, "rope_parameters": {"rope_theta": 1e6}}
         config = Qwen2Config(**shape, tie_word_embeddings=True)
         # As transformers initialises it; and with weights several times as large, so that logits
-        # reach those of trained models.
+        # reach the size of trained models' logits.
         both = [("Qwen2.5-0.5B", (config, config.initializer_range)), ("Qwen2.5-0.5B, large logits", (config, None))]
         make("golden_large", both, lambda name, both: large(name, *both))
     elif sys.argv[1:] == ["reward"]:

@@ -37,7 +37,7 @@ section! {
 }
 
 impl Sampling {
-    /// With these stop strings too, those of a tool-call format.
+    /// With the stop strings of a tool-call format too.
     #[must_use]
     pub fn with_stop(mut self, strings: &[String]) -> Self {
         for stop in strings {

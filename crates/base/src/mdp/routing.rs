@@ -11,7 +11,7 @@ pub struct Routing {
     /// Experts per token: sparse layers times selected experts per layer; 0 if nothing is recorded.
     pub width: u32,
     /// `[tokens, width]`: for each token the experts of the first sparse layer in order of
-    /// probability, then those of the next, …
+    /// probability, then the experts of the next layer, …
     pub experts: Vec<u16>,
 }
 

@@ -23,7 +23,7 @@ pub trait Section: Clone + PartialEq + Default + Serialize + Field<Value = Self>
     #[must_use]
     fn reloaded(old: &Self, new: &Self) -> Self;
 
-    /// All settings in it, those of its tables included.
+    /// All settings in it and in its tables.
     fn listed() -> Vec<Setting>;
 }
 

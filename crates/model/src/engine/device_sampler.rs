@@ -1,9 +1,9 @@
 //! Sampling within a decode step: settings and random numbers of every slot are on the device.
 //!
-//! Tokens are those of [`super::tensor_sampler`]. The random number of a token is the one of its
-//! place in the response, which the device computes from its position: the host writes the numbers
-//! of the next [`BLOCK`] places in advance, so that a step needs no other input of the host. The
-//! ids of a sequence, for the repetition penalty, are a row of flags that a step extends.
+//! It samples the same tokens as [`super::tensor_sampler`]. The random number of a token depends on
+//! its place in the response, which the device computes from its position: the host writes the
+//! numbers of the next [`BLOCK`] places in advance, so that a step needs no other input of the
+//! host. The ids of a sequence, for the repetition penalty, are a row of flags that a step extends.
 
 use tch::{Device, Kind, Tensor};
 

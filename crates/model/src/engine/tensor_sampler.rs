@@ -1,11 +1,11 @@
 //! Samples the next tokens of a batch with tensor operations, on the device of the logits.
 //!
-//! The distribution, its order and the random numbers are those of [`super::sampler`]: the token is
-//! the inverse of the cumulative distribution at the request's uniform number, by id, or from the
-//! most to the least likely token where top-k, top-p or min-p exclude tokens. Sums are in f64.
-//! Equal probabilities give equal tokens in both samplers. The softmax of another device rounds
-//! differently, which changes a token only if its bound in the cumulative distribution is next to
-//! the uniform number.
+//! The distribution, its order and the random numbers are the same as in [`super::sampler`]: the
+//! token is the inverse of the cumulative distribution at the request's uniform number, by id, or
+//! from the most to the least likely token where top-k, top-p or min-p exclude tokens. Sums are in
+//! f64. Equal probabilities give equal tokens in both samplers. The softmax of another device
+//! rounds differently, which changes a token only if its bound in the cumulative distribution is
+//! next to the uniform number.
 //!
 //! Settings go to the device as one tensor, and 24 bytes per row come back, plus the ids and
 //! log-probabilities of recorded sets where a request records them. Logits stay on the device.

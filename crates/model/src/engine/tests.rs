@@ -419,7 +419,8 @@ fn mixture() -> Rc<Model> {
     Rc::new(Model::init(Config::from_json(&json).unwrap(), Device::Cpu, Kind::Float, 1).unwrap())
 }
 
-/// The routing of shared prefixes and continued conversations equals that of separate computation.
+/// The routing of shared prefixes and continued conversations equals the routing of separate
+/// prompts.
 #[test]
 fn expert_routing_is_recorded_with_prefix_reuse() {
     let model = mixture();

@@ -4,8 +4,8 @@
 //! A decode step is a few hundred small operations whose launches take longer than their
 //! computation. They are therefore recorded for each number of sequences with the first step, with
 //! inputs at fixed addresses, and launched as one graph. A step with fewer sequences is padded with
-//! sequences of a spare slot. Prompts are prefilled in a call of their own, so that a step with
-//! both still launches the graph for the sequences that decode.
+//! sequences of a spare slot. Prompts are prefilled in a separate call, so that a step with both
+//! still launches the graph for the sequences that decode.
 
 use std::time::{Duration, Instant};
 

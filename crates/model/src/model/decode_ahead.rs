@@ -1,10 +1,10 @@
 //! Decode steps whose inputs are on the device, so that the host need not know the tokens of the
 //! step before.
 //!
-//! A table on the device has the next id and position of every slot. A step reads those of its
-//! slots, computes the logits, samples, and writes the sampled ids and the next positions back. The
-//! caller gives the sampling as tensor operations. With CUDA graphs all of it is one launch, and no
-//! part of it waits for the device.
+//! A table on the device has the next id and position of every slot. A step reads the entries of
+//! its slots, computes the logits, samples, and writes the sampled ids and the next positions back.
+//! The caller gives the sampling as tensor operations. With CUDA graphs all of it is one launch,
+//! and no part of it waits for the device.
 
 use std::time::{Duration, Instant};
 

@@ -60,8 +60,8 @@ impl Model {
         self.grouped_experts && !adapted
     }
 
-    /// A mixture of experts over h `[T, E]`. With routing replay, weights of the given experts are
-    /// those of the current router.
+    /// A mixture of experts over h `[T, E]`. With routing replay, the current router computes the
+    /// weights of the given experts.
     pub(super) fn mixture(
         &self,
         router: &Linear,

@@ -67,7 +67,7 @@ impl Shapes {
     }
 }
 
-/// Compares every kernel on a device for small and odd shapes, and for those of large models if
+/// Compares every kernel on a device for small and odd shapes, and for shapes of large models if
 /// `large`.
 ///
 /// # Errors
@@ -347,8 +347,8 @@ impl Case<'_> {
         Ok(checks)
     }
 
-    /// Compares outputs, and the gradients of the first `trained` inputs, of a kernel with those of
-    /// libtorch's operations in f64.
+    /// Compares outputs, and the gradients of the first `trained` inputs, of a kernel with the
+    /// results of libtorch's operations in f64.
     fn compare(&self, inputs: &[&Tensor], trained: usize, run: &RunKernel<'_>) -> Result<f64> {
         self.compare_as(inputs, trained, run, false)
     }

@@ -64,7 +64,7 @@ pub(super) struct Mlp {
     pub down: Linear,
 }
 
-/// [`Linear::merged_copy`] of projections of one input, in a matrix of their own if they are stored
+/// [`Linear::merged_copy`] of projections of one input, in one new matrix if they are stored
 /// together.
 fn merged_siblings<const N: usize>(parts: [&Linear; N], stack: Option<&Stack>) -> Result<(Vec<Linear>, Option<Stack>)> {
     let adapted = parts.iter().any(|part| part.lora.is_some());

@@ -44,8 +44,8 @@ impl Kernels {
         Ok(Self::agreeing(&wanted, &Shapes::of(config), device, kind))
     }
 
-    /// Those of the kernels that agree with libtorch's operations, and what is wrong with the first
-    /// other.
+    /// The kernels that agree with libtorch's operations, and what is wrong with the first one that
+    /// does not.
     pub(super) fn agreeing(wanted: &[&str], shapes: &Shapes, device: Device, kind: Kind) -> (Self, Option<String>) {
         let (mut kernels, mut failure) = (Self::default(), None);
         for name in wanted {

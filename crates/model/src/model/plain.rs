@@ -63,8 +63,8 @@ pub(super) fn angles(half: &Tensor, magnitude: f64, kind: Kind) -> Result<(Tenso
     Ok((finish(Tensor::f_cat(&[&cos, &cos], -1)?)?, finish(Tensor::f_cat(&[&sin.f_neg()?, &sin], -1)?)?))
 }
 
-/// Rotates x `[T, H, D]` by the angles whose cosines and sines are those of [`angles`] (the
-/// half-split form of the checkpoints).
+/// Rotates x `[T, H, D]` by angles with the cosines and sines of [`angles`] (the half-split form of
+/// the checkpoints).
 pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     let halves = x.f_chunk(2, -1)?;
     let [low, high] = halves.as_slice() else { return Ok(x.shallow_clone()) };

@@ -40,7 +40,7 @@ impl Stack {
         Self { weight, bias }
     }
 
-    /// A stack with a matrix of its own; the biases are shared.
+    /// A stack with a copy of the matrix; the biases are shared.
     pub(super) fn copy(&self) -> Result<Self> {
         Ok(Self { weight: self.weight.f_detach_copy()?, bias: self.bias.as_ref().map(Tensor::shallow_clone) })
     }
@@ -70,8 +70,8 @@ impl Stack {
         parts.iter().zip(each).map(adapted).collect()
     }
 
-    /// As [`apply`](Self::apply) without adapters, with outputs of the given sizes, whose sum is
-    /// that of the projections.
+    /// As [`apply`](Self::apply) without adapters, with outputs of the given sizes, which add up to
+    /// the sizes of the projections.
     pub(super) fn apply_in(&self, x: &Tensor, parts: &[&Linear], sizes: &[i64]) -> Result<Vec<Tensor>> {
         let leaves: Vec<&Tensor> =
             parts.iter().map(|part| &part.weight).chain(parts.iter().filter_map(|part| part.bias.as_ref())).collect();

@@ -129,7 +129,7 @@ at::Tensor side_by_side(const variable_list& parts) {
 struct StackedLinear : torch::autograd::Function<StackedLinear> {
   static variable_list forward(AutogradContext* context, const at::Tensor& x, at::TensorList leaves, int64_t stack) {
     const Stack& own = keep<Stack>(context, stack);
-    // The rows of each leaf; those of biases are the second half.
+    // The rows of each leaf: first of the weights, then of the biases.
     std::vector<int64_t> rows;
     for (const at::Tensor& leaf : leaves) rows.push_back(leaf.size(0));
     if (own.bias.defined()) rows.resize(rows.size() / 2);

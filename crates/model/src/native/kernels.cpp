@@ -54,7 +54,7 @@ int64_t full_pack(const at::Tensor& x) { return 16 / x.element_size(); }
 const void* read(const at::Tensor& x) { return x.defined() ? x.const_data_ptr() : nullptr; }
 void* write(const at::Tensor& x) { return x.defined() ? x.mutable_data_ptr() : nullptr; }
 
-// The types of the arguments are those of the kernel.
+// The arguments have the types of the kernel's parameters.
 template <class... A>
 void launch(const at::Tensor& on, const char* source, const std::string& definitions, const char* name,
             std::array<int64_t, 3> grid, int64_t threads, A... arguments) {

@@ -66,8 +66,8 @@ at::Tensor sampled_logprobs_backward(const at::Tensor& logits, const at::Tensor&
                                      const at::Tensor& lse, const at::Tensor& entropy, const at::Tensor& d_logp,
                                      const at::Tensor& d_entropy, at::ScalarType type);
 
-// Attention of one query per sequence, q [B, H, dim], over keys and values [N, Hkv, dim]: those of
-// sequence b are `lengths`[b] rows from `first_key`[b] on, at most `most_keys`. i32 both.
+// Attention of one query per sequence, q [B, H, dim], over keys and values [N, Hkv, dim]: sequence
+// b has `lengths`[b] rows from `first_key`[b] on, at most `most_keys`. i32 both.
 at::Tensor decode_attention(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values,
                             const at::Tensor& first_key, const at::Tensor& lengths, int64_t most_keys, double scale,
                             int64_t window);

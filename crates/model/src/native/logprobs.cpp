@@ -98,8 +98,8 @@ LogprobResult plain_forward(const LogprobSettings& settings, const at::Tensor& h
   return result;
 }
 
-// From the gradient d of the logits of a chunk: writes that of its hidden states h, and adds that
-// of the head.
+// From the gradient d of the logits of a chunk: writes the gradient of its hidden states h, and
+// adds the gradient of the head.
 void d_hidden_and_head(const at::Tensor& d, const at::Tensor& h, const at::Tensor& head, at::Tensor d_hidden,
                        at::Tensor& d_head) {
   at::mm_out(d_hidden, d, head);

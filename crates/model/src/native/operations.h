@@ -8,8 +8,8 @@
 namespace r1 {
 
 // Counts from its creation on, on the thread that created it: the operations of libtorch's
-// dispatcher that are not called by other operations. Those of a backward pass on the CPU run on
-// its thread.
+// dispatcher that are not called by other operations. A backward pass on the CPU runs its
+// operations on that thread.
 class Operations {
  public:
   Operations();

@@ -14,7 +14,7 @@ use r1_base::error::{Error, Kind, Result};
 
 const WORDS: [&str; 5] = ["river", "hill", "sea", "road", "query:"];
 
-/// Counts words. Its identity is the contents of the file `id`, its dimension those of the file
+/// Counts words. Its identity is the content of the file `id`, its dimension the number in the file
 /// `dimension`.
 struct Counts {
     directory: PathBuf,
@@ -175,7 +175,7 @@ fn dense_searches_of_many_queries_equal_those_of_each() {
     for (query, hits) in queries.iter().zip(&all).step_by(11) {
         assert_eq!(*hits, index.search(query, 7, Mode::Dense).unwrap(), "{query}");
     }
-    // An empty query has no hits, and does not shift those of the others.
+    // An empty query has no hits, and does not shift the hits of the others.
     let some = index.search_all(&["", queries[1], " \n"], &SearchOptions::new(7, Mode::Dense)).unwrap();
     assert_eq!(some, [Vec::new(), all[1].clone(), Vec::new()]);
     assert!(index.search("", 7, Mode::Hybrid).unwrap().is_empty());

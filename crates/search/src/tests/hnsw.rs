@@ -107,7 +107,7 @@ fn recall(index: &Index, nearest: Nearest) -> f64 {
     for (exact, approximate) in exact.iter().zip(&approximate) {
         assert_eq!(approximate.len(), 10);
         assert!(approximate.windows(2).all(|pair| pair[0].1 >= pair[1].1), "best first");
-        // Scores are those of the exact search.
+        // Scores are the same as in the exact search.
         both += exact.iter().filter(|hit| approximate.contains(hit)).count();
     }
     both as f64 / (10 * queries.len()) as f64

@@ -31,7 +31,7 @@ pub(crate) fn options() -> BuildOptions {
     }
 }
 
-/// Models whose encoders are those of a function.
+/// Models whose encoders a function makes.
 #[derive(Debug)]
 pub(super) struct Encoders(pub(super) fn(&Path, &EncoderOptions) -> Result<Arc<dyn TextEncoder>>);
 

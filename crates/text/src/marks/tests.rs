@@ -1,5 +1,5 @@
 //! Special tokens in messages: with any content a prompt has as many of them as with a harmless
-//! one, and without a mark its ids are those of its rendering.
+//! one, and without a mark its ids are the ids of its rendered text.
 
 #![allow(clippy::unwrap_used)]
 
@@ -27,7 +27,8 @@ const FAMILIES: [(&str, &str, &[&str]); 3] = [
     (DEEPSEEK, "hermes", &["<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"]),
 ];
 
-/// A renderer of a family: its tokens are added, and only those of ChatML are marked as special.
+/// A renderer of a family: its tokens are added, and only the tokens of ChatML are marked as
+/// special.
 fn family((template, name, tokens): (&str, &str, &[&str])) -> Renderer {
     let extra: Vec<String> = tokens.iter().map(|&token| token.to_owned()).collect();
     let files = tempfile::tempdir().unwrap();

@@ -99,7 +99,7 @@ impl HostTool for PythonTool {
                 for file in &self.files {
                     files.push(file.read(&of.tool.name, columns)?);
                 }
-                // Those of the call replace those of the tool.
+                // Files of the call replace files of the tool.
                 files.retain(|file| of.files.iter().all(|extra| extra.name != file.name));
                 files.extend(of.files.iter().cloned());
                 if !of.files.is_empty() {

@@ -25,7 +25,7 @@ use crate::search::{Mode, SearchOptions, as_text, query_search_server, search_ur
 use crate::tools::Output;
 
 const NAME: &str = "r1.tools.search";
-/// Default number of passages: that of Search-R1.
+/// Default number of passages, as in Search-R1.
 const HITS: u64 = 3;
 const TIMEOUT: Duration = Duration::from_secs(10);
 

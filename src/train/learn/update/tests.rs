@@ -94,7 +94,7 @@ fn merged_rows_have_the_gradient_of_separate_steps() {
     }
 }
 
-/// The gradients of bf16 weights are those of the micro-batches, added up in f32.
+/// The gradients of bf16 weights are the sums of the micro-batches' gradients in f32.
 #[test]
 fn micro_batches_of_bf16_weights_are_added_up_in_f32() {
     let model = model(Dtype::BFloat16);

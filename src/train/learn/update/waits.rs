@@ -187,7 +187,7 @@ fn micro_batches_of_custom_losses_never_wait_for_the_device() {
     assert!(error.place.unwrap().starts_with("trajector"));
 }
 
-/// A critic with weights of its own, and one that shares the policy's.
+/// A critic with separate weights, and one that shares the policy's.
 #[test]
 fn micro_batches_of_a_critic_never_wait_for_the_device() {
     let policy = model(Dtype::BFloat16);

@@ -153,8 +153,8 @@ fn prefill_can_be_stopped_between_layers() {
     }
 }
 
-/// Tokens are streamed one by one and equal those of the completion, which does not depend on the
-/// stream being read.
+/// Tokens are streamed one by one and equal the tokens of the completion, which does not depend on
+/// the stream being read.
 #[test]
 fn sampled_tokens_are_streamed() {
     let mut engine = engine(2);

@@ -100,7 +100,7 @@ fn merged_weights_give_the_samples_of_the_adapter_and_follow_updates() {
     for (before, (name, after)) in before.iter().zip(merged.parameters()) {
         assert!(before.equal(&after), "{name}");
     }
-    // Without the adapter, the samples are those of the model.
+    // Without the adapter, the samples equal the samples of the model.
     let base = Rc::new(Model::init(config(), Device::Cpu, Kind::Float, 1).unwrap());
     let (plain, _) = replies(&mut engine(&base), requests());
     let (disabled, _) = merged.without_adapter(|| replies(&mut engine(&merged), requests()));

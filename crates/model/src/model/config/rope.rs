@@ -144,7 +144,7 @@ impl Rope {
     }
 
     /// Frequencies `[D / 2]` for a sequence of `length` tokens, f32 or f64. Operations and their
-    /// order are those of transformers, so that angles are bitwise equal.
+    /// order are the same as in transformers, so that angles are bitwise equal.
     pub(in crate::model) fn frequencies(
         &self,
         head_dim: usize,

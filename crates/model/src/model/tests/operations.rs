@@ -168,7 +168,7 @@ fn learning_with_own_kernels_has_9_operations_a_layer_forward_and_17_backward() 
     let counts = count_operations(|| Ok(loss.f_backward()?)).unwrap().1;
     let (count, list) = kernels(&counts);
     // Reshapes are views here. The loss has two operations, and the gradients of the stand-in for
-    // attention are copied, which those of attention need not be.
+    // attention are copied; gradients of attention need no copy.
     let apart = ["reshape", "contiguous", "ones_like", "to"].map(|name| counts.get(&format!("aten::{name}")));
     let apart: u64 = apart.into_iter().flatten().sum();
     // Attention as one more.

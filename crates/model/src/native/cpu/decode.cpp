@@ -2,7 +2,7 @@
 // weights.
 //
 // All threads compute the layers together (thread_pool.h). Each thread computes small operations
-// such as norms itself instead of waiting. Sums are bitwise equal to those of step.cpp.
+// such as norms itself instead of waiting. Sums are bitwise equal to the sums in step.cpp.
 #include <algorithm>
 #if defined(_OPENMP)
 #include <omp.h>
@@ -58,7 +58,7 @@ struct Walk {
   const int64_t x_row = stride(shape.hidden), qkv_row = stride(shape.qkv()), o_row = stride(shape.queries());
   const int64_t inner_row = stride(shape.inner);
 
-  // The product after the last layer is that of the head.
+  // The product after the last layer is the head's.
   Product product(int64_t layer, Projection projection) const {
     const int64_t index = OF_A_LAYER * layer + static_cast<int64_t>(projection);
     if (layer == shape.layers) return {index, shape.hidden, {model.head_rows()}};
@@ -141,7 +141,7 @@ struct Walk {
       multiply(thread, product(l, Projection::QKV), tokens, h, x_row, step.qkv, qkv_row,
                bias.empty() ? nullptr : bias.data(), 0);
       meet(thread, product(l, Projection::OUT));
-      // Work counters of attention follow those of all products.
+      // Work counters of attention follow the counters of all products.
       pool.share(OF_A_LAYER * (shape.layers + 1) + l, thread, count * shape.kv_heads,
                  [&](int64_t task) { attention(l, task / shape.kv_heads, task % shape.kv_heads); });
       meet(thread, product(l, Projection::OUT));

@@ -98,8 +98,8 @@ impl Driver {
         Err(Error::new(Kind::Internal, format!("{what}: CUDA error {status}, {text}")))
     }
 
-    /// Makes the device's context that of this thread, if it has none: threads of a backward pass
-    /// may not have called CUDA before.
+    /// Makes the device's context current for this thread, if the thread has none: threads of a
+    /// backward pass may not have called CUDA before.
     fn enter(&self, device: i64) -> Result<c_int> {
         let (mut handle, mut context) = (0, null_mut());
         // SAFETY: the pointers are live for the calls.

@@ -71,6 +71,6 @@ fn compile(name: &str, definitions: &str) -> Result<Library> {
         }
         std::fs::rename(&output, &path).map_err(|error| failed(&error))?;
     }
-    // SAFETY: our own code without initialisers of its own.
+    // SAFETY: our own code, which has no initialisers.
     unsafe { Library::new(&path) }.map_err(|error| failed(&error))
 }

@@ -199,8 +199,8 @@ fn load(library: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The run-time compiler of kernels, which the wheels of torch have in a package of its own or in
-/// the library's directory.
+/// The run-time compiler of kernels, which the wheels of torch have in a separate package or in the
+/// library's directory.
 fn opened_by_name(library: &Path) -> Vec<PathBuf> {
     let Some(directory) = library.parent() else { return Vec::new() };
     let package = directory.join("../../nvidia/cu13/lib");

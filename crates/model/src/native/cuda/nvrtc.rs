@@ -68,7 +68,7 @@ impl Compiler {
         let mut paths = directory.map_or_else(|| vec![PathBuf::from(LIBRARY)], files);
         let library = paths.pop().unwrap_or_else(|| PathBuf::from(LIBRARY));
         // SAFETY: libraries of CUDA, whose initialisers are harmless; they stay loaded. The types
-        // are those of nvrtc.h.
+        // are from nvrtc.h.
         unsafe {
             for path in paths {
                 std::mem::forget(Library::open(Some(path), RTLD_LAZY | RTLD_LOCAL).map_err(|error| failed(&error))?);
@@ -134,7 +134,7 @@ impl Compiler {
                 return Err(Error::new(Kind::Internal, format!("NVRTC takes no program: {name}")));
             }
             let status = (self.compile)(program, pointers.len() as c_int, pointers.as_ptr());
-            // The messages of the assembler end with zeros of their own.
+            // The messages of the assembler end with zeros too.
             let log = String::from_utf8_lossy(&read(program, self.log)).replace('\0', "");
             let code = if status == 0 { read(program, if is_ptx { self.ptx } else { self.code }) } else { Vec::new() };
             let _ = (self.destroy)(&raw mut program);

@@ -1,5 +1,5 @@
-// The activation of `gate` times `up`: SiLU, or GELU in its approximation by tanh. Blocks are
-// (row, columns); rows of gate and up are `stride` elements apart, those of the rest `width`.
+// The activation of `gate` times `up`: SiLU, or GELU in its approximation by tanh. Blocks are (row,
+// columns); rows of gate and up are `stride` elements apart, rows of the other tensors `width`.
 
 __device__ inline float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
@@ -22,7 +22,7 @@ extern "C" __global__ void gated_forward(const element* gate, const element* up,
 }
 KERNEL(gated_forward)
 
-// `d_both` [rows, 2 * width] receives the gradient of gate, then that of up.
+// `d_both` [rows, 2 * width] receives the gradient of gate, then the gradient of up.
 extern "C" __global__ void gated_backward(const element* gate, const element* up, const element* d_out, element* d_both,
                                           i64 gate_stride, i64 up_stride, int width, int gelu) {
   const i64 row = blockIdx.x;

@@ -8,7 +8,7 @@ using logit = float;
 using logit = element;
 #endif
 
-// Of some numbers z with maximum m: the sum of exp(z - m), and that of exp(z - m) (z - m).
+// Of some numbers z with maximum m: the sums of exp(z - m) and of exp(z - m) (z - m).
 struct Sums {
   float max, sum, weighted;
 };

@@ -37,8 +37,9 @@ extern "C" __global__ void __launch_bounds__(1024)
 }
 KERNEL(norm_forward)
 
-// Gradient of x and delta, which is the same: that of the norm plus `d_sum` (null: none). A block
-// computes every gridDim.x-th row. `d_weight` [gridDim.x, width] receives its sums; null without.
+// Gradient of x and of delta, which are equal: the gradient of the norm plus `d_sum` (null: none).
+// A block computes every gridDim.x-th row. `d_weight` [gridDim.x, width] receives its sums; null
+// without.
 extern "C" __global__ void __launch_bounds__(1024)
     norm_backward(const element* sum, const element* weight, const float* scale,
                                          const element* d_out, const element* d_sum, element* d_x, float* d_weight,

@@ -72,7 +72,7 @@ extern "C" __global__ void rope_forward(Part q, Part k, Part v, const element* q
 KERNEL(rope_forward)
 
 // `d_all` [rows, (heads + 2 * kv_heads) * dim] receives the gradients of the three projections side
-// by side, from those of queries, keys and values. No biases and no norms.
+// by side, from the gradients of queries, keys and values. No biases and no norms.
 extern "C" __global__ void rope_backward(const element* d_q, const element* d_k, const element* d_v,
                                          const element* cosines, const element* sines, element* d_all, int heads,
                                          int kv_heads, int dim) {
