@@ -108,12 +108,10 @@ static ALGORITHMS: LazyLock<Vec<AlgorithmFile>> = LazyLock::new(|| {
     MACHINE.with(|machine| machine.as_ref().map(AlgorithmsVm::declared).unwrap_or_default())
 });
 
-/// Every algorithm of a file.
 pub fn all() -> &'static [AlgorithmFile] {
     &ALGORITHMS
 }
 
-/// The algorithm with this name.
 pub fn find(name: &str) -> Option<&'static AlgorithmFile> {
     all().iter().find(|algorithm| algorithm.name == name)
 }

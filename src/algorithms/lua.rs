@@ -60,7 +60,6 @@ pub(super) fn from_json(lua: &Lua, json: &Json) -> mlua::Result<Value> {
     lua.to_value_with(json, options.serialize_unit_to_null(false))
 }
 
-/// A value in an error.
 pub(super) fn kind(value: &Value) -> String {
     match value {
         Value::Nil => "nil".to_owned(),

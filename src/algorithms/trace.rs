@@ -126,7 +126,6 @@ impl Trace {
     }
 }
 
-/// Traces a function of a program.
 pub fn trace(lua: &Lua, function: &Function, options: &Json) -> mlua::Result<LossGraph> {
     let trace = Trace::new(lua, options)?;
     let returned = function.call::<Value>(trace.arguments.clone())?;

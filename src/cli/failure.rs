@@ -14,7 +14,6 @@ use serde_json::json;
 use crate::error::{Error, Kind, Result, Subject, without_control_characters};
 use crate::native::out_of_memory;
 
-/// The format of errors in this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ErrorFormat {
     json: bool,

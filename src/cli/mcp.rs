@@ -153,7 +153,6 @@ fn token() -> Result<Option<String>> {
     token.map(Some).ok_or_else(|| Error::new(Kind::Usage, why))
 }
 
-/// The task of the session.
 fn task(worker: &Worker, row: u64) -> Result<Value> {
     if worker.rows(Split::Train)?.is_some() {
         return worker.row(Split::Train, row);

@@ -139,7 +139,6 @@ impl RecordedRun {
         Renderer::load_styled(&load::model_dir(&script.settings.policy.model, fetching)?, style).map(Arc::new)
     }
 
-    /// Replays a trajectory.
     pub(super) fn replay(&self, loaded: &Loaded, trajectory: &Trajectory, strictness: Strictness) -> Result<Replayed> {
         let spec = Spec::of_recorded(trajectory, &loaded.script.settings, self.run.max_context());
         let replayed = self.runtime.block_on(rollout::replay(loaded.stage(), trajectory, spec, strictness));

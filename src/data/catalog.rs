@@ -12,7 +12,6 @@ use serde::Deserialize;
 use super::mapping::MappingName;
 use crate::error::{Error, Kind, Result, suggest};
 
-/// A published dataset.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Published {

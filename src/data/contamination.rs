@@ -45,7 +45,6 @@ pub(crate) struct Overlap {
     pub(crate) short: u64,
 }
 
-/// The texts of a dataset.
 pub(crate) struct DatasetTexts<'a> {
     pub(crate) count: u64,
     pub(crate) text: &'a dyn Fn(u64) -> Result<String>,

@@ -52,7 +52,6 @@ impl MappingName {
     }
 }
 
-/// A row as published.
 pub(crate) struct PublishedRow<'a>(pub(crate) &'a Map<String, Json>);
 
 impl PublishedRow<'_> {

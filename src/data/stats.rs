@@ -16,7 +16,6 @@ const FEW: usize = 10;
 /// Longest value that is listed, in characters.
 const LONGEST: usize = 40;
 
-/// The statistics of a dataset.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Statistics {
     pub(crate) rows: u64,
@@ -26,7 +25,6 @@ pub(crate) struct Statistics {
     pub(crate) columns: Vec<ColumnStatistics>,
 }
 
-/// The statistics of a column.
 #[derive(Debug, Serialize)]
 pub(crate) struct ColumnStatistics {
     pub(crate) name: String,
@@ -53,7 +51,6 @@ pub(crate) struct ColumnStatistics {
     pub(crate) items: Option<Distribution>,
 }
 
-/// A distribution.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Distribution {
     pub(crate) least: f64,

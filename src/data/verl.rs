@@ -143,7 +143,6 @@ pub(crate) fn to_verl(mut row: Map<String, Json>, index: u64, options: &VerlOpti
     Ok(COLUMNS.iter().map(|name| (*name).to_owned()).zip(columns).collect())
 }
 
-/// The messages of a row.
 fn prompt(row: &mut Map<String, Json>, options: &VerlOptions, note: &mut Note) -> Result<Json> {
     let names = ["messages", "prompt", "problem", "question"];
     let name = match &options.prompt {
@@ -349,7 +348,6 @@ mod tests {
         assert!(error.hint.unwrap().starts_with("did you mean `promt`?"));
     }
 
-    /// Values of columns.
     fn value() -> impl Strategy<Value = Json> {
         let leaf = prop_oneof![
             any::<bool>().prop_map(Json::from),

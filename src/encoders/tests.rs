@@ -29,7 +29,6 @@ fn options() -> BuildOptions {
     }
 }
 
-/// Builds an index of rows.
 fn build(out: &Path, options: BuildOptions, rows: &[Json]) -> Result<BuildReport> {
     let mut builder = Builder::begin(out, options, false, false)?;
     while let Some(row) = rows.get(builder.next_row() as usize) {

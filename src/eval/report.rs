@@ -45,7 +45,6 @@ impl Figures {
     }
 }
 
-/// The evaluation of one policy.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PolicyReport {
     /// Name of the model.
@@ -110,7 +109,6 @@ pub struct Report {
     pub comparisons: Vec<Comparison>,
 }
 
-/// The figures of one task, by metric.
 type TaskFigures = Vec<(Metric, f64)>;
 
 /// A metric and whether it is a share, from 0 to 1.

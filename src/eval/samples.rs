@@ -39,7 +39,6 @@ pub(super) struct Sample<'a> {
     pub(super) answer: Option<String>,
 }
 
-/// The samples of one task.
 pub(super) struct TaskSamples<'a> {
     pub(super) columns: &'a Value,
     pub(super) samples: Vec<Sample<'a>>,

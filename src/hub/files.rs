@@ -13,7 +13,6 @@ const SINGLE: &str = "model.safetensors";
 pub(super) const TOKENIZER: &str = "tokenizer.json";
 const ADAPTER: &str = "adapter_model.safetensors";
 
-/// The files to download.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct DownloadPlan {
     /// Configuration, tokenizer, template.

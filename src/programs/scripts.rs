@@ -31,7 +31,6 @@ use crate::text::Renderer;
 
 const NAME: &str = "r1.script";
 
-/// A script that a program has opened.
 struct OpenScript {
     loaded: Loaded,
     /// Receives what the script logs.

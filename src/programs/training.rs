@@ -23,7 +23,6 @@ use crate::train::{RolloutOptions, RunOptions, Training, UpdateOptions};
 
 const NAME: &str = "r1.training";
 
-/// An open run.
 struct OpenRun(RefCell<Training>);
 
 static OPEN_RUNS: AtomicUsize = AtomicUsize::new(0);

@@ -60,7 +60,6 @@ impl ServerFailure {
         }
     }
 
-    /// An error status with its body.
     pub(super) fn refused(status: u16, after: Option<Duration>, moved: Option<String>, body: &[u8]) -> Self {
         let parsed: Value = serde_json::from_slice(body).unwrap_or_default();
         let code = parsed["error"]["code"].as_str().unwrap_or_default();

@@ -7,7 +7,6 @@ use super::server::Server;
 use crate::error::{Error, Kind, secret_pattern};
 
 impl Server {
-    /// The error of a failure.
     pub fn error(&self, failure: &ServerFailure) -> Error {
         let (base, setting) = (&self.options.base, self.options.setting);
         let example = self.api.example();

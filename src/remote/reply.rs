@@ -66,7 +66,6 @@ pub(super) struct PartialReply {
 /// A call whose arguments arrive in pieces.
 #[derive(Debug, Default)]
 pub(super) struct PartialCall {
-    /// Its index in the reply.
     pub(super) index: u64,
     pub(super) id: String,
     pub(super) name: String,

@@ -52,7 +52,6 @@ pub enum Patience {
     Rollout,
 }
 
-/// The API of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Api {
     OpenAi,
@@ -148,7 +147,6 @@ impl Server {
         Ok(Self { client, options, api, key, new_limit: AtomicBool::new(false) })
     }
 
-    /// The name of the model.
     pub fn model(&self) -> &str {
         &self.options.model
     }

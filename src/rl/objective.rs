@@ -74,7 +74,6 @@ pub struct MicroBatchLoss {
 }
 
 impl PolicyLoss {
-    /// Every name.
     pub fn names() -> Vec<&'static str> {
         losses::names()
     }
@@ -157,7 +156,6 @@ impl PolicyLoss {
         self.formula.graph().is_none_or(|graph| self.formula.file().is_some() || graph.ratio.is_some())
     }
 
-    /// The names of all its options.
     pub(super) fn options(&self) -> Vec<String> {
         let formula_options = self.formula.options();
         formula_options.into_iter().map(|(name, _)| name).chain(names(&self.terms)).collect()

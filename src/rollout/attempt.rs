@@ -81,7 +81,6 @@ impl Attempt {
         Ok(attempt)
     }
 
-    /// The renderer of its environment.
     pub fn renderer<'a>(&'a self, stage: Stage<'a>) -> &'a Renderer {
         self.state.renderer().map_or(stage.renderer, |renderer| renderer)
     }

@@ -25,7 +25,6 @@ pub struct ContinuedTurn {
     pub tools: Arc<[Value]>,
     pub ids: Vec<u32>,
     pub response: Vec<u32>,
-    /// The text of the response.
     pub text: String,
 }
 
@@ -50,7 +49,7 @@ pub fn prompt_ids(
     Ok((renderer.prompt(messages, tools)?, None))
 }
 
-/// The prompt of a step.
+/// What the policy is asked to continue at a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prompt {
     pub observation: Observation,
@@ -104,7 +103,6 @@ impl Prompt {
         Ok((Self { observation, ids: Vec::new(), new_row: true, continues: None, prefixed: false }, tokens))
     }
 
-    /// Refuses messages with images.
     pub(super) fn refuse_images(messages: &[Message]) -> Result<(), Stop> {
         let Some(hash) = messages.iter().find_map(|message| message.content.first_image()) else { return Ok(()) };
         let message = format!("the observation contains the image {hash} and this policy can't see images");

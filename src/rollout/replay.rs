@@ -14,7 +14,6 @@ use crate::mdp::{Completion, Limit, ServerCompletion, Status, Step, ToolRecord, 
 use crate::script::{Record, RecordDifference, Strictness};
 use crate::text::Renderer;
 
-/// Result of a replay.
 #[derive(Debug)]
 pub struct Replayed {
     pub trajectory: Trajectory,

@@ -27,7 +27,6 @@ pub struct RowSearch<'a> {
     pub longest: usize,
 }
 
-/// Result of the validation.
 #[derive(Clone, Debug, Default)]
 pub struct RowValidation {
     /// Rows whose first prompt is too long, in order.

@@ -47,7 +47,6 @@ pub struct Configuration {
     pub settings: Value,
 }
 
-/// A version of the script.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScriptVersion {
     /// Path of the script.

@@ -295,7 +295,6 @@ impl ScriptsDir {
     }
 }
 
-/// The file with the lists of tools.
 fn tool_lists(scripts: &Path) -> PathBuf {
     scripts.join("mcp.json")
 }

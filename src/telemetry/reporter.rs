@@ -19,7 +19,6 @@ use super::names;
 use super::table::{StepTable, align};
 use crate::error::without_control_characters;
 
-/// Output mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputMode {
     /// Progress bars and lines, for a terminal.
@@ -142,7 +141,6 @@ impl Reporter {
         }
     }
 
-    /// Prints a warning.
     pub fn warn(&self, message: &str) {
         if self.0.mode == OutputMode::Json {
             return self.0.event("warning", &json!({ "message": message }));

@@ -5,7 +5,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A program to run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     /// Name or path, and arguments.
@@ -25,7 +24,6 @@ pub struct Program {
     pub read: Vec<PathBuf>,
 }
 
-/// The result of a program.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProgramOutput {
     /// The exit code, or 128 plus the number of the signal that ended it.

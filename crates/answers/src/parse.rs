@@ -44,7 +44,6 @@ impl<'a> Parser<'a> {
         self.tokens.get(self.at + count)
     }
 
-    /// The previous token.
     pub(super) fn previous(&self) -> Option<&'a TokenKind> {
         self.at.checked_sub(1).and_then(|at| self.tokens.get(at)).map(|token| &token.kind)
     }

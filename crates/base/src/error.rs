@@ -128,7 +128,6 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// The name of a setting.
     pub fn setting(&self) -> Option<&str> {
         match self {
             Self::Setting(name) => Some(name),

@@ -13,7 +13,6 @@ use r1_base::error::{Error, Result};
 const READ_TIMEOUT: Duration = Duration::from_mins(2);
 const REDIRECTS: usize = 8;
 
-/// A request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HttpRequest {
     pub method: &'static str,

@@ -61,7 +61,6 @@ pub struct Client {
     agent: Agent,
 }
 
-/// A request.
 #[derive(Clone, Debug, Default)]
 pub struct WebRequest {
     /// `GET` when empty.
@@ -71,7 +70,6 @@ pub struct WebRequest {
     pub body: Option<Vec<u8>>,
 }
 
-/// A complete response.
 #[derive(Clone, Debug)]
 pub struct FullResponse {
     pub status: u16,

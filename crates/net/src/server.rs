@@ -75,7 +75,6 @@ impl ServerLimits {
     }
 }
 
-/// A request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServedRequest {
     pub method: String,

@@ -30,7 +30,6 @@ pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
-/// The server of a connection.
 #[derive(Clone, Copy)]
 pub(super) struct ServerAddress<'a> {
     /// A name or an address, without the brackets of IPv6.

@@ -36,7 +36,6 @@ struct CommitProgress {
     documents: Lengths,
 }
 
-/// The result of a build.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BuildReport {
     pub manifest: Manifest,

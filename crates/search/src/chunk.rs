@@ -2,7 +2,6 @@
 
 use super::Passage;
 
-/// The size of chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunks {
     /// Most words of a chunk.

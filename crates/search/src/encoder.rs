@@ -15,7 +15,6 @@ use r1_base::error::{Error, Kind, Result};
 pub trait TextEncoder: Send + Sync {
     /// SHA-256 of the model's configuration, weights and tokenizer, in hex.
     fn sha256(&self) -> &str;
-    /// The directory of the model.
     fn directory(&self) -> &Path;
     fn options(&self) -> &EncoderOptions;
     /// Dimension of a vector.

@@ -187,7 +187,6 @@ fn unreadable(directory: &Path, path: &Path, error: &std::io::Error) -> Error {
 }
 
 impl IndexParts {
-    /// The files of all parts.
     pub fn files(&self) -> impl Iterator<Item = &FileEntry> {
         let sparse = self.sparse.iter().flat_map(|part| &part.files);
         self.documents.iter().chain(sparse).chain(self.dense.iter().flat_map(|part| &part.files))

@@ -5,7 +5,6 @@ use serde_json::{Map, Value as Json};
 
 use r1_base::error::{Error, Kind, Result, nearest, suggest};
 
-/// A passage of an index.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Passage {
     pub id: String,

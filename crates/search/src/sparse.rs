@@ -21,7 +21,6 @@ use r1_base::error::{Error, Kind, Result};
 /// Folder of the inverted index.
 pub(super) const FOLDER: &str = "sparse";
 
-/// The fields of the schema.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SchemaFields {
     pub(super) body: Field,

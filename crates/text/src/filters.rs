@@ -14,10 +14,8 @@ use super::time_limit::in_time;
 use super::values::{self, Items};
 use super::{methods, python};
 
-/// A change of a text.
 type TextChange = fn(&str) -> String;
 
-/// Registers them in an environment.
 pub(super) fn register(environment: &mut Environment<'static>) {
     environment.set_formatter(|out, _, value| {
         in_time()?;

@@ -136,7 +136,6 @@ impl Format {
         self.inner().stop_strings()
     }
 
-    /// The turns of a conversation.
     pub(super) fn turns(
         &self,
         messages: &[Message],

@@ -169,7 +169,6 @@ impl Renderer {
         Ok(self.prompt_pieces(messages, tools)?.encode(&self.tokenizer)?.0)
     }
 
-    /// The text of a prompt.
     pub fn prompt_pieces(&self, messages: &[Message], tools: &[Value]) -> Result<Pieces> {
         let mut pieces = self.pieces(messages, tools, Next::Prompt)?;
         if self.prefixes(messages, tools)? {

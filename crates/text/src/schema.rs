@@ -335,7 +335,6 @@ pub(super) fn from_text(schema: Option<&Value>, text: &str) -> Value {
     }
 }
 
-/// The types that a schema allows.
 fn allowed<'a>(schema: &'a Value, types: &mut Vec<&'a str>, depth: usize) {
     if let Some(value) = schema.get("type") {
         types.extend(type_names(value));

@@ -106,7 +106,6 @@ pub struct SchemaError {
     pub why: SchemaFault,
 }
 
-/// An error in a schema.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SchemaFault {
     NotATable,

@@ -36,7 +36,6 @@ pub(super) enum ParseStep {
     More,
 }
 
-/// The parser of a format.
 pub(super) trait FormatParser {
     /// The next step for `rest`, which is not empty. With `done` no text follows, and `More` is not
     /// allowed.

@@ -136,7 +136,7 @@ pub(super) struct Preceding<'a> {
     pub reply: &'a str,
 }
 
-/// A parsed reply.
+/// What a format reads in a response; `step` of a script gets it as `action`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reply {
     /// The text without reasoning and without calls; code that a format runs stays in it.

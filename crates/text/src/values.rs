@@ -114,7 +114,6 @@ impl Object for Timed {
     }
 }
 
-/// Registers the functions.
 pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_function(TUPLE, |items: Vec<Jinja>| Items::tuple(items));
     // Names that Jinja2 defines and r1 does not have.

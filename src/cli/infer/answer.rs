@@ -12,14 +12,12 @@ pub(super) enum AnswerEvent<'a> {
     Call(&'a ToolCall),
     /// An error message about a call that could not be parsed.
     Malformed(&'a str),
-    /// The end of a reply.
     End,
     /// The reply was not the last one: the tools' results follow, and the policy continues.
     Turn {
         text: &'a str,
         reasoning: Option<&'a str>,
     },
-    /// The result of a tool.
     Result {
         name: &'a str,
         text: &'a str,
@@ -31,7 +29,6 @@ pub(super) enum AnswerEvent<'a> {
 /// Receives the events.
 pub(super) type ShowAnswer<'a> = dyn FnMut(AnswerEvent<'_>) + 'a;
 
-/// One reply.
 pub(super) struct ModelReply {
     pub(super) action: Action,
     /// Without reasoning and calls.
@@ -39,13 +36,11 @@ pub(super) struct ModelReply {
     pub(super) reasoning: Option<String>,
     /// Tokens of the prompt, if known.
     pub(super) prompt: Option<usize>,
-    /// Tokens of the reply.
     pub(super) tokens: usize,
     /// Stopped by Ctrl-C.
     pub(super) stopped: bool,
 }
 
-/// The answer to a question.
 #[derive(Default)]
 pub(super) struct QuestionAnswer {
     /// The policy's last reply, without reasoning and calls.

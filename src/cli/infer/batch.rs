@@ -20,7 +20,6 @@ use crate::mdp::{FinishReason, Message, conversation};
 use crate::store::find_model;
 use crate::telemetry::{Interrupt, Reporter, counted};
 
-/// The rows, and the file of replies.
 pub(super) struct RowReplies {
     data: Dataset,
     output: PathBuf,

@@ -19,7 +19,6 @@ use crate::script::{Record, Split, State, TrajectoryOutcome, Worker};
 use crate::telemetry::{Interrupt, signed};
 use crate::text::Renderer;
 
-/// A conversation.
 pub(super) struct Chat {
     backend: Backend,
     seed: u64,
@@ -441,7 +440,6 @@ impl Chat {
         Ok(())
     }
 
-    /// One reply of the policy.
     fn reply(
         &mut self,
         observation: &Observation,

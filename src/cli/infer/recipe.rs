@@ -10,7 +10,6 @@ use crate::mdp::{Observation, Role};
 use crate::script::{Failure, Record, Split, State, Worker};
 use crate::telemetry::Interrupt;
 
-/// A recipe with its env.
 pub(super) struct ChatRecipe {
     pub(super) worker: Worker,
     pub(super) runtime: Runtime,

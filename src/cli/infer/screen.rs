@@ -195,7 +195,6 @@ impl Screen {
         }
     }
 
-    /// Ends the line of a reply.
     fn end_line(&self) -> Result<()> {
         self.end_thought();
         let mut shown = self.shown.borrow_mut();

@@ -22,7 +22,6 @@ use crate::script::{PolicyRequest, PolicyRequests, Script};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::text::Renderer;
 
-/// The policy of a session.
 pub(super) struct SessionPolicy {
     /// Replaces the script's model.
     model: Option<PathBuf>,

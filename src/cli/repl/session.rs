@@ -18,7 +18,6 @@ use crate::script::{Console, Failure, Record, ShowLimits, Split};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::train::Agent;
 
-/// The start of a trajectory.
 #[derive(Clone, Debug)]
 pub(super) struct Start {
     pub(super) split: Split,
@@ -215,7 +214,6 @@ impl ReplSession {
         self.print_log()
     }
 
-    /// The current observation.
     pub(super) fn observation(&mut self) -> Result<Observation> {
         self.current_observation().map(|(observation, ..)| observation)
     }

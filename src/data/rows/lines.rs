@@ -32,7 +32,6 @@ enum LineForm {
 /// Bytes of a row. A row is in memory as a whole, and its values take several times its size.
 pub(crate) const ROW: usize = 64 << 20;
 
-/// Position of a row in the file.
 #[derive(Debug)]
 pub(crate) struct RowPosition {
     start: u64,

@@ -245,7 +245,6 @@ impl LuaEstimator {
         Ok(Self { file, function: AdvantageFunction::of(file, &options), options })
     }
 
-    /// Its options with their values.
     pub(super) fn options(&self) -> Map<String, Value> {
         self.options.clone()
     }

@@ -63,7 +63,7 @@ fn files() -> impl Iterator<Item = &'static AlgorithmFile> {
     algorithms::all().iter().filter(|file| file.advantage)
 }
 
-/// An estimator and its options.
+/// Rewards to advantages: GRPO or GAE in Rust, or a file of `lua/algorithms`.
 #[derive(Clone, Debug)]
 pub struct Estimator {
     name: &'static str,
@@ -71,7 +71,6 @@ pub struct Estimator {
 }
 
 impl Estimator {
-    /// Every name.
     pub fn names() -> Vec<&'static str> {
         HOST.iter().map(|entry| entry.name).chain(files().map(|file| file.name)).collect()
     }

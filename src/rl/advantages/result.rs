@@ -85,14 +85,12 @@ impl Advantages {
         }
     }
 
-    /// One advantage for each row.
     pub(super) fn put_row(&mut self, rows: &[StepRow], row: usize, advantage: f64) {
         for (value, sampled) in self.advantages[row].iter_mut().zip(&rows[row].mask) {
             *value = if *sampled { advantage } else { 0.0 };
         }
     }
 
-    /// One advantage for each trajectory.
     pub(super) fn put_trajectories(&mut self, compared: &ComparedTrajectories<'_>, advantages: &[f64]) {
         for (path, advantage) in compared.paths.iter().zip(advantages) {
             for &i in &path.rows {

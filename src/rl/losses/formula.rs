@@ -24,7 +24,6 @@ impl Formula {
         Self::Lua(LuaLoss::of_graph(graph))
     }
 
-    /// Its options with their values.
     pub fn options(&self) -> Map<String, Value> {
         match self {
             Self::Ppo(ppo) => fields(ppo),

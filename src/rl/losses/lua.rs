@@ -9,7 +9,6 @@ use crate::algorithms::{AlgorithmFile, LossGraph};
 use crate::error::Result;
 use crate::rl::options::names;
 
-/// A loss in Lua with its options.
 #[derive(Clone, Debug)]
 pub struct LuaLoss {
     /// The file that declares it; `None` for the function of a recipe.

@@ -34,7 +34,6 @@ pub fn names() -> Vec<&'static str> {
     std::iter::once(PPO.name).chain(files).collect()
 }
 
-/// Every loss.
 pub fn all() -> impl Iterator<Item = Loss> {
     names().into_iter().filter_map(|name| find(name).ok().flatten())
 }

@@ -116,7 +116,6 @@ fn advantages_of_steps_reach_their_tokens() {
     assert_eq!(rows[0].targets, [false, true, false, false, true]);
 }
 
-/// A row of one id.
 fn row_of(id: u32, length: usize) -> Row {
     let mut row = Row::new(0);
     row.push(&vec![id; length], None, &Support::default(), 0);

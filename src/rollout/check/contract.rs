@@ -25,14 +25,12 @@ const ROWS: usize = 16;
 /// Maximum steps of a tested trajectory.
 const STEPS: usize = 8;
 
-/// A tested trajectory.
 pub(super) struct TestedTrajectory {
     pub(super) kind: ReplyKind,
     pub(super) which: TestedTask,
     pub(super) trajectory: Trajectory,
 }
 
-/// A task to test.
 #[derive(Clone)]
 pub(super) struct TestedTask {
     pub(super) split: Split,

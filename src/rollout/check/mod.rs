@@ -37,7 +37,6 @@ pub enum Severity {
     Error,
 }
 
-/// A finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub level: Severity,
@@ -60,7 +59,7 @@ pub struct TriedRows {
     pub of: u64,
 }
 
-/// Result of a check.
+/// What `r1 check` prints, and what decides its exit code.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CheckReport {
     pub findings: Vec<Finding>,

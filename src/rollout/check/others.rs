@@ -26,7 +26,6 @@ const CAUSES: usize = 10;
 /// Rows evenly spread over a list come first.
 const SPREAD: u64 = 64;
 
-/// Failures of several rows with one cause.
 struct RowFailureCause {
     finding: Finding,
     rows: u64,

@@ -37,7 +37,6 @@ pub(super) enum ReplyKind {
     },
 }
 
-/// The context of a response.
 #[derive(Clone, Copy)]
 pub(super) struct ReplyContext<'a> {
     pub(super) task: &'a Value,
@@ -103,7 +102,6 @@ impl ReplyKind {
         matches!(self, Self::Words | Self::Answer { .. })
     }
 
-    /// For messages.
     pub(super) fn name(&self) -> String {
         match self {
             Self::Empty => "an empty reply".to_owned(),

@@ -48,7 +48,6 @@ pub(crate) trait Arguments: Sized {
     }
 }
 
-/// Lists of names as one.
 pub(crate) fn joined(lists: &[&[&'static str]]) -> Vec<&'static str> {
     lists.concat()
 }

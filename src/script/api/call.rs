@@ -140,7 +140,6 @@ impl ToolAnswer {
     }
 }
 
-/// A call that is ready to run.
 enum ReadyCall {
     Refused(ToolAnswer),
     Run { call: ValidatedCall, call_id: Option<String> },

@@ -171,7 +171,6 @@ fn close(lua: &Lua, value: &Value) -> mlua::Result<()> {
     Ok(())
 }
 
-/// A validated message.
 struct PendingMessage {
     handle: ConnectionHandle,
     call: Rc<Call>,

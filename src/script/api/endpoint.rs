@@ -248,7 +248,6 @@ impl std::fmt::Display for NoCompletion {
     }
 }
 
-/// The text of a response.
 fn parse_response(body: &str) -> Result<GeneratedText, NoCompletion> {
     let shown = || body.to_owned();
     let answer = json::read_foreign(body.as_bytes()).map_err(|_| NoCompletion::NotJson { body: shown() })?;

@@ -150,7 +150,6 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
     Ok(GenerateCall { messages, options, model })
 }
 
-/// The request as recorded.
 #[derive(Serialize)]
 struct RecordedRequest<'a> {
     messages: &'a [Message],

@@ -305,7 +305,6 @@ impl PendingRequest {
     }
 }
 
-/// A response as recorded.
 #[derive(Serialize, Deserialize)]
 struct RecordedResponse {
     status: u16,

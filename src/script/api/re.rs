@@ -141,7 +141,6 @@ struct Bindings {
 }
 
 impl Bindings {
-    /// A search of a text with a pattern.
     fn of(&self, lua: &Lua, function: &'static str, text: &Value, pattern: &Value) -> mlua::Result<Search> {
         let Value::String(text) = text else {
             return Err(fail(lua, function, format!("`text` must be text, got {}", kind(text))));

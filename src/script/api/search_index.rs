@@ -212,7 +212,6 @@ fn search(lua: &Lua) -> mlua::Result<Function> {
     })
 }
 
-/// A validated search.
 struct PendingSearch {
     passages: Passages,
     host: Rc<Host>,

@@ -120,7 +120,6 @@ fn conversation(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Json> {
     }
 }
 
-/// The messages of a conversation.
 fn read_messages(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Vec<Message>> {
     let read: Vec<Message> = if let Value::Table(list) = list {
         messages(list, "messages").map_err(|invalid| fail_with(lua, function, invalid.of_script()))?

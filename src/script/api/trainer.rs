@@ -16,7 +16,6 @@ pub(crate) struct TrainerArgument {
     /// The settings as written, with `algorithm`.
     pub(crate) written: Json,
     pub(crate) settings: config::Trainer,
-    /// An algorithm of the recipe.
     pub(crate) algorithm: Option<OwnAlgorithm>,
 }
 

@@ -161,7 +161,6 @@ impl Entry {
         self.name.rfind(['.', ':']).map_or(&self.name, |at| &self.name[at + 1..])
     }
 
-    /// A method of an object.
     pub fn is_method(&self) -> bool {
         self.name.contains(':')
     }

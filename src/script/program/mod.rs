@@ -28,7 +28,6 @@ const FOREVER: f64 = 1e9;
 /// Memory limit of a program's virtual machine, MiB.
 const MEMORY: usize = 16 << 10;
 
-/// The end of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
     /// It returned these values. Infinite numbers and NaN, which JSON cannot represent, are text.

@@ -25,7 +25,6 @@ pub struct Suite {
     cases: Vec<(String, Function)>,
 }
 
-/// Result of a test.
 #[derive(Debug)]
 pub struct TestVerdict {
     pub seconds: f64,

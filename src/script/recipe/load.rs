@@ -60,7 +60,6 @@ pub struct Script {
     pub algorithm: String,
     /// The part of the file's recipe.
     pub(crate) part: RecipePart,
-    /// The settings as written.
     pub(crate) written: Arc<WrittenSettings>,
     pub(crate) modules: Arc<BTreeMap<String, RequiredFile>>,
     /// The tool-call formats that it defines.
@@ -69,7 +68,6 @@ pub struct Script {
     pub(crate) resources: Arc<BTreeMap<ResourceSpec, Arc<Resource>>>,
     /// The search indexes and re-ranking models that it names.
     pub(crate) searches: Vec<SearchPart>,
-    /// Loads the models of its searches.
     pub(crate) search_models: &'static dyn SearchModels,
     /// State of tool calls, shared by all workers.
     pub(crate) shared: Arc<SharedCalls>,
@@ -88,7 +86,7 @@ pub struct Script {
     pub(crate) sink: LogSink,
 }
 
-/// A recipe of a file.
+/// Which recipe of a file is loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecipePart {
     Whole,
@@ -99,7 +97,6 @@ pub(crate) enum RecipePart {
 /// Settings as written, without defaults.
 #[derive(Debug)]
 pub(crate) struct WrittenSettings {
-    /// Settings of the recipe.
     pub(crate) recipe: Json,
     /// Settings of the recipe with the overrides.
     pub(crate) all: Json,
@@ -312,7 +309,6 @@ impl Script {
         self.resources_at().map(file).collect()
     }
 
-    /// The resources and their paths.
     pub(crate) fn resources_at(&self) -> impl Iterator<Item = (PathBuf, &Resource)> {
         self.resources.iter().map(|(spec, resource)| (spec.path_in(&directory(&self.path)), &**resource))
     }
@@ -441,7 +437,6 @@ fn traced(vm: &Vm, recipe: &Recipe, learner: &Learner) -> Result<LossGraph> {
     trace.finish(function, &returned)
 }
 
-/// The directory of a script.
 pub(crate) fn directory(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),

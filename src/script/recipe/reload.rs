@@ -25,7 +25,6 @@ use crate::script::runtime::results::TrajectoryOutcome;
 use crate::script::settings::reload::{Change, merge};
 use crate::text::Renderer;
 
-/// Polling interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Quiet period: editors may write a file in pieces, a checkout writes several files.
 const QUIET: Duration = Duration::from_millis(50);

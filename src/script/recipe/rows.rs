@@ -30,7 +30,6 @@ pub struct DataPart {
     pub generated: bool,
 }
 
-/// The environment of a task.
 #[derive(Clone, Debug)]
 pub struct TaskEnvironment {
     /// The environment's name; empty for a single one.

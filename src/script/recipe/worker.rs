@@ -366,7 +366,6 @@ impl Worker {
         list.and_then(|list| messages::messages(&list, "state.messages").ok()).unwrap_or_default()
     }
 
-    /// A state from its snapshot.
     pub fn restore(&self, snapshot: &Json) -> Result<State> {
         let eval = snapshot.get("split").is_some_and(|split| split == "eval");
         let split = if eval { Split::Eval } else { Split::Train };

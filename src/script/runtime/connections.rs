@@ -27,7 +27,6 @@ use crate::tools::connection::{
 /// Characters of an answer in an error message.
 const SHOWN: usize = 200;
 
-/// A connection as the recipe declares it.
 pub(crate) struct DeclaredConnection {
     /// Name in records and messages.
     pub(crate) name: String,

@@ -236,7 +236,6 @@ pub(crate) fn from_answer(lua: &Lua, json: &Json) -> mlua::Result<Value> {
     read_json(lua, json, JsonSource::Host, &mut 0)
 }
 
-/// The source of JSON.
 #[derive(Clone, Copy, PartialEq)]
 enum JsonSource {
     Json,

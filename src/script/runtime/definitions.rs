@@ -67,7 +67,7 @@ impl EvalEnv {
 
 impl UserData for Recipe {}
 
-/// An environment.
+/// `r1.env { … }`, read once when the script is loaded.
 #[derive(Clone, Default)]
 pub(crate) struct Env {
     pub(crate) settings: Json,

@@ -11,7 +11,6 @@ use crate::mdp::{ErrorRecord, Status};
 /// A failed call into the script.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// Status of the trajectory.
     pub status: Status,
     pub error: Error,
     /// A fault of the recipe that every attempt would repeat.

@@ -71,7 +71,6 @@ impl Channel {
     }
 }
 
-/// A running flow.
 pub(crate) struct Flow {
     pub(crate) task: Json,
     /// Maximum prompt tokens such that a response fits after it.

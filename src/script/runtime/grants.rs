@@ -7,7 +7,6 @@ use crate::error::{Error, Kind, Result, suggest};
 use crate::net::{AllowedAddresses, url_target};
 use crate::tools::connection::websocket_as_http;
 
-/// One declared need of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum DeclaredNeed {
     /// `http`: public hosts; `http:HOST[:PORT]` or a URL: that host, which may be private.

@@ -203,7 +203,6 @@ pub(crate) trait ProgramApi {
     /// The directory of the tokenizer and template of a path or name, which may be fetched.
     fn text_dir(&self, name: &str) -> Result<PathBuf>;
 
-    /// Loads the models of searches.
     fn search_models(&self) -> &'static dyn SearchModels;
 }
 
@@ -218,7 +217,6 @@ pub(crate) struct Host {
     pub(crate) formats: RefCell<Vec<Rc<RecipeFormat>>>,
     /// The indexes and re-ranking models that the script names.
     pub(crate) searches: RefCell<Vec<SearchPart>>,
-    /// Loads the models of searches.
     pub(crate) search_models: Cell<&'static dyn SearchModels>,
     /// The programs that the script named for its connections; a run starts them before its first
     /// trajectory.

@@ -15,7 +15,6 @@ use crate::schema::{self, section};
 /// Models by name: a directory, a run, an id on the Hub, the embedded model. A model is opened by
 /// the first request that names it. Requests are sent at once; the futures wait for the results.
 pub trait NamedModels: Send + Sync {
-    /// Generates a response.
     fn generate(&self, model: &str, request: ResponseRequest) -> BoxFuture<'static, Result<ModelResponse>>;
 
     /// Log-probabilities of the tokens of a text after a prompt.
@@ -47,7 +46,6 @@ pub(crate) fn shared_models(function: &str, model: &str) -> Result<&'static dyn 
     SHARED.get().map(|models| &**models).ok_or_else(missing)
 }
 
-/// The input of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ModelInput {
     Text(String),
@@ -134,7 +132,6 @@ pub struct TokenLogprob {
     pub logprob: f64,
 }
 
-/// A generated response.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ModelResponse {
     /// `None` for a model without a tokenizer.

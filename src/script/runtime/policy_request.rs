@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, oneshot};
 use crate::error::Result;
 use crate::mdp::{Completion, Message};
 
-/// A request to the policy.
+/// Calls of `r1.generate` and `r1.logprobs` that wait for the policy's thread.
 #[derive(Debug)]
 pub enum PolicyRequest {
     Generate(GenerateRequest),
@@ -28,7 +28,6 @@ pub struct LogprobsRequest {
     pub reply: oneshot::Sender<Result<Vec<f32>>>,
 }
 
-/// A request for one generated text.
 #[derive(Debug)]
 pub struct GenerateRequest {
     /// The prompt.
@@ -69,5 +68,4 @@ pub struct SampledText {
     pub text: String,
 }
 
-/// Receiver of the requests.
 pub type PolicyRequests = mpsc::UnboundedReceiver<PolicyRequest>;

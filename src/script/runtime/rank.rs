@@ -49,7 +49,6 @@ impl TextIndex {
         Self { weights, vocabulary, grows: true, texts, lengths, mean: 0.0, bytes: 0 }
     }
 
-    /// Adds a text.
     pub(crate) fn add(&mut self, text: &str) {
         let (mut ids, mut length) = (Vec::new(), 0);
         words(text, |word| {

@@ -101,7 +101,6 @@ impl Record {
         Self::default()
     }
 
-    /// Sets the id of the trajectory.
     pub fn set_name(&self, id: &str) {
         self.0.name.replace(id.to_owned());
     }

@@ -63,7 +63,6 @@ pub(crate) enum ResourceFormat {
 }
 
 impl ResourceFormat {
-    /// The format with this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         if name == "text" {
             return Some(Self::Text);
@@ -79,7 +78,6 @@ impl ResourceFormat {
     }
 }
 
-/// The names of all formats.
 pub(crate) const FORMATS: [&str; 7] = ["jsonl", "json", "csv", "tsv", "parquet", "arrow", "text"];
 
 /// A file that was read.

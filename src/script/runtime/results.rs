@@ -12,7 +12,6 @@ use crate::mdp::{Limit, ToolRecord};
 const FIELDS: usize = 64;
 const NAME: usize = 64;
 
-/// Result of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepResult {
     /// The environment's step reward plus the process rewards of the tool calls.

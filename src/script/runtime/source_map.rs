@@ -285,7 +285,6 @@ impl Visitor for FileMap {
     }
 }
 
-/// The shape of an expression.
 fn shape(expression: &Expression) -> ExpressionShape {
     match expression {
         Expression::TableConstructor(table) => fields(table),

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use super::resource::{Resource, ResourceSpec};
 
-/// The origin of the sources of a script.
 #[derive(Clone, Debug)]
 pub(crate) enum SourceOrigin {
     /// From the directory of the script; what is read is kept.
@@ -25,7 +24,6 @@ pub(crate) enum Resources {
     Read(Arc<BTreeMap<ResourceSpec, Arc<Resource>>>),
 }
 
-/// A required file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RequiredFile {
     /// As shown in messages.

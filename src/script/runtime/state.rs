@@ -109,7 +109,6 @@ impl State {
         wanted.map(|wanted| (wanted.max_new_tokens, wanted.stop.clone())).unwrap_or_default()
     }
 
-    /// The settings of the environment.
     pub fn settings(&self) -> &EnvSettings {
         &self.env.env.settings
     }

@@ -16,7 +16,6 @@ use crate::tools::table::{
     ColumnTypes, FileRow, FileTable, TableData, TableInput, TableNames, TableOptions, Tables, describe,
 };
 
-/// The source of a table.
 #[derive(Clone, Debug)]
 pub(crate) enum TableSource {
     File {
@@ -25,11 +24,9 @@ pub(crate) enum TableSource {
     },
     /// Plain data of the script.
     Data(Json),
-    /// A column of the task.
     Column(String),
 }
 
-/// A table of a tool.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedTable {
     /// Its name in SQL; empty for a column with several tables by name.
@@ -111,7 +108,6 @@ fn key(tables: &[NamedTable]) -> Vec<u8> {
     hash.finalize().to_vec()
 }
 
-/// A file of a table.
 enum TableFile {
     /// CSV and TSV are read in order, without an index of their rows.
     Csv(CsvFile),

@@ -37,7 +37,6 @@ pub(crate) struct LoadedEnv {
     pub(crate) renderer: Option<Arc<Renderer>>,
 }
 
-/// The environment of one task.
 pub(crate) struct TaskEnv {
     pub(crate) env: Rc<LoadedEnv>,
     pub(crate) tools: Vec<Rc<Tool>>,

@@ -17,7 +17,7 @@ use crate::search::SearchOptions;
 use crate::tools::python::InputFile;
 use crate::tools::{PythonOptions, RhaiOptions};
 
-/// A tool of an environment.
+/// A tool as the policy sees it, and how its calls run.
 pub(crate) struct Tool {
     pub(crate) name: String,
     pub(crate) description: String,
@@ -74,7 +74,6 @@ pub(crate) struct PythonTool {
     pub(crate) files: Vec<ToolFile>,
 }
 
-/// A tool of an MCP server.
 pub(crate) struct McpTool {
     pub(crate) server: Rc<ToolServer>,
     /// Its name on the server.

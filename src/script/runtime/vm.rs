@@ -225,7 +225,6 @@ impl Vm {
         self.finish(call, function, result)
     }
 
-    /// The environment table of the script.
     pub(crate) fn environment(&self) -> &Table {
         &self.environment
     }

@@ -26,7 +26,6 @@ impl std::fmt::Display for Change {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Merged {
     pub(crate) settings: Settings,
-    /// The changes.
     pub(crate) changed: Vec<Change>,
     /// The changes that need a restart.
     pub(crate) waiting: Vec<Change>,

@@ -308,7 +308,6 @@ fn with_hint(error: &Error) -> String {
     }
 }
 
-/// A line of the program.
 #[derive(Deserialize)]
 struct ProgramLine {
     id: u64,
@@ -370,7 +369,6 @@ impl RunningProgram {
         !self.ended.load(Ordering::Relaxed) && lock(&self.stopped).is_none()
     }
 
-    /// Registers a request.
     fn wait(&self, id: u64, reply: oneshot::Sender<ProgramLine>) -> Registered<'_> {
         let mut waiting = lock(&self.waiting);
         // The program has ended and sends no more answers: the sender is dropped.

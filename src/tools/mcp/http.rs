@@ -216,7 +216,6 @@ fn foreign(status: u16, kind: &str, body: &[u8]) -> HttpFailure {
     unexpected(format!("HTTP {status} ({kind}) is not an answer of an MCP server: {:?}", beginning(body)))
 }
 
-/// A message as an event.
 fn event(message: &ServerJsonRpcMessage) -> Sse {
     Sse { data: serde_json::to_string(message).ok(), event: None, id: None, retry: None }
 }

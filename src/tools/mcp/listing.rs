@@ -28,7 +28,6 @@ pub struct Listing {
     pub unusable: Vec<(String, String)>,
 }
 
-/// A tool of a server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RemoteTool {
     /// Its name on the server.

@@ -51,7 +51,6 @@ pub struct ServedTools {
     pub calls: mpsc::Sender<Served>,
 }
 
-/// One session of a client.
 struct ClientSession {
     tools: ServedTools,
     /// Its id over HTTP, known with the first call.

@@ -38,7 +38,6 @@ enum ReadEnd {
     ServerDied,
 }
 
-/// A program and its options.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProgramCall<'a> {
     pub code: &'a str,

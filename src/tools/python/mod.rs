@@ -267,7 +267,6 @@ impl Python {
         match self.never {}
     }
 
-    /// Ends a session.
     pub fn end_session(&self, _session: u64) {
         match self.never {}
     }

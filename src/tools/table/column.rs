@@ -27,7 +27,6 @@ pub enum Cell {
 }
 
 choices! {
-    /// The type of a column.
     #[derive(Default, PartialOrd, Ord)]
     pub enum ColumnType {
         /// Whole numbers of 64 bits.
@@ -78,7 +77,6 @@ impl ColumnType {
     }
 }
 
-/// A column of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Column {
     /// Its name in the data.
@@ -192,7 +190,6 @@ impl<'a> Scan<'a> {
         &mut self.seen[at].1
     }
 
-    /// A row by column.
     pub(super) fn row(&mut self, row: &Map<String, Json>) {
         for (key, value) in row {
             self.cell(key, value);

@@ -23,7 +23,6 @@ use super::query_error::{QueryError, Why};
 use super::{Cell, TableInfo, TableNames, functions, math, memory, pattern};
 use crate::error::{Error, Kind, Result};
 
-/// Limits of one query.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueryLimits {
     /// Wall time.
@@ -38,7 +37,6 @@ pub struct QueryLimits {
     pub repeatable: bool,
 }
 
-/// The rows of a query.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueryResult {
     pub columns: Vec<String>,

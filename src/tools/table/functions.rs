@@ -30,7 +30,6 @@ const ALL: [(&CStr, c_int, bool, SqlFunction); 8] = [
     (c"glob", 2, true, like),
 ];
 
-/// Registers them.
 pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
     ALL.into_iter().try_for_each(|(name, arguments, is_glob, function)| {
         // The address says which function it is; nothing is read through it.

@@ -54,7 +54,6 @@ static ALL: [(&CStr, Math); 30] = [
     (c"trunc", Round(f64::trunc)),
 ];
 
-/// Registers them.
 pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
     ALL.iter().try_for_each(|(name, math)| {
         let arguments = match math {

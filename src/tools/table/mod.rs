@@ -59,7 +59,6 @@ pub enum TableInput<'a> {
     Data(TableData),
 }
 
-/// A row of a file.
 pub enum FileRow<'a> {
     /// Cells of UTF-8 text, in the order of the header.
     Cells(&'a csv::ByteRecord),
@@ -70,7 +69,6 @@ pub enum FileRow<'a> {
 /// Passes each row of a file to a function, in order.
 pub type ReadRows<'a> = Box<dyn Fn(&mut dyn FnMut(FileRow<'_>) -> Result<()>) -> Result<()> + Sync + 'a>;
 
-/// The rows of a table in a file.
 pub struct FileTable<'a> {
     pub name: String,
     /// The columns of rows of cells.

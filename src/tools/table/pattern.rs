@@ -4,7 +4,6 @@
 /// Longest pattern, bytes.
 pub(super) const LONGEST: i32 = 1000;
 
-/// A compiled pattern.
 pub(super) struct SqlPattern {
     parts: Vec<PatternPart>,
     ignores_case: bool,

@@ -9,7 +9,6 @@ use super::{Cell, QueryResult, TableInfo, TableOptions};
 use crate::schema::choices;
 
 choices! {
-    /// The format of results.
     #[derive(Default)]
     pub enum ResultFormat {
         /// A Markdown table.

@@ -48,7 +48,6 @@ pub struct EvalOptions {
     pub interrupt: Option<Interrupt>,
 }
 
-/// An evaluation.
 #[derive(Clone, Debug)]
 pub struct Evaluated {
     pub directory: PathBuf,

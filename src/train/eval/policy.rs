@@ -18,7 +18,6 @@ use crate::train::start::origins;
 use crate::train::start::script_log::ScriptLog;
 use crate::train::start::session::Session;
 
-/// A recipe with its policy.
 pub(crate) enum EvalPolicy {
     Local(Box<Session>),
     Server(Box<ServerSession>),

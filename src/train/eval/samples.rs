@@ -28,7 +28,6 @@ const WRITE_EVERY: Duration = Duration::from_secs(30);
 /// The step of the stored trajectories.
 pub(crate) const STEP: u64 = 0;
 
-/// The samples of one model.
 pub(crate) struct ModelEvaluation {
     pub(crate) run: RunDir,
     pub(crate) policy: EvalPolicy,

@@ -32,7 +32,6 @@ impl<'a> AdvantageConfig<'a> {
     }
 }
 
-/// The source of advantages.
 pub enum AdvantageSource<'a> {
     Estimator(&'a Estimator),
     /// The recipe's function `advantage`.

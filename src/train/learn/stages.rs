@@ -110,7 +110,6 @@ pub(crate) fn advantage_config<'a>(
     })
 }
 
-/// The result of an update.
 pub(crate) struct UpdateOutcome {
     pub(crate) updates: Vec<UpdateStats>,
     pub(crate) critic_updates: Vec<CriticStats>,

@@ -26,7 +26,7 @@ use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::telemetry::Reporter;
 use crate::train::rules::objective::Objective;
 
-/// The settings of an update.
+/// Settings that `t:update` may override for one update.
 #[derive(Clone, Copy)]
 pub(crate) struct UpdateSettings<'a> {
     pub(crate) learner: &'a Learner,

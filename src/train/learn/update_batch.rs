@@ -130,7 +130,6 @@ pub(crate) fn trajectories_of(rows: &[Row], members: &[usize]) -> Vec<u64> {
     numbers
 }
 
-/// Sets one column of the rows.
 pub(crate) fn set_column(rows: &mut [Row], column: Vec<Vec<f32>>, field: fn(&mut Row) -> &mut Vec<f32>) {
     for (row, values) in rows.iter_mut().zip(column) {
         *field(row) = values;

@@ -9,7 +9,6 @@ use crate::error::{Error, Kind, Result};
 use crate::glob::matches;
 use crate::model::Model;
 
-/// The trained weights.
 pub(crate) fn trained(model: &Model) -> Vec<(String, Tensor)> {
     model.parameters().into_iter().filter(|(_, tensor)| tensor.requires_grad()).collect()
 }

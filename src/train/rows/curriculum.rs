@@ -30,7 +30,6 @@ const FILE: &str = "curriculum.json";
 /// Visits after which the row with the largest probability is drawn.
 const MOST_VISITS: u64 = 10_000;
 
-/// The curriculum of a run.
 pub(crate) struct Curriculum {
     settings: Settings,
     /// The virtual machine of the function `row_weight`, if the recipe has one.
@@ -42,7 +41,6 @@ pub(crate) struct Curriculum {
     pending: Vec<(u64, u64, f64)>,
 }
 
-/// A draw.
 #[derive(Clone, Copy, Debug)]
 struct CurriculumDraw {
     group: u64,

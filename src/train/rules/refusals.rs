@@ -15,7 +15,6 @@ pub(crate) struct Rule<T> {
     pub(crate) hint: &'static str,
 }
 
-/// The refusal of a setting.
 pub(crate) fn refusal(key: &str, message: impl Into<String>) -> Error {
     Error::new(Kind::Script, message).about_setting(key)
 }

@@ -77,7 +77,6 @@ struct RuleInput {
     settings: Settings,
     /// The settings that were written, without defaults.
     written: Value,
-    /// The values of all settings.
     values: Value,
     /// The loss with its own options; `None` for one that is refused elsewhere.
     loss: Option<PolicyLoss>,
@@ -85,7 +84,6 @@ struct RuleInput {
     clips: bool,
 }
 
-/// Settings that have no effect.
 struct NoEffect {
     settings: &'static [&'static str],
     why: fn(&RuleInput) -> Option<String>,

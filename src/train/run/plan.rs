@@ -27,7 +27,6 @@ use crate::train::start::memory::{
 use crate::train::start::resume::supervised;
 use crate::train::watch::report;
 
-/// The memory of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryPlan {
     pub device: String,

@@ -25,7 +25,6 @@ pub struct Agent {
     run: Option<OfRun>,
 }
 
-/// A run, or a model in it.
 #[derive(Clone, Debug)]
 struct OfRun {
     stored: StoredRun,
@@ -36,7 +35,6 @@ struct OfRun {
     hash: String,
 }
 
-/// A loaded agent.
 #[derive(Debug)]
 pub struct LoadedAgent {
     pub script: Script,

@@ -97,7 +97,6 @@ pub(crate) fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference:
     held
 }
 
-/// The memory of an update.
 pub(crate) fn in_update(shape: &Footprint<'_>, settings: &Settings) -> Vec<MemoryShare> {
     let (learned, learned_bytes) = learned(shape);
     let (tokens, several) = match &settings.trainer {

@@ -35,7 +35,7 @@ pub(crate) struct StartState {
     pub(crate) standing: InterruptState,
 }
 
-/// A run to resume.
+/// What `--resume` reads from the run directory before the script is loaded.
 pub(crate) struct Resumed {
     /// Locked against other processes.
     pub(crate) run: Rc<RunDir>,

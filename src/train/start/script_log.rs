@@ -54,7 +54,6 @@ impl ScriptLog {
         Self { reporter: reporter.clone(), inner: Arc::default() }
     }
 
-    /// The log of a script.
     pub(crate) fn sink(&self) -> LogSink {
         let log = self.clone();
         LogSink::new(move |line| log.line(line))

@@ -160,7 +160,6 @@ mod tests {
         assert!(warning.contains("at an accuracy of 45%"), "{warning}");
     }
 
-    /// The settings that warnings name exist.
     #[test]
     fn the_settings_that_warnings_name_exist() {
         let mut watch = HealthMonitor::default();

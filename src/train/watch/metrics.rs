@@ -300,7 +300,6 @@ pub(crate) fn memory(metrics: &mut Metrics, device: Device) {
     }
 }
 
-/// A supervised step.
 pub(crate) fn supervised(metrics: &mut Metrics, step: &SupervisedStats, lr: f64, seconds: f64) {
     metrics.set("sft/loss", step.loss);
     metrics.set("sft/tokens", step.trained as f64);
@@ -314,7 +313,6 @@ pub(crate) fn supervised(metrics: &mut Metrics, step: &SupervisedStats, lr: f64,
     metrics.set("throughput/train_tokens_per_s", step.tokens as f64 / seconds.max(1e-9));
 }
 
-/// An evaluation.
 pub(crate) fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
     metrics.set("eval/accuracy", evaluation.accuracy);
     metrics.set("eval/reward", evaluation.reward);

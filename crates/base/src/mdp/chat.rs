@@ -26,7 +26,6 @@ pub enum ChatMessage {
         text: String,
         calls: Vec<ToolCall>,
     },
-    /// The result of a call.
     Result {
         id: String,
         text: String,

@@ -26,7 +26,7 @@ const ROLES: [(&str, Role); 6] = [
     ("function", Role::Tool),
 ];
 
-/// A message of a dataset.
+/// A message of a row for supervised training.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DatasetMessage {
     pub message: Message,

@@ -68,7 +68,7 @@ pub struct StreamSeed {
     pub step: u32,
 }
 
-/// A request for one reply.
+/// What a rollout asks a [`Policy`](super::Policy) for: one response to one prompt.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub prompt_ids: Vec<u32>,
@@ -165,7 +165,6 @@ pub struct Completion {
 }
 
 impl Completion {
-    /// A completion of a server.
     pub fn of_server(reply: ServerCompletion, finish_reason: FinishReason) -> Self {
         Self {
             token_ids: Vec::new(),

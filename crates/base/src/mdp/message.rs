@@ -106,7 +106,7 @@ impl ToolCall {
     }
 }
 
-/// One message of a conversation.
+/// What scripts write, chat templates render and trajectories store.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Message {

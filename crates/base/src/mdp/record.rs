@@ -107,7 +107,6 @@ pub struct InterpreterOutput {
 }
 
 impl ExternalCall {
-    /// The program of this call and its output.
     pub fn program(&self) -> Option<(InterpreterRequest, InterpreterOutput)> {
         let Some(Answer::Ok(answer)) = self.answer.as_ref().filter(|_| self.kind == "tool") else { return None };
         Some((InterpreterRequest::deserialize(&self.request).ok()?, InterpreterOutput::deserialize(answer).ok()?))

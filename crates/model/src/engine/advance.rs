@@ -148,7 +148,6 @@ fn chosen(logits: &Tensor, ready: &[(usize, usize)]) -> Result<Tensor> {
     Ok(logits.f_index_select(0, &upload(&Tensor::f_from_slice(&rows)?, logits.device())?)?)
 }
 
-/// Outcome of the requests of one serve.
 #[derive(Default)]
 pub(super) struct ServeOutcome {
     replied: bool,

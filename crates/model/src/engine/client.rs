@@ -14,7 +14,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use r1_base::error::Result;
 use r1_base::mdp::{Completion, PendingReply, Policy, Request, Scoring};
 
-/// A message to the engine.
+/// Sent by clients on any thread to the thread that owns the model.
 pub(super) enum EngineMessage {
     Generate {
         request: Request,

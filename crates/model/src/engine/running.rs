@@ -11,7 +11,6 @@ use super::tensor_sampler::SamplerRow;
 use r1_base::error::{Error, Kind, Result};
 use r1_base::mdp::{Completion, FinishReason, Request, Routing, Support};
 
-/// A request that waits for a slot.
 pub(super) struct WaitingRequest {
     pub(super) request: Request,
     pub(super) reply: ReplyChannel,

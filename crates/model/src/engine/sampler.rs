@@ -69,7 +69,6 @@ pub(super) fn check(sampling: &Sampling) -> Result<()> {
     Ok(())
 }
 
-/// One sampled token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct TokenDraw {
     id: u32,

@@ -131,7 +131,6 @@ impl Slots {
         }
     }
 
-    /// Clears all slots.
     pub(super) fn clear(&mut self) {
         for slot in &mut self.slots {
             slot.ids.clear();

@@ -142,7 +142,6 @@ pub(super) fn add(counter: &AtomicU64, amount: u64) {
     counter.fetch_add(amount, Relaxed);
 }
 
-/// Adds a duration.
 pub(super) fn add_time(counter: &AtomicU64, duration: Duration) {
     add(counter, u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
 }

@@ -120,7 +120,6 @@ pub(super) struct Layer {
     pub after_block: Option<Tensor>,
 }
 
-/// All parameters.
 #[derive(Debug)]
 pub(super) struct Parameters {
     pub embed: Tensor,

@@ -35,7 +35,7 @@ pub(super) enum Graphs {
     Failed(String),
 }
 
-/// A model and its weights.
+/// A causal language model. The engine samples from the same tensors that training updates.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools)] // independent switches of the computation
 pub struct Model {

@@ -41,7 +41,6 @@ pub trait OwnFormat {
     /// The calls of a reply in order, and why one could not be parsed.
     fn parse(&self, text: &str, tools: &[Value]) -> Result<Vec<Result<ToolCall, ReplyError>>>;
 
-    /// Calls as text.
     fn write(&self, calls: &[ToolCall]) -> Result<String>;
 
     /// The text that shows results to the policy; `None` without the function.

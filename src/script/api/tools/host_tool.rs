@@ -93,7 +93,6 @@ impl Tool {
     }
 }
 
-/// A validated call.
 pub(crate) struct ValidatedCall {
     pub(crate) tool: Rc<Tool>,
     /// As the policy wrote them, and as the script passed them.
@@ -110,7 +109,6 @@ pub(crate) struct ValidatedCall {
     pub(crate) kwargs: Option<Json>,
 }
 
-/// One attempt of a call.
 pub(crate) struct CallAttempt<'a> {
     pub(crate) lua: &'a Lua,
     pub(crate) call: &'a Rc<Call>,
@@ -118,7 +116,6 @@ pub(crate) struct CallAttempt<'a> {
     pub(crate) of: &'a ValidatedCall,
 }
 
-/// Result of one attempt.
 pub(crate) struct AttemptResult {
     pub(crate) output: Output,
     /// The process reward, if the tool returned one.
@@ -132,7 +129,6 @@ impl CallAttempt<'_> {
         &self.of.tool
     }
 
-    /// An argument that is text.
     pub(crate) fn text(&self, argument: &str) -> String {
         self.of.arguments.get(argument).and_then(Json::as_str).unwrap_or_default().to_owned()
     }

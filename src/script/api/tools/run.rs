@@ -15,7 +15,6 @@ use crate::script::runtime::shared_calls::{CachedResult, FirstCall};
 use crate::script::runtime::tool::CacheScope;
 use crate::tools::Output;
 
-/// Result of a call.
 pub(crate) struct CallResult {
     pub(crate) output: Output,
     /// The process reward, if the tool returned one.

@@ -15,7 +15,6 @@ use serde_json::{Map, Value, json};
 use super::config::{Activation, Biases, Config, Fields, LayerKind, Norms, Rope};
 use r1_base::error::{Error, Kind, Result};
 
-/// A supported architecture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
     Qwen2,
@@ -81,7 +80,6 @@ impl Architecture {
     }
 }
 
-/// Reads the fields of the architecture.
 pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
     match architecture {
         Architecture::Qwen2 => qwen2::read(fields),

@@ -10,7 +10,6 @@ use r1_base::error::{Error, Kind, Result};
 
 type Handle = *mut c_void;
 
-/// Functions of the driver.
 pub(super) struct Driver {
     error_text: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int,
     context: unsafe extern "C" fn(*mut Handle) -> c_int,

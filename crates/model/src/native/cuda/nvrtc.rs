@@ -17,7 +17,6 @@ type NvrtcProgram = *mut c_void;
 type SizeFunction = unsafe extern "C" fn(NvrtcProgram, *mut usize) -> c_int;
 type BytesFunction = unsafe extern "C" fn(NvrtcProgram, *mut c_char) -> c_int;
 
-/// The loaded compiler.
 pub(super) struct Compiler {
     create: unsafe extern "C" fn(
         *mut NvrtcProgram,
