@@ -6,14 +6,26 @@
 
 use serde_json::{Map, Value, json};
 
+use super::api::ChatApi;
 use super::failure::{ServerFailure, error_of};
 use super::reply::{PartialReply, Show, tokens};
 use super::sampling::ServerSampling;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{ChatMessage, FinishReason, ServerChat, ToolCall};
 
-/// The version of the API.
-pub(super) const VERSION: &str = "2023-06-01";
+pub(super) static API: ChatApi = ChatApi {
+    key_variable: "ANTHROPIC_API_KEY",
+    key_header: ("x-api-key", ""),
+    headers: &[("anthropic-version", "2023-06-01")],
+    path: "/messages",
+    example: "https://api.anthropic.com/v1",
+    server: "a server with Anthropic's messages API",
+    lacking: "its events have no `type`",
+    body: |model, chat, sampling, _| body(model, chat, sampling),
+    wants_new_limit: |_| false,
+    event,
+};
+
 /// Maximum tokens of a reply if there is no setting; the API requires a number.
 const MAX_TOKENS: usize = 4096;
 
@@ -21,7 +33,7 @@ const MAX_TOKENS: usize = 4096;
 ///
 /// # Errors
 /// [`Kind::Usage`] for a parameter that the API lacks.
-pub(super) fn body(model: &str, chat: &ServerChat, sampling: &ServerSampling) -> Result<Value> {
+fn body(model: &str, chat: &ServerChat, sampling: &ServerSampling) -> Result<Value> {
     let kwargs = !sampling.template_kwargs.is_empty();
     let lacking = [
         ("min_p", sampling.min_p.is_some()),
@@ -103,7 +115,7 @@ fn call(call: &ToolCall) -> Value {
 }
 
 /// Adds an event of a streamed response, or a complete message.
-pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>) -> Result<(), ServerFailure> {
+fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>) -> Result<(), ServerFailure> {
     let Some(kind) = event["type"].as_str() else {
         return match (error_of(event), event.as_object()) {
             (Some(message), _) => Err(ServerFailure::Failed(message)),

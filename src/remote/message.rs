@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, secret_pattern};
 impl Server {
     pub fn error(&self, failure: &ServerFailure) -> Error {
         let (base, setting) = (&self.options.base, self.options.setting);
-        let example = self.api.example();
+        let example = self.api.example;
         let ending = format!("{setting} has a wrong path; for example {example}");
         let new = |message: String| Error::new(Kind::Model, self.without_key(&message));
         match failure {
@@ -24,7 +24,7 @@ impl Server {
             ServerFailure::Refused { status, text, no_quota, .. } => {
                 let colon = if text.is_empty() { "" } else { ": " };
                 let error = new(format!("{base} responded with {status}{colon}{text}"));
-                let key = self.api.key_variable();
+                let key = self.api.key_variable;
                 match status {
                     401 | 403 if self.key.is_none() => error.hint(format!("set {key} to a key of that server")),
                     401 | 403 => error.hint(format!("the server refuses the key in {key}")),
@@ -47,7 +47,7 @@ impl Server {
                 new(format!("{base} interrupted its reply{why}")).hint("try again; see the server's log")
             }
             ServerFailure::Foreign(why) => {
-                let message = format!("{base} is not {}: {}", self.api.of_a_server(), short(why));
+                let message = format!("{base} is not {}: {}", self.api.server, short(why));
                 new(message).hint(ending)
             }
             ServerFailure::Unsupported(error) => (**error).clone(),

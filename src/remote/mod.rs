@@ -3,11 +3,12 @@
 //!
 //! [`Server`] is the client: it sends a conversation, reads the reply as it arrives, and sends the
 //! request again if the server is busy. `openai` and `anthropic` write the requests and read the
-//! events, `stream` reads server-sent events, `failure` has the reasons why there is no reply, and
-//! `message` their error messages.
+//! events, each as an `api`, `stream` reads server-sent events, `failure` has the reasons why there
+//! is no reply, and `message` their error messages.
 //! [`ServerPolicy`] is a server as the policy of rollouts.
 
 mod anthropic;
+mod api;
 mod failure;
 mod message;
 mod openai;

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::api::ChatApi;
 use super::failure::{ServerFailure, error_of};
 use super::reply::{PartialCall, PartialReply, Show, tokens};
 use super::sampling::ServerSampling;
@@ -12,8 +13,21 @@ use crate::mdp::{ChatMessage, FinishReason, ServerChat, ToolCall};
 const MAX_TOKENS: &str = "max_tokens";
 const MAX_COMPLETION_TOKENS: &str = "max_completion_tokens";
 
+pub(super) static API: ChatApi = ChatApi {
+    key_variable: "OPENAI_API_KEY",
+    key_header: ("authorization", "Bearer "),
+    headers: &[],
+    path: "/chat/completions",
+    example: "http://localhost:8000/v1",
+    server: "an OpenAI-compatible server",
+    lacking: "its answer has no `choices`",
+    body: |model, chat, sampling, new_limit| Ok(body(model, chat, sampling, new_limit)),
+    wants_new_limit,
+    event,
+};
+
 /// The body of a request. `new_limit`: the model requires `max_completion_tokens`.
-pub(super) fn body(model: &str, chat: &ServerChat, sampling: &ServerSampling, new_limit: bool) -> Value {
+fn body(model: &str, chat: &ServerChat, sampling: &ServerSampling, new_limit: bool) -> Value {
     let mut body = Map::from_iter([
         ("model".to_owned(), model.into()),
         ("messages".to_owned(), chat.messages.iter().map(message).collect()),
@@ -59,13 +73,13 @@ fn call(call: &ToolCall) -> Value {
 }
 
 /// Whether a server refuses `max_tokens` because its model requires `max_completion_tokens`.
-pub(super) fn wants_new_limit(refusal: &[u8]) -> bool {
+fn wants_new_limit(refusal: &[u8]) -> bool {
     serde_json::from_slice::<Value>(refusal).is_ok_and(|refusal| refusal["error"]["param"] == MAX_TOKENS)
 }
 
 /// Adds a piece of a streamed response, or a complete one. An event without a choice, such as one
 /// with `usage` or a `ping`, has no content.
-pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>) -> Result<(), ServerFailure> {
+fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>) -> Result<(), ServerFailure> {
     if let Some(count) = tokens(&event["usage"]["completion_tokens"]) {
         reply.response_tokens = Some(count);
         reply.prompt_tokens = tokens(&event["usage"]["prompt_tokens"]);

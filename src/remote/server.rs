@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::api::ChatApi;
 use super::failure::ServerFailure;
 use super::reply::{PartialReply, RawReply, Show};
 use super::sampling::ServerSampling;
@@ -52,59 +53,13 @@ pub enum Patience {
     Rollout,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Api {
-    OpenAi,
-    Anthropic,
-}
-
-impl Api {
-    /// The API of a URL: Anthropic's for Anthropic's own host.
-    fn of(choice: ServerApi, base: &str) -> Self {
-        match choice {
-            ServerApi::OpenAi => Self::OpenAi,
-            ServerApi::Anthropic => Self::Anthropic,
-            ServerApi::Auto => {
-                let host = net::host_and_port(base).map(|(host, _)| host);
-                if host.as_deref() == Some("api.anthropic.com") { Self::Anthropic } else { Self::OpenAi }
-            }
-        }
-    }
-
-    pub(super) fn key_variable(self) -> &'static str {
-        match self {
-            Self::OpenAi => "OPENAI_API_KEY",
-            Self::Anthropic => "ANTHROPIC_API_KEY",
-        }
-    }
-
-    pub(super) fn example(self) -> &'static str {
-        match self {
-            Self::OpenAi => "http://localhost:8000/v1",
-            Self::Anthropic => "https://api.anthropic.com/v1",
-        }
-    }
-
-    pub(super) fn of_a_server(self) -> &'static str {
-        match self {
-            Self::OpenAi => "an OpenAI-compatible server",
-            Self::Anthropic => "a server with Anthropic's messages API",
-        }
-    }
-
-    /// The description of a response without any event of the API.
-    fn lacking(self) -> &'static str {
-        match self {
-            Self::OpenAi => "its answer has no `choices`",
-            Self::Anthropic => "its events have no `type`",
-        }
-    }
-
-    fn path(self) -> &'static str {
-        match self {
-            Self::OpenAi => "/chat/completions",
-            Self::Anthropic => "/messages",
-        }
+/// The API of a URL: Anthropic's for Anthropic's own host.
+fn api_of(choice: ServerApi, base: &str) -> &'static ChatApi {
+    let host = || net::host_and_port(base).map(|(host, _)| host);
+    match choice {
+        ServerApi::Anthropic => &anthropic::API,
+        ServerApi::Auto if host().as_deref() == Some("api.anthropic.com") => &anthropic::API,
+        ServerApi::OpenAi | ServerApi::Auto => &openai::API,
     }
 }
 
@@ -113,7 +68,7 @@ impl Api {
 pub struct Server {
     client: Client,
     pub(super) options: ServerOptions,
-    pub(super) api: Api,
+    pub(super) api: &'static ChatApi,
     pub(super) key: Option<String>,
     /// The model requires OpenAI's new name of the limit on tokens; found out by the first request.
     new_limit: AtomicBool,
@@ -131,8 +86,8 @@ impl Server {
             return Err(Error::new(Kind::Usage, format!("{setting} is `{base}`, which is not an http URL"))
                 .hint(format!("as in {}", written(setting, "http://localhost:8000/v1"))));
         }
-        let api = Api::of(options.api, &base);
-        let variable = api.key_variable();
+        let api = api_of(options.api, &base);
+        let variable = api.key_variable;
         // Settings are part of the records of a run.
         if base.contains(['@', '?', '#']) {
             let message = format!("{setting} has a user, a query or a fragment, and URLs are stored with a run");
@@ -212,10 +167,7 @@ impl Server {
         let (piece_limit, mut pieces) = (most_pieces(sampling.max_tokens), 0);
         let mut event = |event: &Value| {
             let before = (partial.pieces, partial.finish);
-            match self.api {
-                Api::OpenAi => openai::event(partial, event, show)?,
-                Api::Anthropic => anthropic::event(partial, event, show)?,
-            }
+            (self.api.event)(partial, event, show)?;
             if partial.bytes() > EVENT {
                 return Err(ServerFailure::Foreign(format!("its reply has more than {} MiB", EVENT >> 20)));
             }
@@ -238,7 +190,7 @@ impl Server {
         match partial.finish {
             Some(_) => Ok(()),
             None if partial.is_of_api => Err(ServerFailure::BrokeOff(None)),
-            None => Err(ServerFailure::Foreign(self.api.lacking().to_owned())),
+            None => Err(ServerFailure::Foreign(self.api.lacking.to_owned())),
         }
     }
 
@@ -251,14 +203,11 @@ impl Server {
     ) -> Result<Response, ServerFailure> {
         loop {
             let new_limit = self.new_limit.load(Ordering::Relaxed);
-            let body = match self.api {
-                Api::OpenAi => openai::body(&self.options.model, chat, sampling, new_limit),
-                Api::Anthropic => anthropic::body(&self.options.model, chat, sampling)
-                    .map_err(|error| ServerFailure::Unsupported(Box::new(error)))?,
-            };
+            let body = (self.api.body)(&self.options.model, chat, sampling, new_limit)
+                .map_err(|error| ServerFailure::Unsupported(Box::new(error)))?;
             let request = WebRequest {
                 method: "POST",
-                url: format!("{}{}", self.options.base, self.api.path()),
+                url: format!("{}{}", self.options.base, self.api.path),
                 headers: self.headers(),
                 body: Some(body.to_string().into_bytes()),
             };
@@ -270,9 +219,9 @@ impl Server {
             let seconds = response.header("retry-after").and_then(|wait| wait.parse::<f64>().ok());
             let after = seconds.and_then(|wait| Duration::try_from_secs_f64(wait).ok());
             let moved = response.header("location").filter(|_| (300..400).contains(&status));
-            let moved = moved.map(|to| to.strip_suffix(self.api.path()).unwrap_or(to).to_owned());
+            let moved = moved.map(|to| to.strip_suffix(self.api.path).unwrap_or(to).to_owned());
             let body = response.bytes(EVENT, self.options.silence, stop).unwrap_or_default();
-            if status == 400 && self.api == Api::OpenAi && !new_limit && openai::wants_new_limit(&body) {
+            if status == 400 && !new_limit && (self.api.wants_new_limit)(&body) {
                 self.new_limit.store(true, Ordering::Relaxed);
                 continue;
             }
@@ -285,13 +234,9 @@ impl Server {
             ("content-type".into(), "application/json".to_owned()),
             ("accept".into(), "text/event-stream, application/json".to_owned()),
         ];
-        match self.api {
-            Api::OpenAi => headers.extend(self.key.iter().map(|key| ("authorization".into(), format!("Bearer {key}")))),
-            Api::Anthropic => {
-                headers.push(("anthropic-version".into(), anthropic::VERSION.to_owned()));
-                headers.extend(self.key.iter().map(|key| ("x-api-key".into(), key.clone())));
-            }
-        }
+        headers.extend(self.api.headers.iter().map(|(name, value)| ((*name).into(), (*value).to_owned())));
+        let (name, before) = self.api.key_header;
+        headers.extend(self.key.iter().map(|key| (name.into(), format!("{before}{key}"))));
         headers
     }
 }
