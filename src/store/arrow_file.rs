@@ -8,7 +8,7 @@ use arrow_array::RecordBatch;
 use arrow_ipc::reader::{FileReader, StreamReader};
 use serde_json::{Map, Value as Json};
 
-use super::table::{BytesColumns, fields};
+use super::table::{BytesColumns, fields, no_row, row_of};
 use crate::error::{Error, Kind, Result};
 
 /// Magic bytes of the file format; streams have none.
@@ -63,14 +63,10 @@ impl ArrowFile {
     /// # Errors
     /// [`Kind::Data`] for a column type without a JSON form.
     pub fn row(&self, index: u64) -> Result<Map<String, Json>> {
-        let mut within = usize::try_from(index).unwrap_or(usize::MAX);
-        for batch in &self.batches {
-            if within < batch.num_rows() {
-                return fields(&self.path, batch, within, index, &self.bytes);
-            }
-            within -= batch.num_rows();
+        match row_of(&self.batches, index) {
+            Some((batch, row)) => fields(&self.path, batch, row, index, &self.bytes),
+            None => Err(no_row(&self.path, index, self.rows)),
         }
-        Err(Error::new(Kind::Data, format!("there is no row {index}; the file has {}", self.rows)).at_path(&self.path))
     }
 }
 

@@ -91,6 +91,19 @@ pub(super) fn sync_tree(path: &Path) -> Result<()> {
     sync_dir(path)
 }
 
+/// Number of bytes of a file's beginning, or of all of it, and their CRC-32C in hexadecimal.
+pub(super) fn checksum(mut bytes: impl io::Read) -> io::Result<(u64, String)> {
+    let (mut buffer, mut count, mut crc) = (vec![0; 1 << 20], 0, 0);
+    loop {
+        let read = bytes.read(&mut buffer)?;
+        if read == 0 {
+            return Ok((count, format!("{crc:08x}")));
+        }
+        crc = crc32c::crc32c_append(crc, &buffer[..read]);
+        count += read as u64;
+    }
+}
+
 /// Sorted paths in a directory; empty if it does not exist.
 pub(super) fn list(path: &Path) -> Result<Vec<std::path::PathBuf>> {
     let entries = match fs::read_dir(path) {

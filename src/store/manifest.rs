@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{self, Read};
+use std::io;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -82,16 +82,8 @@ pub fn verify(checkpoint: &Path, model_only: bool) -> Result<()> {
 
 fn sum(path: &Path) -> io::Result<Sum> {
     readable(path)?;
-    let (mut file, mut buffer) = (File::open(path)?, vec![0; 1 << 20]);
-    let (mut bytes, mut crc) = (0, 0);
-    loop {
-        let read = file.read(&mut buffer)?;
-        if read == 0 {
-            return Ok(Sum { bytes, crc32c: format!("{crc:08x}") });
-        }
-        crc = crc32c::crc32c_append(crc, &buffer[..read]);
-        bytes += read as u64;
-    }
+    let (bytes, crc32c) = files::checksum(File::open(path)?)?;
+    Ok(Sum { bytes, crc32c })
 }
 
 #[cfg(test)]

@@ -37,7 +37,7 @@ pub use configuration::{Configuration, FileVersion, Origin, Origins, ScriptVersi
 pub use files::{check_writable, write_atomic};
 pub use manifest::verify;
 pub use read::read_trajectories;
-pub use run_dir::{RecipeFiles, RunDir, ScriptsDir, newest_run};
+pub use run_dir::{RunDir, ScriptsDir, newest_run};
 pub use stored::{Sources, StoredRun, no_run, run_names};
 pub use table::{BytesColumns, ParquetTable};
 pub use table_write::write_table;

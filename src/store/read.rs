@@ -6,7 +6,7 @@ use std::path::Path;
 
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
-use super::files::failed;
+use super::files::{checksum, failed};
 use super::trajectories::{FORMAT, FORMAT_KEY, SUM_KEY, parquet_failed};
 use super::trajectory_row::{TrajectoryRow, damaged};
 use crate::error::{Error, Kind, Result};
@@ -50,16 +50,8 @@ fn check_sum(path: &Path, sum: &str) -> Result<()> {
     let (bytes, crc) = sum.split_once(':').ok_or_else(wrong)?;
     let bytes: u64 = bytes.parse().map_err(|_| wrong())?;
     let file = File::open(path).map_err(|e| failed("read trajectories", path, &e))?;
-    let (mut pages, mut buffer, mut read, mut checksum) = (file.take(bytes), vec![0; 1 << 20], 0_u64, 0);
-    loop {
-        let count = pages.read(&mut buffer).map_err(|e| failed("read trajectories", path, &e))?;
-        if count == 0 {
-            break;
-        }
-        checksum = crc32c::crc32c_append(checksum, &buffer[..count]);
-        read += count as u64;
-    }
-    if read == bytes && format!("{checksum:08x}") == crc { Ok(()) } else { Err(wrong()) }
+    let (read, checksum) = checksum(file.take(bytes)).map_err(|e| failed("read trajectories", path, &e))?;
+    if read == bytes && checksum == crc { Ok(()) } else { Err(wrong()) }
 }
 
 #[cfg(test)]

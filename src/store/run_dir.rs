@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::configuration::{ConfigFile, Configuration, FileVersion, Origins, ScriptVersion};
+use super::configuration::{ConfigFile, Configuration};
 use super::files::{self, failed};
-use crate::config::Settings;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Split;
 
@@ -18,37 +17,6 @@ pub struct RunDir {
     path: PathBuf,
     /// Advisory lock on the directory, held for the lifetime of this value.
     _lock: Option<File>,
-}
-
-/// The script and settings to write to `recipe.lua` and `config.json`.
-#[derive(Clone, Copy, Debug)]
-pub struct RecipeFiles<'a> {
-    /// Path of the script.
-    pub script: &'a Path,
-    pub source: &'a str,
-    /// Modules of the script, by name.
-    pub modules: &'a [(&'a str, &'a str)],
-    /// Resources that the script read.
-    pub resources: &'a [FileVersion],
-    /// Search indexes that the script names.
-    pub indexes: &'a [FileVersion],
-    /// SHA-256 of the script, its modules and its resources, as recorded in every trajectory.
-    pub hash: &'a str,
-    /// Settings in effect, including defaults and overrides.
-    pub settings: &'a Settings,
-    /// `key=value` overrides of the run's command lines.
-    pub overrides: &'a [String],
-    /// Name of the algorithm.
-    pub algorithm: &'a str,
-    /// Completed training steps.
-    pub from_step: u64,
-    pub origins: &'a Origins,
-    /// Maximum length of prompt plus response, tokens; 0 without rollouts.
-    pub max_context: usize,
-    pub libtorch: &'a str,
-    /// Name of the processor, and instruction set of the CPU kernels.
-    pub cpu: &'a str,
-    pub kernels: &'a str,
 }
 
 impl RunDir {
@@ -176,41 +144,18 @@ impl RunDir {
         ConfigFile::read(&self.path)?.map(|file| file.current).ok_or_else(missing)
     }
 
-    /// Writes `recipe.lua`, `config.json` and the whole script ([`RunDir::write_script`]). If the
-    /// configuration differs from the last one, the last one is moved to the history in
-    /// `config.json`; earlier scripts stay in `scripts/`.
-    pub fn write_recipe(&self, recipe: &RecipeFiles<'_>) -> Result<()> {
-        self.write_script(recipe.hash, recipe.script, recipe.source, recipe.modules)?;
-        let mut settings = serde_json::to_value(recipe.settings)
-            .map_err(|e| Error::new(Kind::Internal, format!("can't write the settings as JSON: {e}")))?;
-        settings["trainer"]["algorithm"] = recipe.algorithm.into();
+    /// Writes `recipe.lua` with the text of the script, `config.json`, and the whole script
+    /// ([`RunDir::write_script`]). If the configuration differs from the last one, the last one is
+    /// moved to the history in `config.json`; earlier scripts stay in `scripts/`.
+    pub fn write_recipe(&self, mut now: Configuration, source: &str, modules: &[(&str, &str)]) -> Result<()> {
+        self.write_script(&now.script.hash, &now.script.path, source, modules)?;
+        now.script.directory = directory_of(&now.script.path);
+        now.settings["trainer"]["algorithm"] = now.algorithm.as_str().into();
         let path = self.path.join("recipe.lua");
-        if !fs::read(&path).is_ok_and(|bytes| bytes == recipe.source.as_bytes()) {
-            files::write_bytes(&path, recipe.source.as_bytes())?;
+        if !fs::read(&path).is_ok_and(|bytes| bytes == source.as_bytes()) {
+            files::write_bytes(&path, source.as_bytes())?;
         }
-        ConfigFile::update(
-            &self.path,
-            Configuration {
-                from_step: recipe.from_step,
-                r1: env!("CARGO_PKG_VERSION").to_owned(),
-                libtorch: recipe.libtorch.to_owned(),
-                cpu: recipe.cpu.to_owned(),
-                kernels: recipe.kernels.to_owned(),
-                script: ScriptVersion {
-                    path: recipe.script.to_owned(),
-                    directory: directory_of(recipe.script),
-                    hash: recipe.hash.to_owned(),
-                    resources: recipe.resources.to_vec(),
-                    indexes: recipe.indexes.to_vec(),
-                },
-                overrides: recipe.overrides.to_vec(),
-                seed: recipe.settings.seed,
-                algorithm: recipe.algorithm.to_owned(),
-                max_context: recipe.max_context,
-                origins: recipe.origins.clone(),
-                settings,
-            },
-        )
+        ConfigFile::update(&self.path, now)
     }
 
     /// Writes a version of the script and its modules to `scripts/HASH/`, so that its trajectories
@@ -378,30 +323,15 @@ fn lock(path: &Path) -> Result<std::result::Result<Option<File>, ()>> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use std::collections::BTreeMap;
-
-    use super::super::StoredRun;
+    use super::super::{ScriptVersion, StoredRun};
     use super::*;
 
-    fn recipe<'a>(source: &'a str, hash: &'a str, settings: &'a Settings) -> RecipeFiles<'a> {
-        static NONE: Origins =
-            Origins { model: None, train: None, eval: None, files: Vec::new(), parts: BTreeMap::new() };
-        RecipeFiles {
-            algorithm: "gspo",
-            from_step: 0,
-            origins: &NONE,
-            script: Path::new("a.lua"),
-            source,
-            hash,
-            settings,
-            modules: &[],
-            resources: &[],
-            indexes: &[],
-            overrides: &[],
-            max_context: 0,
-            libtorch: "2.11.0",
-            cpu: "AMD EPYC",
-            kernels: "avx512",
+    /// The configuration of a version of the script.
+    fn version(hash: &str) -> Configuration {
+        Configuration {
+            algorithm: "gspo".to_owned(),
+            script: ScriptVersion { path: "a.lua".into(), hash: hash.to_owned(), ..ScriptVersion::default() },
+            ..Configuration::default()
         }
     }
 
@@ -450,7 +380,7 @@ mod tests {
         fs::write(path.join("config.json"), r#"{"model_type": "qwen2"}"#).unwrap();
         assert!(RunDir::open(&path).unwrap_err().message.starts_with("not a run directory"));
         fs::remove_file(path.join("config.json")).unwrap();
-        run.write_recipe(&recipe("return 1", "aa", &Settings::default())).unwrap();
+        run.write_recipe(version("aa"), "return 1", &[]).unwrap();
         assert!(RunDir::open(&path).unwrap_err().message.contains("another r1 process"));
         drop(run);
         fs::write(path.join("trajectories/.step-000001.parquet-x.part"), "half").unwrap();
@@ -463,7 +393,7 @@ mod tests {
     fn parts_that_are_links_or_no_files_are_refused() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
-        run.write_recipe(&recipe("return 1", "aa", &Settings::default())).unwrap();
+        run.write_recipe(version("aa"), "return 1", &[]).unwrap();
         let path = run.path().to_owned();
         drop(run);
         let opened = || (RunDir::open(&path).map(drop), StoredRun::open(&path, root.path()).map(drop));
@@ -506,7 +436,7 @@ mod tests {
         assert_eq!(newest("demo"), None);
         for name in ["demo", "demo-2", "demo-10", "demo-x", "demo-extra"] {
             let run = RunDir::create(root.path(), name).unwrap();
-            run.write_recipe(&recipe("return 1", "aa", &Settings::default())).unwrap();
+            run.write_recipe(version("aa"), "return 1", &[]).unwrap();
         }
         // Killed before it started.
         fs::create_dir(root.path().join("demo-11")).unwrap();
@@ -519,20 +449,19 @@ mod tests {
     fn run_config_keeps_its_history_by_step() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
-        let settings = Settings { seed: 7, ..Settings::default() };
-        let first = recipe("return 1", "aaaaaaaaaaaaaaaa", &settings);
-        run.write_recipe(&first).unwrap();
+        let first = Configuration { seed: 7, ..version("aaaaaaaaaaaaaaaa") };
+        run.write_recipe(first.clone(), "return 1", &[]).unwrap();
         let config = run.configuration().unwrap();
         assert_eq!((config.seed, config.algorithm.as_str(), config.from_step), (7, "gspo", 0));
         assert_eq!(config.settings["trainer"]["algorithm"], "gspo");
         let before = fs::read(run.path().join("config.json")).unwrap();
         // An equal configuration from a later step on is not a new one.
-        run.write_recipe(&RecipeFiles { from_step: 2, ..first }).unwrap();
+        run.write_recipe(Configuration { from_step: 2, ..first.clone() }, "return 1", &[]).unwrap();
         assert_eq!(fs::read(run.path().join("config.json")).unwrap(), before);
         // Another configuration, twice, with the same script.
-        let overrides = ["trainer.lr=1".to_owned()];
-        run.write_recipe(&RecipeFiles { from_step: 3, overrides: &overrides, ..first }).unwrap();
-        run.write_recipe(&RecipeFiles { from_step: 5, source: "return 2", hash: "bbbb", ..first }).unwrap();
+        let overrides = vec!["trainer.lr=1".to_owned()];
+        run.write_recipe(Configuration { from_step: 3, overrides, ..first }, "return 1", &[]).unwrap();
+        run.write_recipe(Configuration { from_step: 5, ..version("bbbb") }, "return 2", &[]).unwrap();
         let file = ConfigFile::read(run.path()).unwrap().unwrap();
         let history: Vec<(u64, &str, usize)> =
             file.all().map(|one| (one.from_step, one.script.hash.as_str(), one.overrides.len())).collect();

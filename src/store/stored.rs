@@ -206,39 +206,25 @@ fn collect(root: &Path, folder: &Path, texts: &mut BTreeMap<String, String>) -> 
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::config::Settings;
-    use crate::store::{Origins, RecipeFiles, RunDir};
+    use crate::store::{RunDir, ScriptVersion};
 
     #[test]
     fn stored_scripts_have_their_modules_and_overrides() {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
-        let settings = Settings::default();
-        let recipe = RecipeFiles {
-            script: Path::new("scripts/a.lua"),
-            source: "return 1",
-            modules: &[("lib/x", "return 2"), ("y", "return 3")],
-            resources: &[],
-            indexes: &[],
-            hash: "aaaaaaaaaaaaaaaa",
-            settings: &settings,
-            overrides: &["seed=1".to_owned()],
-            algorithm: "grpo",
-            from_step: 0,
-            origins: &Origins::default(),
+        let version = |path: &str, hash: &str| Configuration {
+            script: ScriptVersion { path: path.into(), hash: hash.to_owned(), ..ScriptVersion::default() },
             max_context: 512,
-            libtorch: "2.11.0",
-            cpu: "AMD EPYC",
-            kernels: "avx512",
+            ..Configuration::default()
         };
-        run.write_recipe(&recipe).unwrap();
+        let typed = |configuration| Configuration { overrides: vec!["seed=1".to_owned()], ..configuration };
+        let first = typed(version("scripts/a.lua", "aaaaaaaaaaaaaaaa"));
+        run.write_recipe(first, "return 1", &[("lib/x", "return 2"), ("y", "return 3")]).unwrap();
         // Resumed with other settings, then reloaded.
-        run.write_recipe(&RecipeFiles { hash: "bbbb", source: "return 4", modules: &[], overrides: &[], ..recipe })
-            .unwrap();
-        run.write_script("cccc", recipe.script, "return 5", &[]).unwrap();
+        run.write_recipe(version("scripts/a.lua", "bbbb"), "return 4", &[]).unwrap();
+        run.write_script("cccc", Path::new("scripts/a.lua"), "return 5", &[]).unwrap();
         // Resumed with a script of another name.
-        run.write_recipe(&RecipeFiles { script: Path::new("b.lua"), hash: "eeee", source: "return 6", ..recipe })
-            .unwrap();
+        run.write_recipe(typed(version("b.lua", "eeee")), "return 6", &[("lib/x", "return 2")]).unwrap();
         run.write_trajectories(7, 0, &[], &[]).unwrap();
         run.write_evaluation(4, 0, &[]).unwrap();
 

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow_array::cast::AsArray;
-use arrow_array::temporal_conversions as temporal;
 use arrow_array::types as arrow;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, FieldRef, Fields, Schema, TimeUnit};
@@ -151,18 +150,15 @@ impl ParquetTable {
     pub fn row(&self, index: u64) -> Result<Map<String, Json>> {
         let group = self.groups.partition_point(|(first, _)| *first <= index).saturating_sub(1);
         let Some((first, _)) = self.groups.get(group).filter(|_| index < self.rows) else {
-            return Err(Error::new(Kind::Data, format!("there is no row {index}; the file has {}", self.rows))
-                .at_path(&self.path));
+            return Err(no_row(&self.path, index, self.rows));
         };
-        let batches = self.group(group)?;
-        let mut within = usize::try_from(index - first).unwrap_or(usize::MAX);
-        for batch in batches.iter() {
-            if within < batch.num_rows() {
-                return fields(&self.path, batch, within, index, &self.bytes);
+        match row_of(&self.group(group)?, index - first) {
+            Some((batch, row)) => fields(&self.path, batch, row, index, &self.bytes),
+            None => {
+                Err(Error::new(Kind::Data, "the Parquet file is damaged: a row group has too few rows")
+                    .at_path(&self.path))
             }
-            within -= batch.num_rows();
         }
-        Err(Error::new(Kind::Data, "the Parquet file is damaged: a row group has too few rows").at_path(&self.path))
     }
 
     fn group(&self, index: usize) -> Result<Arc<Vec<RecordBatch>>> {
@@ -243,6 +239,22 @@ fn decoded(column: &ColumnChunkMetaData) -> u64 {
     };
     // Two levels of two bytes for each value.
     values.saturating_mul(width + 4).saturating_add(pages)
+}
+
+/// The batch of a row, and its number in that batch.
+pub(super) fn row_of(batches: &[RecordBatch], index: u64) -> Option<(&RecordBatch, usize)> {
+    let mut within = usize::try_from(index).ok()?;
+    batches.iter().find_map(|batch| match within.checked_sub(batch.num_rows()) {
+        Some(rest) => {
+            within = rest;
+            None
+        }
+        None => Some((batch, within)),
+    })
+}
+
+pub(super) fn no_row(path: &Path, index: u64, rows: u64) -> Error {
+    Error::new(Kind::Data, format!("there is no row {index}; the file has {rows}")).at_path(path)
 }
 
 /// A row of a batch. `index` is its number in the file.
@@ -389,23 +401,19 @@ fn value(column: &ArrayRef, row: usize, budget: &mut RowBudget) -> Result<Json, 
             value(dictionary.values(), key.ok_or(Unreadable::Dictionary)?, budget)?
         }
         DataType::Date32 => {
-            let days = column.as_primitive::<arrow::Date32Type>().value(row);
-            temporal::date32_to_datetime(days).map_or(Json::Null, |time| Json::from(time.date().to_string()))
+            let date = column.as_primitive::<arrow::Date32Type>().value_as_date(row);
+            date.map_or(Json::Null, |date| Json::from(date.to_string()))
         }
         DataType::Timestamp(unit, zone) => {
             let time = match unit {
-                TimeUnit::Second => {
-                    temporal::timestamp_s_to_datetime(column.as_primitive::<arrow::TimestampSecondType>().value(row))
+                TimeUnit::Second => column.as_primitive::<arrow::TimestampSecondType>().value_as_datetime(row),
+                TimeUnit::Millisecond => {
+                    column.as_primitive::<arrow::TimestampMillisecondType>().value_as_datetime(row)
                 }
-                TimeUnit::Millisecond => temporal::timestamp_ms_to_datetime(
-                    column.as_primitive::<arrow::TimestampMillisecondType>().value(row),
-                ),
-                TimeUnit::Microsecond => temporal::timestamp_us_to_datetime(
-                    column.as_primitive::<arrow::TimestampMicrosecondType>().value(row),
-                ),
-                TimeUnit::Nanosecond => temporal::timestamp_ns_to_datetime(
-                    column.as_primitive::<arrow::TimestampNanosecondType>().value(row),
-                ),
+                TimeUnit::Microsecond => {
+                    column.as_primitive::<arrow::TimestampMicrosecondType>().value_as_datetime(row)
+                }
+                TimeUnit::Nanosecond => column.as_primitive::<arrow::TimestampNanosecondType>().value_as_datetime(row),
             };
             // Times with a zone are stored in UTC. The name of another zone follows (RFC 9557).
             let end = match zone.as_deref() {

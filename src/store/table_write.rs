@@ -5,8 +5,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow_array::builder::{BinaryBuilder, BooleanBuilder, Float64Builder, Int64Builder, StringBuilder};
-use arrow_array::{ArrayRef, ListArray, NullArray, RecordBatch, StructArray};
+use arrow_array::{
+    ArrayRef, BinaryArray, BooleanArray, Float64Array, Int64Array, ListArray, NullArray, RecordBatch, StringArray,
+    StructArray,
+};
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Fields, Schema};
 use parquet::arrow::ArrowWriter;
@@ -211,52 +213,25 @@ fn size(fields: &Map<String, Json>) -> usize {
     fields.values().map(of).sum()
 }
 
+fn number(value: &Json) -> Option<f64> {
+    if let Some(Odd::Number(number)) = Odd::of(value) { Some(number) } else { value.as_f64() }
+}
+
+fn bytes(value: &Json) -> Option<Vec<u8>> {
+    if let Some(Odd::Bytes(bytes)) = Odd::of(value) { Some(bytes) } else { None }
+}
+
 /// A column of values; missing ones are null.
-fn column(kind: &DataType, values: &[Option<&Json>]) -> ArrayRef {
+fn column(kind: &DataType, column_values: &[Option<&Json>]) -> ArrayRef {
+    let values = || column_values.iter().copied();
     match kind {
-        DataType::Boolean => {
-            let mut builder = BooleanBuilder::new();
-            for value in values {
-                builder.append_option(value.and_then(Json::as_bool));
-            }
-            Arc::new(builder.finish())
-        }
-        DataType::Int64 => {
-            let mut builder = Int64Builder::new();
-            for value in values {
-                builder.append_option(value.and_then(Json::as_i64));
-            }
-            Arc::new(builder.finish())
-        }
-        DataType::Float64 => {
-            let mut builder = Float64Builder::new();
-            for value in values {
-                builder.append_option(value.and_then(|value| match Odd::of(value) {
-                    Some(Odd::Number(number)) => Some(number),
-                    _ => value.as_f64(),
-                }));
-            }
-            Arc::new(builder.finish())
-        }
-        DataType::Utf8 => {
-            let mut builder = StringBuilder::new();
-            for value in values {
-                builder.append_option(value.and_then(Json::as_str));
-            }
-            Arc::new(builder.finish())
-        }
-        DataType::Binary => {
-            let mut builder = BinaryBuilder::new();
-            for value in values {
-                builder.append_option(value.and_then(Odd::of).and_then(|odd| match odd {
-                    Odd::Bytes(bytes) => Some(bytes),
-                    Odd::Number(_) => None,
-                }));
-            }
-            Arc::new(builder.finish())
-        }
+        DataType::Boolean => Arc::new(values().map(|value| value?.as_bool()).collect::<BooleanArray>()),
+        DataType::Int64 => Arc::new(values().map(|value| value?.as_i64()).collect::<Int64Array>()),
+        DataType::Float64 => Arc::new(values().map(|value| number(value?)).collect::<Float64Array>()),
+        DataType::Utf8 => Arc::new(values().map(|value| value?.as_str()).collect::<StringArray>()),
+        DataType::Binary => Arc::new(values().map(|value| bytes(value?)).collect::<BinaryArray>()),
         DataType::List(field) => {
-            let lists: Vec<Option<&Vec<Json>>> = values.iter().map(|value| value.and_then(Json::as_array)).collect();
+            let lists: Vec<Option<&Vec<Json>>> = values().map(|value| value?.as_array()).collect();
             let items: Vec<Option<&Json>> = lists.iter().flatten().flat_map(|list| list.iter().map(Some)).collect();
             let lengths = lists.iter().map(|list| list.map_or(0, Vec::len));
             let offsets = OffsetBuffer::from_lengths(lengths);
@@ -264,15 +239,14 @@ fn column(kind: &DataType, values: &[Option<&Json>]) -> ArrayRef {
             Arc::new(ListArray::new(Arc::clone(field), offsets, column(field.data_type(), &items), Some(nulls.into())))
         }
         DataType::Struct(fields) => {
-            let objects: Vec<Option<&Map<String, Json>>> =
-                values.iter().map(|value| value.and_then(Json::as_object)).collect();
+            let objects: Vec<Option<&Map<String, Json>>> = values().map(|value| value?.as_object()).collect();
             let values_of = |name: &str| objects.iter().map(|object| (*object)?.get(name)).collect::<Vec<_>>();
             let columns = fields.iter().map(|field| column(field.data_type(), &values_of(field.name()))).collect();
             let nulls = objects.iter().map(Option::is_some).collect::<Vec<bool>>();
             Arc::new(StructArray::new(fields.clone(), columns, Some(nulls.into())))
         }
         // No other type is inferred.
-        _ => Arc::new(NullArray::new(values.len())),
+        _ => Arc::new(NullArray::new(column_values.len())),
     }
 }
 

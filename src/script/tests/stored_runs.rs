@@ -12,25 +12,10 @@ fn programs_read_the_trajectories_of_a_run() {
     use crate::mdp::{Message, Step, Trajectory, testing};
     let dir = tempfile::tempdir().unwrap();
     let run_dir = crate::store::RunDir::create(dir.path(), "demo").unwrap();
-    let settings = crate::config::Settings::default();
-    let recipe = crate::store::RecipeFiles {
-        script: std::path::Path::new("a.lua"),
-        source: "",
-        modules: &[],
-        resources: &[],
-        indexes: &[],
-        hash: "aa",
-        settings: &settings,
-        overrides: &[],
-        algorithm: "grpo",
-        from_step: 0,
-        origins: &crate::store::Origins::default(),
-        max_context: 9,
-        libtorch: "2.11.0",
-        cpu: "AMD EPYC",
-        kernels: "avx512",
-    };
-    run_dir.write_recipe(&recipe).unwrap();
+    let mut configuration = crate::store::Configuration { max_context: 9, ..Default::default() };
+    configuration.script.path = "a.lua".into();
+    configuration.script.hash = "aa".to_owned();
+    run_dir.write_recipe(configuration, "", &[]).unwrap();
     let step = Step {
         logprobs: vec![-0.5],
         text: "hi".to_owned(),

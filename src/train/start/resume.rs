@@ -20,7 +20,7 @@ use crate::error::{Error, Kind, Result};
 use crate::load::load_script;
 use crate::script::{Change, Script, changes};
 use crate::store::{
-    Configuration, FileVersion, Origin, Origins, RecipeFiles, RunDir, RunProgress, latest_checkpoint, verify,
+    Configuration, FileVersion, Origin, Origins, RunDir, RunProgress, ScriptVersion, latest_checkpoint, verify,
 };
 use crate::telemetry::{OutputMode, Reporter, last_step};
 use crate::train::options::RunOptions;
@@ -313,23 +313,28 @@ pub(crate) fn record(
     from_step: u64,
 ) -> Result<()> {
     run.scripts().write_tool_lists(&script.tool_lists())?;
-    run.write_recipe(&RecipeFiles {
-        script: &script.path,
-        source: &script.source,
-        modules: &script.modules(),
-        resources: &script.resources(),
-        indexes: &script.indexes(),
-        hash: &script.hash,
-        settings: &script.settings,
-        overrides,
-        algorithm: &script.algorithm,
+    let version = ScriptVersion {
+        path: script.path.clone(),
+        hash: script.hash.clone(),
+        resources: script.resources(),
+        indexes: script.indexes(),
+        ..ScriptVersion::default()
+    };
+    let now = Configuration {
         from_step,
-        origins,
+        r1: env!("CARGO_PKG_VERSION").to_owned(),
+        libtorch: crate::native::libtorch_version().to_owned(),
+        cpu: crate::native::cpu_name().to_owned(),
+        kernels: crate::native::kernels().to_owned(),
+        script: version,
+        overrides: overrides.to_vec(),
+        seed: script.settings.seed,
+        algorithm: script.algorithm.clone(),
         max_context,
-        libtorch: crate::native::libtorch_version(),
-        cpu: crate::native::cpu_name(),
-        kernels: crate::native::kernels(),
-    })
+        origins: origins.clone(),
+        settings: json!(script.settings),
+    };
+    run.write_recipe(now, &script.source, &script.modules())
 }
 
 /// The stored overrides with new ones on top: a new one replaces the overrides of its key and of
