@@ -9,7 +9,6 @@ use std::sync::LazyLock;
 
 use serde::Deserialize;
 
-use super::mapping::MappingName;
 use crate::error::{Error, Kind, Result, suggest};
 
 #[derive(Debug, Deserialize)]
@@ -47,7 +46,7 @@ pub(crate) struct Published {
     pub(crate) repeated: bool,
     /// How its columns are converted; without one the rows are written as published.
     #[serde(default)]
-    pub(crate) mapping: MappingName,
+    pub(crate) mapping: &'static str,
 }
 
 fn main() -> &'static str {

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::catalog::{Published, SplitFiles};
-use super::mapping::PublishedRow;
+use super::mapping::convert;
 use super::rows::Dataset;
 use super::write::write_rows;
 use crate::error::{Error, Kind, Result, suggest};
@@ -179,7 +179,7 @@ fn write(
             progress(index, data.len());
         }
         let published = data.raw_row(index)?;
-        dataset.mapping.convert(&PublishedRow(&published)).map_err(|error| {
+        convert(dataset.mapping, &published).map_err(|error| {
             error.at(data.place(index)).hint("the columns of this revision are not those that r1 converts")
         })
     };

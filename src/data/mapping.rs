@@ -2,57 +2,46 @@
 //! mathematics, `question`, `answers` and `paragraphs` of question answering, `table` with `header`
 //! and `rows`.
 
-use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
+use super::texts::{no_column, wrong_column as wrong};
 use crate::answers::last_boxed;
-use crate::error::{Error, Kind, Result, Subject, suggest};
+use crate::error::{Error, Kind, Result};
 use crate::json;
 
-/// A conversion of a published row to the row that is written, by its name in catalog.json.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum MappingName {
-    #[default]
-    AsItIs,
-    Aime,
-    Countdown,
-    Dapo,
-    Gsm8k,
-    Hotpotqa,
-    #[serde(rename = "math_500")]
-    Math500,
-    Metamathqa,
-    Musique,
-    Pasa,
-    Tabfact,
-    Wikitablequestions,
-}
+/// A conversion of a published row to the row that is written.
+type Mapping = fn(&PublishedRow<'_>) -> Result<Map<String, Json>>;
 
-impl MappingName {
-    /// Converts a row.
-    ///
-    /// # Errors
-    /// [`Kind::Data`] for a column that is missing or has another type.
-    pub(crate) fn convert(self, row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
-        match self {
-            Self::AsItIs => Ok(row.0.clone()),
-            Self::Aime => aime(row),
-            Self::Countdown => countdown(row),
-            Self::Dapo => dapo(row),
-            Self::Gsm8k => gsm8k(row),
-            Self::Hotpotqa => hotpotqa(row),
-            Self::Math500 => math_500(row),
-            Self::Metamathqa => metamathqa(row),
-            Self::Musique => musique(row),
-            Self::Pasa => pasa(row),
-            Self::Tabfact => tabfact(row),
-            Self::Wikitablequestions => wikitablequestions(row),
-        }
+/// The conversions by their names in catalog.json.
+const MAPPINGS: [(&str, Mapping); 12] = [
+    ("", |row| Ok(row.0.clone())),
+    ("aime", aime),
+    ("countdown", countdown),
+    ("dapo", dapo),
+    ("gsm8k", gsm8k),
+    ("hotpotqa", hotpotqa),
+    ("math_500", math_500),
+    ("metamathqa", metamathqa),
+    ("musique", musique),
+    ("pasa", pasa),
+    ("tabfact", tabfact),
+    ("wikitablequestions", wikitablequestions),
+];
+
+/// Converts a row by the conversion of a name.
+///
+/// # Errors
+/// [`Kind::Data`] for a column that is missing or has another type; [`Kind::Internal`] for an
+/// unknown name.
+pub(crate) fn convert(mapping: &str, row: &Map<String, Json>) -> Result<Map<String, Json>> {
+    match MAPPINGS.iter().find(|(name, _)| *name == mapping) {
+        Some((_, convert)) => convert(&PublishedRow(row)),
+        None => Err(Error::new(Kind::Internal, format!("there is no conversion `{mapping}`"))),
     }
 }
 
-pub(crate) struct PublishedRow<'a>(pub(crate) &'a Map<String, Json>);
+/// A row as published.
+struct PublishedRow<'a>(&'a Map<String, Json>);
 
 impl PublishedRow<'_> {
     fn get(&self, column: &str) -> Option<&Json> {
@@ -61,12 +50,7 @@ impl PublishedRow<'_> {
 
     /// A column that every row has.
     fn need(&self, column: &str) -> Result<&Json> {
-        self.get(column).ok_or_else(|| {
-            let columns = self.0.keys().map(String::as_str);
-            Error::new(Kind::Data, format!("the row has no column `{column}`"))
-                .about(Subject::Column(column.to_owned()))
-                .hint(suggest(column, columns))
-        })
+        self.get(column).ok_or_else(|| no_column(self.0, column))
     }
 
     fn text(&self, column: &str) -> Result<&str> {
@@ -86,10 +70,6 @@ impl PublishedRow<'_> {
     fn list(&self, column: &str) -> Result<&Vec<Json>> {
         self.need(column)?.as_array().ok_or_else(|| wrong(column, "a list"))
     }
-}
-
-fn wrong(column: &str, wanted: &str) -> Error {
-    Error::new(Kind::Data, format!("the column `{column}` is not {wanted}")).about(Subject::Column(column.to_owned()))
 }
 
 /// The fields of a JSON object, without those that are null.
@@ -266,11 +246,15 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn mapped(
-        mapping: fn(&PublishedRow<'_>) -> Result<Map<String, Json>>,
-        row: &Json,
-    ) -> std::result::Result<Json, String> {
+    fn mapped(mapping: Mapping, row: &Json) -> std::result::Result<Json, String> {
         mapping(&PublishedRow(row.as_object().unwrap())).map(Json::Object).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_mapping_of_the_catalogue_exists() {
+        for dataset in &*crate::data::CATALOG {
+            assert!(MAPPINGS.iter().any(|(name, _)| *name == dataset.mapping), "{}", dataset.name);
+        }
     }
 
     #[test]

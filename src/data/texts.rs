@@ -41,11 +41,19 @@ impl TextColumns {
 /// # Errors
 /// [`Kind::Data`] for a column that the row does not have, with the nearest.
 pub(crate) fn column<'a>(row: &'a Map<String, Json>, name: &str) -> Result<&'a Json> {
-    find_column(row, name).ok_or_else(|| {
-        Error::new(Kind::Data, format!("the row has no column `{name}`"))
-            .about(Subject::Column(name.to_owned()))
-            .hint(suggest(name, row.keys().map(String::as_str)))
-    })
+    find_column(row, name).ok_or_else(|| no_column(row, name))
+}
+
+/// The error for a column that the row does not have, with the nearest.
+pub(super) fn no_column(row: &Map<String, Json>, name: &str) -> Error {
+    Error::new(Kind::Data, format!("the row has no column `{name}`"))
+        .about(Subject::Column(name.to_owned()))
+        .hint(suggest(name, row.keys().map(String::as_str)))
+}
+
+/// The error for a column with another value than is wanted.
+pub(super) fn wrong_column(name: &str, wanted: &str) -> Error {
+    Error::new(Kind::Data, format!("the column `{name}` is not {wanted}")).about(Subject::Column(name.to_owned()))
 }
 
 pub(crate) fn find_column<'a>(row: &'a Map<String, Json>, name: &str) -> Option<&'a Json> {

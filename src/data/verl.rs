@@ -13,7 +13,8 @@
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value as Json, json};
 
-use crate::error::{Error, Kind, Result, Subject, suggest};
+use super::texts::{no_column, wrong_column as wrong};
+use crate::error::{Error, Kind, Result};
 
 /// Columns of r1 that the conversion itself makes.
 const RESERVED: [&str; 10] = [
@@ -265,15 +266,10 @@ fn question(messages: &[Json]) -> Option<&str> {
     fields.get("content")?.as_str()
 }
 
-fn wrong(column: &str, wanted: &str) -> Error {
-    Error::new(Kind::Data, format!("the column `{column}` is not {wanted}")).about(Subject::Column(column.to_owned()))
-}
-
 fn absent(column: &str, row: &Map<String, Json>, hint: &str) -> Error {
-    let columns = row.keys().map(String::as_str);
-    Error::new(Kind::Data, format!("the row has no column `{column}`"))
-        .about(Subject::Column(column.to_owned()))
-        .hint(format!("{}; {hint}", suggest(column, columns)))
+    let error = no_column(row, column);
+    let nearest = error.hint.unwrap_or_default();
+    Error { hint: Some(format!("{nearest}; {hint}")), ..error }
 }
 
 #[cfg(test)]
