@@ -56,6 +56,9 @@ pub fn compact(value: f64) -> String {
         value.to_string()
     } else if !(1e-3..1e6).contains(&size) {
         format!("{value:.1e}").replace(".0e", "e")
+    } else if size < 0.01 {
+        // Two digits.
+        format!("{value:.4}").trim_end_matches('0').to_owned()
     } else if size < 10.0 {
         format!("{value:.3}")
     } else if size < 1000.0 {
@@ -101,6 +104,7 @@ mod tests {
         assert_eq!(compact(0.4123), "0.412");
         assert_eq!(compact(3.14e-5), "3.1e-5");
         assert_eq!(compact(1e-6), "1e-6");
+        assert_eq!([1.5e-3, 1e-3, -0.00987, 0.0456].map(compact), ["0.0015", "0.001", "-0.0099", "0.046"]);
         assert_eq!(compact(-12.34), "-12.3");
         assert_eq!(compact(0.0), "0");
     }

@@ -1,6 +1,8 @@
 //! Ctrl-C, SIGTERM and SIGHUP: the first signal requests a stop at the next safe point, later
 //! signals an earlier stop.
 
+use std::io::{BufReader, PipeWriter, Read};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
 use crate::error::{Error, Kind, Result};
@@ -46,59 +48,29 @@ impl Interrupt {
     ///
     /// # Errors
     /// `Kind::Internal` if no pipe or thread can be created.
-    pub fn on_signal(self, answer: impl FnMut(u32) + Send + 'static) -> Result<SignalGuard> {
+    pub fn on_signal(self, mut answer: impl FnMut(u32) + Send + 'static) -> Result<SignalGuard> {
         let failed = |error: std::io::Error| Error::new(Kind::Internal, format!("can't answer signals: {error}"));
-        let (read, write) = pipe().map_err(failed)?;
-        std::thread::Builder::new().name("signals".to_owned()).spawn(move || listen(read, answer)).map_err(failed)?;
-        let before = ANSWERS.swap(write, Ordering::SeqCst);
-        Ok(SignalGuard { write, before })
+        let (numbers, pipe) = std::io::pipe().map_err(failed)?;
+        let numbers = BufReader::new(numbers).bytes().map_while(std::result::Result::ok);
+        let listen = move || numbers.for_each(|number| answer(number.into()));
+        std::thread::Builder::new().name("signals".to_owned()).spawn(listen).map_err(failed)?;
+        let before = ANSWERS.swap(pipe.as_raw_fd(), Ordering::SeqCst);
+        Ok(SignalGuard { pipe, before })
     }
 }
 
 /// Guard of [`Interrupt::on_signal`]: restores the previous handler when dropped.
 #[derive(Debug)]
 pub struct SignalGuard {
-    write: libc::c_int,
-    before: libc::c_int,
+    /// The thread of the handler ends when it is closed.
+    pipe: PipeWriter,
+    before: RawFd,
 }
 
 impl Drop for SignalGuard {
-    #[allow(unsafe_code)]
     fn drop(&mut self) {
         // A newer handler stays in place.
-        let _ = ANSWERS.compare_exchange(self.write, self.before, Ordering::SeqCst, Ordering::SeqCst);
-        // SAFETY: this value owns the descriptor. The thread reads end-of-file and exits.
-        unsafe {
-            libc::close(self.write);
-        }
-    }
-}
-
-#[allow(unsafe_code)]
-fn pipe() -> std::io::Result<(libc::c_int, libc::c_int)> {
-    let mut ends = [0; 2];
-    // SAFETY: the array has room for the two descriptors.
-    if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    Ok((ends[0], ends[1]))
-}
-
-#[allow(unsafe_code)]
-fn listen(read: libc::c_int, mut answer: impl FnMut(u32)) {
-    loop {
-        let mut byte = 0_u8;
-        // SAFETY: one byte into a variable of one byte.
-        let count = unsafe { libc::read(read, (&raw mut byte).cast(), 1) };
-        match count {
-            1 => answer(u32::from(byte)),
-            -1 if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
-            _ => break,
-        }
-    }
-    // SAFETY: this thread owns the descriptor.
-    unsafe {
-        libc::close(read);
+        let _ = ANSWERS.compare_exchange(self.pipe.as_raw_fd(), self.before, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
 
