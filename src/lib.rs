@@ -23,6 +23,7 @@
 //! - [`rl`]: pure tensor maths: advantages, losses, masks, packing, schedules
 //! - [`schema`]: declarations of settings, one for struct, defaults, reader, reference and reload
 //! - [`eval`]: reports of evaluations: figures at k, intervals, paired tests
+//! - `host_lua`: Lua files of r1 that the host calls: rules about settings, warnings about metrics
 //! - [`script`]: Lua: VM, limits, sandbox, the `r1` API
 //! - [`search`]: search indexes on disk: BM25 and vectors of passages
 //! - [`tools`]: host tools: sandboxed interpreters
@@ -46,6 +47,7 @@ pub mod config;
 mod data;
 pub mod encoders;
 pub mod eval;
+mod host_lua;
 pub mod hub;
 pub mod load;
 pub mod programs;

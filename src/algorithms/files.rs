@@ -313,13 +313,14 @@ fn needs(lua: &Lua, what: &str, table: &Table) -> mlua::Result<Vec<AlgorithmNeed
         Value::Table(list) => list,
         other => return Err(fail(lua, what, format!("`needs` must be a list of names, got {}", kind(&other)))),
     };
-    list.sequence_values::<Value>().map(|name| named(lua, what, "needs", &name?, &AlgorithmNeed::NAMED)).collect()
+    let needs = AlgorithmNeed::OF_FUNCTIONS.map(|need| (need.name(), need));
+    list.sequence_values::<Value>().map(|name| named(lua, what, "needs", &name?, &needs)).collect()
 }
 
 /// The field `level`: a name, or a list of one with options that select others,
 /// `{ "trajectory", reward_to_go = "token" }`.
 fn level(lua: &Lua, what: &str, table: &Table) -> mlua::Result<(Level, Vec<(String, Level)>)> {
-    let name = |value: &Value| named(lua, what, "level", value, &Level::NAMED);
+    let name = |value: &Value| named(lua, what, "level", value, &Level::ALL.map(|level| (level.name(), level)));
     match table.raw_get("level")? {
         Value::Nil => Ok((Level::default(), Vec::new())),
         Value::Table(levels) => {

@@ -6,7 +6,7 @@ use super::args::OutputArgs;
 use super::eval_args::EvalArgs;
 use super::print;
 use crate::error::{Error, Kind, Result};
-use crate::eval::{missing_note, sequential_note, tables};
+use crate::eval::{missing_notes, sequential_notes, tables};
 use crate::native;
 use crate::telemetry::{counted, ctrl_c};
 use crate::train::{Evaluated, evaluate_models};
@@ -19,10 +19,10 @@ pub(super) fn run(args: EvalArgs, output: OutputArgs) -> Result<ExitCode> {
     let reporter = OutputArgs { json: false, quiet: output.quiet || output.json, ..output }.reporter();
     let options = args.options(ctrl_c())?;
     let Evaluated { directory, report, left } = evaluate_models(&options, &reporter)?;
-    for note in report.policies.iter().filter_map(|policy| missing_note(policy, report.n)) {
+    for note in missing_notes(&report)? {
         reporter.warn(&note);
     }
-    for note in report.comparisons.iter().filter_map(sequential_note) {
+    for note in sequential_notes(&report)? {
         reporter.info(&note);
     }
     if output.json {
@@ -33,7 +33,7 @@ pub(super) fn run(args: EvalArgs, output: OutputArgs) -> Result<ExitCode> {
         }
         print(&format!("{json}\n"))?;
     } else if report.policies.iter().any(|policy| policy.figures.tasks > 0) {
-        for (title, rows) in tables(&report, false) {
+        for (title, rows) in tables(&report, false)? {
             reporter.section(&title);
             reporter.table(&rows);
         }

@@ -9,7 +9,7 @@
 //! - `report`: the figures of one policy, and of several
 //! - `summary`, `training`: means and figures at k of evaluations during training
 //! - `usage`: tools, seconds and price of a trajectory
-//! - `show`: reports as tables and Markdown; `html`: as a page
+//! - `show`: reports as tables and Markdown (`lua/report.lua`); `html`: as a page
 //!
 //! Everything is computed from stored trajectories, so that a report can be computed again.
 
@@ -31,6 +31,6 @@ pub use paired::Difference;
 pub use report::{Comparison, Figures, PolicyReport, PolicySamples, Report, ReportOptions, powers_of_two};
 pub use samples::{final_answer, is_missing, score};
 pub use sequential::{Betting, Sequential, betting};
-pub use show::{markdown, missing_note, sequential_note, tables};
+pub use show::{markdown, missing_notes, sequential_notes, tables};
 pub use summary::{by_source, solved, summary};
 pub use training::at_k;

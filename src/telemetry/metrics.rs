@@ -6,13 +6,14 @@ use std::io::{self, BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::tensorboard::EventFile;
 use crate::error::{Error, Kind, Result};
 
 /// Metric values by name, sorted. Names are listed in [`names`](super::names).
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Metrics(BTreeMap<String, f64>);
 
 impl Metrics {

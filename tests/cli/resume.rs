@@ -130,6 +130,16 @@ fn a_resumed_supervised_run_has_the_same_checkpoints() {
     resumes_to_the_same_bytes("sft", SUPERVISED, &[], &["model.safetensors"]);
 }
 
+#[test]
+fn a_resumed_run_counts_the_steps_that_it_makes() {
+    let dir = directory(&[("a.lua", SUPERVISED)], true);
+    succeed(dir.path(), &["sft", "a.lua", "-q"]);
+    let output = r1(dir.path(), &["sft", "a.lua", "--resume", "trainer.steps=5"]).output().unwrap();
+    let (printed, reported) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(reported.contains("training 3 of 5 steps of 2 conversations"), "{reported}");
+    assert!(printed.contains("\n3 steps, "), "{printed}");
+}
+
 /// Algorithm, learning rate, seed and number of steps of the command line are kept; new overrides
 /// are applied to them.
 #[test]

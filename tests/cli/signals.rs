@@ -126,7 +126,8 @@ fn a_signal_ends_a_run_after_its_step_and_the_printed_command_resumes() {
         assert!(output.status.success(), "{}", shown(dir.path(), &output));
         let reported = String::from_utf8_lossy(&output.stderr);
         assert!(reported.contains(&format!("resuming runs/a b from step {step} (")), "{reported}");
-        assert!(reported.contains("training 3 steps of 2 groups of 2 trajectories, lr 0.002"), "{reported}");
+        let left = format!("training {} of 3 steps of 2 groups of 2 trajectories, lr 0.002", 3 - step);
+        assert!(reported.contains(&left), "{reported}");
         assert!(
             run.join("checkpoints/step-000003").is_dir() && dir.path().join("last one/model.safetensors").is_file()
         );

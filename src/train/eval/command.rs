@@ -326,8 +326,8 @@ fn write_report(directory: &Path, report: &Report, examples: &str) -> Result<()>
     let json =
         report.to_json().and_then(|json| serde_json::to_string_pretty(&json)).map_err(|error| not_json(&error))?;
     write_text(&directory.join("report.json"), &json)?;
-    write_text(&directory.join("report.md"), &markdown(report))?;
-    write_text(&directory.join("report.html"), &html(report, examples))
+    write_text(&directory.join("report.md"), &markdown(report)?)?;
+    write_text(&directory.join("report.html"), &html(report, examples)?)
 }
 
 fn not_json(error: &serde_json::Error) -> Error {

@@ -1,18 +1,16 @@
 //! The objective of a recipe, from its settings: estimator, reward shaping and loss.
 //!
 //! It is validated before anything runs. The rules are data: ranges and `needs` are part of the
-//! declaration of a setting, rules about several settings are rows of `refusals.rs`, and those
-//! about estimator, loss and critic are rows of `combinations.rs`. This file has the checks that
-//! are computed: the estimator and the loss read their own options, and the bounds of shaping and
-//! corrections are those that programs have too (`rl`).
+//! declaration of a setting, rules about several settings are rows of `lua/rules.lua`. This file
+//! has the checks that are computed: the estimator and the loss read their own options, and the
+//! bounds of shaping and corrections are those that programs have too (`rl`).
 
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::combinations::{COMBINATIONS, CUSTOM_LOSS, Combination};
 use super::refusals;
-use crate::config::{Input, KlPlace, Learner, LossGraph, Over, Settings, Trainer, check_ranges};
+use crate::config::{Input, KlPlace, Learner, LossGraph, Over, Settings, Shape, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Sampling;
 use crate::rl::advantages::{AdvantageFunction, AlgorithmNeed, Estimator};
@@ -60,9 +58,13 @@ impl Objective {
     /// `Kind::Script` for settings that the loss does not use.
     pub fn with_loss(mut self, custom_loss: Option<Arc<LossGraph>>) -> Result<Self> {
         if let Some(graph) = custom_loss {
-            let location = graph.location.clone();
+            let loss = json!({
+                "is_total": graph.nodes.get(graph.result).is_some_and(|node| node.shape == Shape::Total),
+                "weighs": self.importance.is_some() || self.rejection.is_some(),
+                "reads_weights": graph.reads(Input::Weights),
+            });
+            refusals::check("custom_loss", &loss).map_err(|error| error.at(graph.location.clone()))?;
             self.policy.formula = Formula::of_graph(graph);
-            refusals::check(CUSTOM_LOSS, &self).map_err(|error| error.at(location))?;
         }
         Ok(self)
     }
@@ -78,8 +80,8 @@ impl Objective {
     /// `Kind::Script` names the setting and the reason.
     pub fn new(learner: &Learner, sampling: &Sampling, critic: bool) -> Result<Self> {
         check_ranges(&Settings { trainer: Trainer::Grpo(learner.clone()), ..Settings::default() })?;
-        refusals::check(refusals::LEARNER, learner)?;
-        refusals::check(refusals::SAMPLING, sampling)?;
+        refusals::check("trainer", learner)?;
+        refusals::check("sampling", sampling)?;
         let options = Value::Object(learner.estimator.options.clone());
         let estimator = if learner.estimator.is_custom() {
             None
@@ -99,9 +101,17 @@ impl Objective {
         } else {
             coef = policy.terms.kl_coef;
         }
-        let combination = Combination { learner: learner.clone(), critic, estimator, loss: policy, kl_coef: coef };
-        refusals::check(COMBINATIONS, &combination)?;
-        let Combination { estimator, loss: policy, .. } = combination;
+        let estimator_facts = estimator.as_ref().map(
+            |estimator| json!({ "name": estimator.name(), "level": estimator.level(), "needs": estimator.needs() }),
+        );
+        let facts = json!({
+            "trainer": learner,
+            "critic": critic,
+            "estimator": estimator_facts,
+            "loss": refusals::loss_facts(&policy),
+            "kl_coef": coef,
+        });
+        refusals::check("objective", &facts)?;
         let kl_coef = if learner.kl.target > 0.0 {
             KlController::Adaptive { coef, target: learner.kl.target, horizon: learner.kl.horizon }
         } else {
@@ -162,7 +172,7 @@ fn at(field: &str, error: Error) -> Error {
 }
 
 /// The loss with the settings that the recipe has outside of its options.
-fn policy_objective(learner: &Learner) -> Result<policy::PolicyLoss> {
+pub(super) fn policy_objective(learner: &Learner) -> Result<policy::PolicyLoss> {
     let is_custom = learner.loss.is_custom();
     let mut options = learner.loss.options.clone();
     let mut put = |name: &str, value: Value| drop(options.insert(name.to_owned(), value));

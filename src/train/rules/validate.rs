@@ -1,5 +1,7 @@
 //! Validation of all settings of a recipe, before anything runs.
 
+use serde_json::json;
+
 use super::objective::Objective;
 use super::refusals;
 use super::unused::unused_settings;
@@ -35,28 +37,16 @@ pub fn validate(script: &Script) -> Result<ValidatedTrainer> {
     let placed = |error| script.placed(error);
     check_ranges(&script.settings).map_err(placed)?;
     let objective = Objective::of(script, learner, critic).map_err(placed)?;
-    refusals::check(refusals::RECIPE, &script.settings).map_err(placed)?;
-    privileged(script, learner, critic)?;
+    let recipe = json!({
+        "trainer": learner,
+        "critic": critic,
+        "max_steps": script.settings.environments().iter().map(|(_, env)| env.max_steps).max(),
+        "privileged": script.privileged,
+        "chosen": script.typed("trainer.algorithm").is_some(),
+    });
+    refusals::check("recipe", &recipe).map_err(placed)?;
     let warnings = unused_settings(script)?;
     Ok(ValidatedTrainer { learner: learner.clone(), objective, critic, warnings })
-}
-
-/// Refuses a function `privileged` without a separate critic that reads it.
-fn privileged(script: &Script, learner: &Learner, critic: bool) -> Result<()> {
-    let message = match () {
-        () if !script.privileged => return Ok(()),
-        () if !critic && script.typed("trainer.algorithm").is_some() => return Ok(()),
-        () if !critic => "`privileged` is text for a critic, and this algorithm trains none",
-        () if learner.critic.shared => {
-            "`privileged` is for the critic alone, and with trainer.critic.shared it reads what the policy reads"
-        }
-        () if !learner.critic.privileged.is_empty() => {
-            "`privileged` and trainer.critic.privileged both give the text that only the critic reads"
-        }
-        () => return Ok(()),
-    };
-    let hint = if critic { "leave one of the two out" } else { "use r1.ppo or leave it out" };
-    Err(Error::new(Kind::Script, message).at(script.place_of("privileged")).hint(hint))
 }
 
 /// Refuses settings of supervised training that are out of range.

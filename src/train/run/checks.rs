@@ -30,13 +30,13 @@ impl Training {
     pub(crate) fn check_signal(&mut self, trajectories: &[Trajectory], metrics: Option<&Metrics>) -> Result<()> {
         let reporter = &self.run.reporter;
         let (step, critic) = (self.run.state.step, self.policy.critic.is_some());
-        self.signal.check_tools(reporter, step, trajectories);
+        self.warnings.check_tools(reporter, step, trajectories);
         if self.session.rows.eval.is_none() {
             self.session.check_accuracy(reporter, trajectories);
         }
         let Some(metrics) = metrics else { return Ok(()) };
         let warming = critic && step <= self.learner.critic.warmup as u64;
-        self.signal.check(reporter, step, metrics, &self.run.script, (critic, warming))
+        self.warnings.check_signal(reporter, step, metrics, &self.run.script, (critic, warming))
     }
 
     /// Reports the failures of the run at its end.

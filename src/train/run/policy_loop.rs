@@ -205,9 +205,9 @@ impl Training {
         let (number, steps) = (self.run.state.step, self.learner.steps);
         self.run.log.log(number, &values)?;
         tensorboard::step(&mut self.run.log, number, steps, sampled, step.token_advantages)?;
-        self.curves.push(number, &values);
+        self.curves.push(&values);
         self.run.reporter.step(number, steps as u64, &values);
-        self.watch.check(&self.run.reporter, number, &values);
+        self.warnings.check(&self.run.reporter, number, &values)?;
         if rolled_out {
             self.check_signal(&trajectories, step.compared.then_some(&values))?;
         }

@@ -28,6 +28,8 @@ pub(crate) struct RunState {
     pub(crate) origins: Origins,
     /// The progress, which checkpoints have.
     pub(crate) state: RunProgress,
+    /// Completed steps when this process began.
+    pub(crate) began_after: u64,
     pub(crate) standing: InterruptState,
 }
 
@@ -43,7 +45,8 @@ impl RunState {
         let mut log = MetricsLog::open(dir.path(), repeats_from)?;
         let StartState { script, options, standing, .. } = opened;
         tensorboard::settings(&mut log, &script)?;
-        Ok(Self { script, options, reporter: reporter.clone(), dir, log, origins, state, standing })
+        let began_after = state.step;
+        Ok(Self { script, options, reporter: reporter.clone(), dir, log, origins, state, began_after, standing })
     }
 
     pub(crate) fn fetching(&self) -> Fetching<'_> {

@@ -162,7 +162,7 @@ impl<'a> SupervisedTraining<'a> {
         let (repeats_from, same_script) = (opened.repeats_from(), opened.same_script());
         let run = RunState::open(opened, dir, origins, reporter)?;
         log.open(run.dir.path(), repeats_from, None)?;
-        report::opening_sft(reporter, &model, &run.dir, rows, &sft);
+        report::opening_sft(reporter, &model, &run.dir, rows, (&sft, run.state.step));
         report::far_files(reporter, &run.script, &run.origins);
         log.top_level(&run.script.logged, same_script);
         let bar = reporter.bar("training", sft.steps as u64, "steps");
@@ -313,7 +313,8 @@ impl<'a> SupervisedTraining<'a> {
             ..Summary::default()
         };
         let stopped = stops_early(sft, &run.state).then_some(sft.patience);
-        let done = report::SupervisedReport { tokens: self.tokens, best: run.state.best, stopped };
+        let steps = (run.state.step - run.began_after) as usize;
+        let done = report::SupervisedReport { steps, tokens: self.tokens, best: run.state.best, stopped };
         report::closing_sft(&run.reporter, &summary, &done, &run.options);
         report::overlong(&run.reporter, samples.too_long, samples.longest(), sft.overlong);
         Ok(summary)

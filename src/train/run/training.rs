@@ -34,10 +34,9 @@ use crate::train::start::origins;
 use crate::train::start::resume::{StartState, record, warn_of_data};
 use crate::train::start::session::Session;
 use crate::train::watch::failures::Failures;
-use crate::train::watch::health::HealthMonitor;
-use crate::train::watch::learning_signal::LearningSignal;
 use crate::train::watch::report;
 use crate::train::watch::shared_state::SharedStateCheck;
+use crate::train::watch::warnings::RunWarnings;
 
 /// A run of reinforcement learning, ready for its next step.
 pub(crate) struct Training {
@@ -48,9 +47,8 @@ pub(crate) struct Training {
     pub(crate) policy: TrainedPolicy,
     /// The reference policy differs from the initial model, so checkpoints contain it.
     renewed: bool,
-    pub(crate) watch: HealthMonitor,
+    pub(crate) warnings: RunWarnings,
     pub(crate) failures: Failures,
-    pub(crate) signal: LearningSignal,
     pub(crate) sharing: SharedStateCheck,
     /// Settings with a warning.
     pub(crate) warned: Vec<String>,
@@ -165,7 +163,7 @@ impl Training {
         let evaluation = repeats_from.map(|_| state.step).filter(|step| ends || !run.log.has(*step, EVALUATED));
         session.log.open(run.dir.path(), repeats_from, evaluation)?;
         session.log.at(state.step);
-        report::opening(reporter, &session.settings, &session.model, &run.dir, rows, &learner);
+        report::opening(reporter, &session.settings, &session.model, &run.dir, rows, (&learner, state.step));
         report::far_files(reporter, &run.script, &run.origins);
         report::servers(reporter, &run.script);
         session.log.top_level(&run.script.logged, same_script);
@@ -191,9 +189,8 @@ impl Training {
             renewed,
             base,
             best,
-            watch: HealthMonitor::default(),
+            warnings: RunWarnings::new()?,
             failures: Failures::default(),
-            signal: LearningSignal::default(),
             sharing: SharedStateCheck::default(),
             warned: warnings.into_iter().map(|error| error.message).collect(),
             reloads: None,
@@ -296,7 +293,7 @@ impl Training {
         summary.steps = self.run.state.step as usize;
         let best = self.best.filter(|best| best.step > 0);
         summary.best = best.map(|_| self.run.dir.path().join(BEST));
-        report::closing(&self.run.reporter, &summary, best, &self.curves, &self.run.options);
+        report::closing(&self.run.reporter, &summary, self.run.began_after, best, &self.curves, &self.run.options);
         Ok(summary)
     }
 

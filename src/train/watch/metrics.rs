@@ -1,4 +1,4 @@
-//! The metrics of a step. telemetry/names.rs and docs/reference/metrics.md describe their names.
+//! The metrics of a step. docs/reference/metrics.md has their names and meanings.
 
 use std::collections::{BTreeMap, BTreeSet};
 

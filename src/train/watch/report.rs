@@ -40,13 +40,19 @@ fn describe(model: &Model) -> String {
     format!("{} parameters{adapter}, {kind} on {device}, {memory} MiB", size(parameters))
 }
 
+/// The steps of a run that are left after `done`: `60 steps`, `35 of 60 steps`.
+fn steps_after(done: u64, steps: usize) -> String {
+    let all = counted(steps, "step", "steps");
+    if done == 0 { all } else { format!("{} of {all}", steps.saturating_sub(done as usize)) }
+}
+
 pub(crate) fn opening(
     reporter: &Reporter,
     settings: &Settings,
     model: &Model,
     run: &RunDir,
     rows: u64,
-    learner: &Learner,
+    (learner, done): (&Learner, u64),
 ) {
     reporter.info(&format!("policy   {} ({})", settings.policy.model, describe(model)));
     reporter.info(&format!("data     {}", counted(rows as usize, "training task", "training tasks")));
@@ -65,7 +71,7 @@ pub(crate) fn opening(
     };
     reporter.info(&format!(
         "training {} of {} of {}{trees}, lr {}",
-        counted(learner.steps, "step", "steps"),
+        steps_after(done, learner.steps),
         counted(learner.groups_per_step, "group", "groups"),
         counted(learner.group_size, "trajectory", "trajectories"),
         compact(learner.lr)
@@ -114,11 +120,11 @@ pub(crate) fn literal_keys(reporter: &Reporter, script: &Script) {
     }
 }
 
-pub(crate) fn opening_sft(reporter: &Reporter, model: &Model, run: &RunDir, rows: u64, sft: &Sft) {
+pub(crate) fn opening_sft(reporter: &Reporter, model: &Model, run: &RunDir, rows: u64, (sft, done): (&Sft, u64)) {
     reporter.info(&format!("model    {}", describe(model)));
     let conversations = |count| counted(count, "conversation", "conversations");
     reporter.info(&format!("data     {}", conversations(rows as usize)));
-    let (steps, batch) = (counted(sft.steps, "step", "steps"), conversations(sft.batch_size));
+    let (steps, batch) = (steps_after(done, sft.steps), conversations(sft.batch_size));
     reporter.info(&format!("training {steps} of {batch}, lr {}", compact(sft.lr)));
     reporter.info(&format!("run      {}", run.path().display()));
 }
@@ -241,16 +247,13 @@ pub(crate) fn conversation(trajectory: &Trajectory) -> Vec<(String, String)> {
 /// Reward and tool use over the run, for the plot at its end.
 #[derive(Default)]
 pub(crate) struct Curves {
-    /// The first step that was pushed; a resumed run does not begin at 1.
-    first: Option<u64>,
     accuracy: Vec<f64>,
     tools: Vec<f64>,
     tokens: Vec<f64>,
 }
 
 impl Curves {
-    pub(crate) fn push(&mut self, step: u64, metrics: &Metrics) {
-        self.first.get_or_insert(step);
+    pub(crate) fn push(&mut self, metrics: &Metrics) {
         for (curve, name) in [
             (&mut self.accuracy, "rollout/accuracy"),
             (&mut self.tools, "rollout/tool_call_share"),
@@ -261,17 +264,19 @@ impl Curves {
     }
 }
 
-/// The results, the paths of the run's files, and the next commands.
+/// The results, the paths of the run's files, and the next commands; `before`: the completed steps
+/// when this process began.
 pub(crate) fn closing(
     reporter: &Reporter,
     summary: &Summary,
+    before: u64,
     best: Option<BestEvaluation>,
     curves: &Curves,
     options: &RunOptions,
 ) {
     reporter.section(if summary.interrupted { "Stopped" } else { "Done" });
     if curves.accuracy.len() > 1 {
-        let first = curves.first.unwrap_or(1);
+        let first = before + 1;
         reporter.plot("rollout/accuracy", first, &curves.accuracy);
         if options.verbose {
             reporter.plot("rollout/tool_call_share", first, &curves.tools);
@@ -290,9 +295,7 @@ pub(crate) fn closing(
             row("reply tokens", before.response_tokens, after.response_tokens),
         ]);
     }
-    // Of a resumed run, those since then.
-    let before = curves.first.map_or(0, |first| first.saturating_sub(1) as usize);
-    let steps = summary.steps.saturating_sub(before);
+    let steps = summary.steps.saturating_sub(before as usize);
     reporter.text(&format!("{} in {}", counted(steps, "step", "steps"), duration(summary.seconds)));
     reporter.text(&format!("run         {}", summary.run_dir.display()));
     let examples = summary.run_dir.join(EXAMPLES_FILE);
@@ -316,6 +319,8 @@ pub(crate) fn closing(
 
 /// The result of supervised training.
 pub(crate) struct SupervisedReport {
+    /// Steps of this process.
+    pub(crate) steps: usize,
     /// Tokens computed by this process.
     pub(crate) tokens: usize,
     /// The lowest held-out loss.
@@ -327,7 +332,7 @@ pub(crate) struct SupervisedReport {
 pub(crate) fn closing_sft(reporter: &Reporter, summary: &Summary, done: &SupervisedReport, options: &RunOptions) {
     reporter.section(if summary.interrupted { "Stopped" } else { "Done" });
     let millions = done.tokens as f64 / 1e6;
-    let steps = counted(summary.steps, "step", "steps");
+    let steps = counted(done.steps, "step", "steps");
     reporter.text(&format!("{steps}, {millions:.1}M tokens in {}", duration(summary.seconds)));
     if let Some(patience) = done.stopped {
         reporter.text(&format!("stopped     early: {patience} evaluations in a row without a lower held-out loss"));
