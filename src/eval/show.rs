@@ -52,7 +52,7 @@ pub(super) fn call<T: DeserializeOwned>(function: &str, report: &Report, all: bo
 }
 
 /// A table with its title; the first row is the heading.
-pub type TitledTable = (String, Vec<Vec<String>>);
+pub(super) type TitledTable = (String, Vec<Vec<String>>);
 
 /// The tables of a report: metrics, slices, failures. `all`: every metric, not only the most
 /// important ones.
