@@ -23,12 +23,12 @@ pub fn unused_settings(script: &Script) -> Result<Vec<Error>> {
     let typed = ["trainer.algorithm", "trainer.loss", "trainer.clip"];
     let typed: Map<String, Value> =
         typed.into_iter().filter_map(|key| Some((key.to_owned(), script.typed(key)?.into()))).collect();
-    let unused = unused(script, &script.settings, &script.written.all, typed)?;
+    let unused = unused(script, &script.settings, &script.written.all, &typed)?;
     if unused.is_empty() {
         return Ok(Vec::new());
     }
     let alone = match script.without_overrides() {
-        Ok(settings) => self::unused(script, &settings, &script.written.recipe, Map::new())?,
+        Ok(settings) => self::unused(script, &settings, &script.written.recipe, &Map::new())?,
         Err(_) => Vec::new(),
     };
     let mut warnings = Vec::new();
@@ -46,7 +46,12 @@ pub fn unused_settings(script: &Script) -> Result<Vec<Error>> {
 
 /// The settings that have no effect or are contradicted, each once. `written` has those that were
 /// written, `typed` those of the command line.
-fn unused(script: &Script, settings: &Settings, written: &Value, typed: Map<String, Value>) -> Result<Vec<BrokenRule>> {
+fn unused(
+    script: &Script,
+    settings: &Settings,
+    written: &Value,
+    typed: &Map<String, Value>,
+) -> Result<Vec<BrokenRule>> {
     let mut values = serde_json::to_value(settings).unwrap_or_default();
     // The name of the algorithm, not of its training loop.
     if let Some(name) = value_of(written, "trainer.algorithm").as_str() {
