@@ -192,7 +192,7 @@ impl Field for Trainer {
         const DOC: &str =
             "The algorithm: an estimator, a loss and their defaults by name. r1.grpo, r1.ppo and r1.sft set it.";
         let algorithm = Setting::new("trainer.algorithm", "string", DOC).default("\"grpo\"");
-        let algorithm = algorithm.range("one of docs/guide/training.md, or sft").restart();
+        let algorithm = algorithm.range("one of docs/reference/algorithms.md, or sft").restart();
         let sft = Sft::listed().into_iter().map(|setting| Setting { only: "sft", ..setting });
         std::iter::once(algorithm).chain(Learner::listed()).chain(sft).collect()
     }

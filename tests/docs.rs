@@ -138,20 +138,11 @@ fn every_r1_name_in_coming_from_exists() {
 }
 
 #[test]
-fn the_glossary_names_existing_settings_and_every_algorithm() {
+fn the_glossary_names_existing_settings() {
     let page = read("docs/reference/glossary.md");
     let ours = names(&page, |cells| vec![0, cells.len() - 1]);
     let wrong: Vec<String> = ours.iter().filter_map(|name| missing(name)).collect();
     assert!(wrong.is_empty(), "docs/reference/glossary.md: {}", wrong.join(", "));
-    let (_, algorithms) = page.split_once("## Algorithms").unwrap();
-    let listed = names(algorithms, |_| vec![0]);
-    let expected: Vec<String> =
-        ["trainer.algorithm"].iter().chain(&algorithm_names()).map(|name| (*name).to_owned()).collect();
-    let sorted = |mut names: Vec<String>| {
-        names.sort();
-        names
-    };
-    assert_eq!(sorted(listed), sorted(expected));
 }
 
 /// An ignored test must be run by a recipe of the Justfile, and no test passes because its data is

@@ -73,7 +73,7 @@ pub(super) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 doc                        every function, one per line
-  r1 doc r1.re                  those of a namespace
+  r1 doc r1.re                  the functions of a namespace
   r1 doc summarize              one of them, with its options and an example
   r1 doc @r1/rewards            a module: require(\"@r1/rewards\")
   r1 doc --format luau > r1.d.luau     types for luau-lsp; luacats makes those for lua-language-server")]
@@ -203,7 +203,7 @@ pub(super) struct CheckArgs {
     #[allow(clippy::option_option)] // clap's type for: absent, without a value, with a value
     pub(super) model: Option<Option<String>>,
     /// Rows of each dataset that begin a trajectory, or `all` [default: as many as fit into three
-    /// seconds, without those of row functions]
+    /// seconds, without generated rows]
     #[arg(long, value_name = "N|all", value_parser = row_count, conflicts_with = "masks")]
     pub(super) rows: Option<u64>,
     /// Roll out the first task's group and print every token with its origin and its advantage
@@ -358,7 +358,7 @@ pub(super) struct ReplArgs {
   r1 replay runs/retool                          every trajectory of a run
   r1 replay retool --last 5                      of its last five steps
   r1 replay retool 12-3-0                        one of them; 12-3 is its group, 12 its step
-  r1 replay retool eval                          those of its evaluations; eval-12 of the one after step 12
+  r1 replay retool eval                          its evaluations; eval-12 is the one after step 12
   r1 replay retool --script scripts/retool.lua   with the current script
   r1 replay retool params.passages=5             with another setting
 
@@ -404,7 +404,7 @@ pub(super) struct RescoreArgs {
     /// Only the last N steps of the run; 0: all
     #[arg(long, value_name = "N", default_value = "10")]
     pub(super) last: usize,
-    /// Use the trajectories of evaluations instead of those of training
+    /// Use the trajectories of evaluations instead of training
     #[arg(long)]
     pub(super) eval: bool,
     /// Run external calls that are not in the record: tools, HTTP requests

@@ -60,7 +60,7 @@ pub(super) struct RowsArgs {
     pub(super) files: Vec<PathBuf>,
 }
 
-/// Convert rows to verl's columns, or back to those of r1
+/// Convert rows to verl's columns, or back to r1's
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 data prep data/gsm8k/train.jsonl --to verl --split train          data/gsm8k/train.verl.parquet

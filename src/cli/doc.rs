@@ -104,7 +104,7 @@ fn values(setting: &str) -> String {
     };
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let lines: Vec<String> = rows.iter().map(|(name, about)| format!("  {name:width$}  {about}\n")).collect();
-    format!("\n{}\nTables with options: docs/guide/training.md\n", lines.concat())
+    format!("\n{}\nTables with options: docs/reference/algorithms.md\n", lines.concat())
 }
 
 fn described(ReferenceRow { name, paper, about, .. }: ReferenceRow) -> (&'static str, String) {

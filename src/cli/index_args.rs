@@ -105,7 +105,7 @@ pub(super) struct BuildArgs {
     /// (safetensors and tokenizer.json)
     #[arg(long, value_name = "DIR")]
     pub(super) encoder: Option<PathBuf>,
-    /// Pooling of token vectors [default: that of the model's 1_Pooling/config.json, or mean]
+    /// Pooling of token vectors [default: from the model's 1_Pooling/config.json, or mean]
     #[arg(long, value_name = "NAME", requires = "encoder", value_parser = Pooling::NAMES)]
     pub(super) pooling: Option<String>,
     /// Text before every query, such as "query: " for E5

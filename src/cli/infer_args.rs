@@ -42,9 +42,9 @@ pub(super) struct InferArgs {
     /// The base model of an adapter, instead of the one in its adapter_config.json
     #[arg(long, value_name = "DIR", conflicts_with = "api_base")]
     pub(super) base: Option<String>,
-    /// A recipe with env, tools and system prompt, or a run whose script is used [default: that of
-    /// the model's run, with its settings]. A script together with the model of a run gets the
-    /// settings of the run
+    /// A recipe with env, tools and system prompt, or a run whose script is used [default: the
+    /// model's run, with its settings]. A script together with the model of a run gets the settings
+    /// of the run
     #[arg(long, short, value_name = "SCRIPT", add = scripts_and_runs())]
     pub(super) script: Option<PathBuf>,
     /// Chat with the model alone, without the recipe of its run

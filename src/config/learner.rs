@@ -8,8 +8,7 @@ use super::{Branch, Importance, Kl, LossAgg, Rejection, Shaping};
 use crate::schema::{Field, Misfit, Reload, Section, ValueSyntax, choices, section};
 
 section! {
-    /// Settings of policy optimisation. The defaults are those of GRPO; other algorithms have some
-    /// of their own.
+    /// Settings of policy optimisation. The defaults are GRPO's; other algorithms change some.
     pub struct Learner: "trainer." {
         /// Training steps: rollouts, each followed by updates.
         steps: usize = 100, unit("steps"), range("≥ 0");
@@ -21,12 +20,12 @@ section! {
         branch: Branch = Branch::default();
         /// Advantage estimator: a name, or a table of `name` and its options. custom is the
         /// recipe's function `advantage`.
-        estimator: Choice = Choice::new("grpo"), range("one of docs/guide/training.md, or custom"), reload(Reload::Options);
+        estimator: Choice = Choice::new("grpo"), range("one of docs/reference/algorithms.md, or custom"), reload(Reload::Options);
         /// Reward shaping before the estimator.
         shaping: Shaping = Shaping::default();
         /// Policy loss: a name, or a table of `name` and its options. custom is the recipe's
         /// function `loss`.
-        loss: Choice = Choice::new("ppo"), range("one of docs/guide/training.md, or custom"), reload(Reload::Options);
+        loss: Choice = Choice::new("ppo"), range("one of docs/reference/algorithms.md, or custom"), reload(Reload::Options);
         /// { low, high }: clip range of the ratio; the default of the loss if not set.
         clip: Option<(f64, f64)> = None, range("0 < low ≤ 1, high > 0");
         /// Aggregation of token losses; the default of the loss if not set.
@@ -75,8 +74,8 @@ section! {
         /// Keeps only the inputs of the layers and recomputes activations in the backward pass:
         /// less memory, more time.
         gradient_checkpointing: bool = false, restart();
-        /// Mixture-of-experts models: experts that the learner uses for sampled tokens, those of
-        /// its router, or those recorded during sampling (R3, arXiv:2510.11370).
+        /// Mixture-of-experts models: experts that the learner uses for sampled tokens, selected
+        /// by its router or recorded during sampling (R3, arXiv:2510.11370).
         routing_replay: RoutingReplay = RoutingReplay::Off, restart();
         /// The groups that are trained on.
         filter: Filter = Filter::default();

@@ -33,7 +33,7 @@ section! {
         #[serde(skip_serializing_if = "Option::is_none")]
         price: Option<Price> = None;
         /// The tokenizer that counts the tokens of context policies and of policy.max_context for
-        /// a server: a model directory or a Hub id; that of r1-nano if empty.
+        /// a server: a model directory or a Hub id; r1-nano's if empty.
         tokenizer: String = String::new(), needs("policy.api_base", Is::Set);
         /// Longest prompt plus response; 0 is the model's limit.
         max_context: usize = 0, unit("tokens"), range("≥ 0");
@@ -78,7 +78,7 @@ section! {
     pub struct Price: "policy.price.", restart() {
         /// Prompt tokens.
         input: f64 = 0.0, unit("per million tokens"), range("≥ 0");
-        /// Response tokens, those of reasoning included.
+        /// Response tokens, including reasoning.
         output: f64 = 0.0, unit("per million tokens"), range("≥ 0");
     }
 }

@@ -41,11 +41,11 @@ impl Copy for OverlongPenalty {}
 choices! {
     /// Trajectories that are normalised together.
     pub enum Grouping {
-        /// Those of one group: the same task and initial state.
+        /// Returns of one group: the same task and initial state.
         State = "state",
-        /// All.
+        /// All returns of the step.
         Batch = "batch",
-        /// Those of one kind of task: the column `tag` of the row, else `data_source`.
+        /// Returns of one kind of task: the column `tag` of the row, else `data_source`.
         Inductive = "inductive",
     }
 }

@@ -78,7 +78,7 @@ impl PolicyLoss {
         losses::names()
     }
 
-    /// Every loss, as docs/guide/training.md lists it: its own options, and the terms in which it
+    /// Every loss, as docs/reference/algorithms.md lists it: its own options, and the terms in which it
     /// differs from most losses.
     pub fn reference() -> impl Iterator<Item = ReferenceRow> {
         let defaults = fields(&TERMS);

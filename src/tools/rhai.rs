@@ -27,9 +27,9 @@ section! {
         expression_depth: usize = 64;
         /// Bytes of a string.
         string_bytes: usize = 1 << 18;
-        /// Elements of an array, including those of nested arrays.
+        /// Elements of an array, including nested arrays.
         array_length: usize = 10_000;
-        /// Entries of an object map, including those of nested maps.
+        /// Entries of an object map, including nested maps.
         map_length: usize = 10_000;
         /// Printed bytes that are kept; the rest is dropped.
         output_bytes: usize = 8192;

@@ -124,7 +124,7 @@ mod tests {
             assert!(inside.into_iter().all(|number| range.contains(number)), "{text}");
             assert!(!outside.into_iter().any(|number| range.contains(number)), "{text}");
         }
-        for text in ["", "0 to group_size", "one of docs/guide/training.md, or sft", "0 < low ≤ 1, high > 0"] {
+        for text in ["", "0 to group_size", "one of docs/reference/algorithms.md, or sft", "0 < low ≤ 1, high > 0"] {
             assert_eq!(NumberRange::parse(text), None, "{text}");
         }
     }

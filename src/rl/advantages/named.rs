@@ -20,7 +20,7 @@ use crate::rl::reference::ReferenceRow;
 use crate::rl::rows::{Batch, StepRow};
 
 /// The estimators of the host: name, paper (or the system that defines it), and what it computes,
-/// for docs/guide/training.md.
+/// for docs/reference/algorithms.md.
 const HOST: [EstimatorEntry; 4] = [
     entry::<Gae>("gae", "arXiv:1506.02438", "GAE over steps (Agent-R1, arXiv:2511.14460)"),
     entry::<GaeToken>("gae_token", "arXiv:1506.02438", "GAE over sampled tokens, as in verl"),
@@ -75,7 +75,7 @@ impl Estimator {
         HOST.iter().map(|entry| entry.name).chain(files().map(|file| file.name)).collect()
     }
 
-    /// Every estimator, as docs/guide/training.md lists it.
+    /// Every estimator, as docs/reference/algorithms.md lists it.
     pub fn reference() -> impl Iterator<Item = ReferenceRow> {
         let needs =
             |estimator: &dyn AdvantageEstimator| estimator.needs().iter().filter_map(|need| need.words()).collect();

@@ -8,7 +8,7 @@ use crate::algorithms::{self, AlgorithmFile};
 use crate::error::Result;
 use crate::rl::options::take_from;
 
-/// A loss: the row of docs/guide/training.md, its formula with the published options, and its
+/// A loss: the row of docs/reference/algorithms.md, its formula with the published options, and its
 /// terms.
 #[derive(Clone, Debug)]
 pub struct Loss {

@@ -47,14 +47,17 @@ refused with the nearest ones. A setting that needs another one is refused witho
 would have no effect. `r1 doc trainer.lr` shows one setting in the terminal, `r1 doc trainer` a
 section. This page is made from the declarations in `src/config`.
 
-Times and sizes take a number in the unit given here, or a text with a unit of its own: `\"250ms\"`,
-`\"5s\"`, `\"2min\"`; `\"64KiB\"`, `\"512MiB\"`, `\"2GiB\"`.
+*Changes* says when an edit during a run applies ([reload.md](../guide/reload.md)). Times and sizes
+take a number in the unit given here, or a text with another unit: `\"250ms\"`, `\"5s\"`,
+`\"2min\"`; `\"64KiB\"`, `\"512MiB\"`, `\"2GiB\"`.
 "
     .to_owned();
     for (section, about) in SECTIONS {
         let heading = if section.is_empty() { "The run itself".to_owned() } else { format!("`{section}`") };
         let _ = writeln!(out, "\n## {heading}\n\n{about}.\n");
-        table(&mut out, settings().filter(|setting| setting.section() == section));
+        // A dataset of `data.eval` has the fields of one of `data.train`.
+        let is_listed = |setting: &&Setting| !setting.path.starts_with("data.eval.");
+        table(&mut out, settings().filter(|setting| setting.section() == section).filter(is_listed));
     }
     let _ = writeln!(out, "\n## `trainer`\n\n{TRAINER}.\n");
     table(&mut out, settings().filter(|setting| setting.section() == "trainer" && setting.only.is_empty()));
@@ -73,9 +76,7 @@ fn bar(text: &str) -> String {
 }
 
 fn table<'a>(out: &mut String, settings: impl Iterator<Item = &'a Setting>) {
-    out.push_str(
-        "| setting | type | default | unit, range | changes in a run | meaning |\n|---|---|---|---|---|---|\n",
-    );
+    out.push_str("| setting | type | default | unit, range | changes | meaning |\n|---|---|---|---|---|---|\n");
     for setting in settings {
         let default = match setting.default.as_str() {
             "null" => "–".to_owned(),
@@ -90,7 +91,7 @@ fn table<'a>(out: &mut String, settings: impl Iterator<Item = &'a Setting>) {
             setting.path,
             bar(&setting.kind),
             bounds.join(", "),
-            setting.reload.words(),
+            setting.reload.words().replace("after a ", ""),
             bar(setting.doc) + needs.concat().as_str()
         );
     }
@@ -118,11 +119,15 @@ const ELSEWHERE: [(&str, &str); 10] = [
 pub(crate) fn with_settings(file: &str) -> String {
     let before = file.split(TYPES).next().unwrap_or_default();
     let mut out = format!("{before}{TYPES}");
-    let tools = [PythonOptions::tables(), RhaiOptions::tables(), TableOptions::tables()].concat();
-    for table in Settings::tables().iter().chain(&tools) {
-        type_of(&mut out, table);
+    for table in setting_types() {
+        type_of(&mut out, &table);
     }
     out
+}
+
+/// The types of settings, which docs/reference/settings.md and the options of tools list.
+pub(super) fn setting_types() -> Vec<Table> {
+    [Settings::tables(), PythonOptions::tables(), RhaiOptions::tables(), TableOptions::tables()].concat()
 }
 
 /// A table of settings; every field may be left out.

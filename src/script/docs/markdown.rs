@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
+use super::made::setting_types;
 use super::page::wrap_after;
-use super::{Entry, Param, Scope, all, named_types};
+use super::{Entry, Named, Param, Scope, all, named_types};
 
 /// The reference.
 pub fn markdown() -> String {
@@ -23,8 +24,12 @@ pub fn markdown() -> String {
             function(&mut out, entry);
         }
     }
-    out.push_str("\n### Types\n\n| type | fields |\n|---|---|\n");
-    for named in named_types().iter().filter(|named| !named.fields.is_empty()) {
+    out.push_str(
+        "\n### Types\n\nTypes of settings are in [settings.md](settings.md).\n\n| type | fields |\n|---|---|\n",
+    );
+    let settings = setting_types();
+    let is_listed = |named: &&Named| !named.fields.is_empty() && settings.iter().all(|table| table.name != named.name);
+    for named in named_types().iter().filter(is_listed) {
         let fields: Vec<String> = named.fields.iter().map(|field| format!("`{}`", field.name)).collect();
         let _ = writeln!(out, "| `{}`: {} | {} |", named.name, named.doc.trim_end_matches('.'), fields.join(", "));
     }
