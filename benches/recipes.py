@@ -9,7 +9,7 @@
 A row of RECIPES is a script of scripts/. For each seed it is run, and r1 eval compares the untrained
 model, the model after the cold start if there is one, and the trained model on the same held-out
 tasks. Writes the block `measured` of docs/guide/recipes/NAME.md, a picture docs/guide/recipes/NAME.svg, the row
-of docs/guide/recipes/README.md, and its row of the section "Recipes" of docs/lab/learning.md. With --compare it trains
+of docs/guide/recipes/README.md. With --compare it trains
 the recipe COMPARED with several algorithms from the models after its cold start, and writes the
 section "Algorithms in a game of several turns". With --one-cold-start the seeds differ in the
 reinforcement learning only, which begins at the cold start of seed 0. With --whole every seed has
@@ -195,7 +195,7 @@ def sentence(folder, arguments):
 
 
 def measure(options, name, seeds):
-    """Writes what was measured into the page of a recipe; returns its row of docs/lab/learning.md."""
+    """Writes what was measured into the page of a recipe and its row of docs/guide/recipes/README.md."""
     lines = [
         "| seed | untrained | after the cold start | after training | steps | reply tokens, first and last step | seconds of processor time |",
         "|---|---|---|---|---|---|---|",
@@ -215,7 +215,7 @@ def measure(options, name, seeds):
         tokens, tasks = runs[-1]["rollout/response_tokens"], found[0]["tasks"]
         lines.append(f"| {seed} | {' | '.join(cells)} | {len(tokens)} | {tokens[0]:.0f}, {tokens[-1]:.0f} | {whole(seconds[-1])} |")
     if not runs:
-        return None
+        return
     draw([(name, runs)], ROOT / f"docs/guide/recipes/{name}.svg")
     shared = options.one_cold_start and len(values[0]) == 3
     about = f"Success on {tasks} held-out tasks, with intervals of 95 %.{' The seeds have the cold start of seed 0.' if shared else ''}"
@@ -237,7 +237,6 @@ def measure(options, name, seeds):
         for line in page.read_text().split("\n")
     ]
     pages.write(page, "\n".join(gallery))
-    return f"| [{name}](recipes/{name}.md) | {len(runs)} | {' | '.join(means)} | {', '.join(map(whole, seconds))} |"
 
 
 def whole_runs(options, names, seeds):
@@ -319,26 +318,8 @@ def main():
         jobs = [pool.submit(all_seeds, name) for name in names if options.jobs > 1]
         for job in jobs:
             job.result()
-    rows = [measure(options, name, seeds) for name in names]
-    table(dict(zip(names, rows)))
-
-
-def table(rows):
-    """Writes rows of recipes into the section "Recipes" of docs/lab/learning.md; other rows are kept."""
-    page = ROOT / "docs/lab/learning.md"
-    old = next(body for match, body in pages.parts(page.read_text()) if match[1] == "recipes")
-    kept = {line[3:].partition("]")[0]: line for line in old.split("\n") if line.startswith("| [")}
-    kept.update({name: row for name, row in rows.items() if row})
-    names = [name for name in RECIPES if name in kept]
-    pages.replace(page, "recipes", [
-        "Success on held-out tasks, means over the seeds.",
-        "",
-        "| recipe | seeds | untrained | after the cold start | after training | seconds of each run |",
-        "|---|---|---|---|---|---|",
-        *[kept[name] for name in names],
-        "",
-        *[f"![{name}: success, reward, tokens, calls](recipes/{name}.svg)" for name in names],
-    ])
+    for name in names:
+        measure(options, name, seeds)
 
 
 if __name__ == "__main__":

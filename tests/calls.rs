@@ -258,11 +258,9 @@ fn calls_end_at_their_limit() {
             TERMINATED => "`nil` and a message; the script goes on".to_owned(),
             status => format!("the trajectory ends with `{status}`"),
         };
-        // As the test below shows.
-        let signals = "goes on to its limit | left behind; the run ends";
-        rows.push(format!("| {} | {} | {then} | {signals} |", kind.what, kind.limit));
+        rows.push(format!("| {} | {} | {then} |", kind.what, kind.limit));
     }
-    let head = "| call | limit | at its limit | first Ctrl-C | second Ctrl-C |\n|---|---|---|---|---|";
+    let head = "| call | limit | at its limit |\n|---|---|---|";
     let table = format!("{head}\n{}\n", rows.join("\n"));
     let path = root.join("docs/guide/containment.md");
     let page = std::fs::read_to_string(&path).unwrap();

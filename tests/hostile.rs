@@ -216,15 +216,9 @@ the same result as without it, bit for bit, the worker continues, and its memory
 status of the hostile trajectory is recorded: a failure is retried once in a fresh environment with
 the same seed (`rollout.retries`) and then excluded from the advantages.
 
-| limit | of | default |
-|---|---|---|
-| `limits.cpu` | CPU time of one call of a script's function | 1 s |
-| `limits.wait` | time that a call waits for tools and other calls | 60 s |
-| `limits.memory` | a script worker | 512 MiB |
-| `limits.trajectory` | a trajectory: its state, the memory that a call adds, the memory held while it waits | 64 MiB |
-| `limits.text` | text of an observation, and of an argument of a host function | 4 MiB |
-| `limits.result` | text of a tool's result; a longer one is truncated | 256 KiB |
-| `limits.log` | lines that a call may log; more are dropped and counted | 100 |
+[settings.md](../reference/settings.md#limits) has the limits of calls, of workers and of
+trajectories (`limits`). `limits.trajectory` counts the state of a trajectory, the memory that a
+call adds, and the memory held while it waits.
 
 Fixed limits: tables nested 100 deep in plain data; 2^22 values encoded at once; 16 nested calls of
 `r1.call_tools`, 1024 calls in one; 64 named components of a reward; 4 KiB per line of the log; 1000
@@ -260,8 +254,8 @@ content and 64 files. As with the rest of the report, the program can falsify th
 
 ### SQL of the policy
 
-Queries of `r1.tools.table` run in the process of r1, in SQLite, each on a thread of its own. They
-can only read: an authorizer refuses everything but SELECT, files can't be attached, and extensions
+Queries of `r1.tools.table` run in the process of r1, in SQLite, each on a new thread. They can
+only read: an authorizer refuses everything but SELECT, files can't be attached, and extensions
 can't be loaded. Time, memory, values and statements are limited per query (docs/guide/tables.md).
 SQLite checks the time between its instructions. Functions that could take minutes in one
 instruction (`instr`, `replace`, `trim`, LIKE, GLOB) are r1's own: they take linear time or check
@@ -311,8 +305,8 @@ Parquet may have 2 GiB after decompression. A larger one is an error of the data
 ## Limits of every call, and Ctrl-C
 
 A call ends at its limit, and other trajectories of the worker go on meanwhile. A call that can't be
-interrupted (a search, a query, a program) runs in a thread or a process of its own, which is left
-behind at the limit. Its CPU time counts as that of the script.
+interrupted (a search, a query, a program) runs in a separate thread or process, which is left
+behind at the limit. Its CPU time counts as the script's.
 
 In `r1 run` the first Ctrl-C lets the step go on, so each call can still take its limit. The second
 one ends the run during any of these calls: a checkpoint is written if weights have changed, and the
