@@ -72,8 +72,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::config::{Branch, Choice, Learner, Trainer, settings};
-    use crate::schema::Reload;
+    use crate::config::{Branch, Choice, Learner, Trainer};
 
     #[test]
     fn reload_applies_settings_that_may_change_in_a_run() {
@@ -128,19 +127,5 @@ mod tests {
         assert!(merged.changed.is_empty());
         assert!(merged.waiting.iter().any(|change| change.key == "trainer.algorithm"));
         assert_eq!(merged.settings, old);
-    }
-
-    #[test]
-    fn the_page_about_reload_names_what_waits_for_a_restart() {
-        let page = include_str!("../../../docs/guide/reload.md");
-        let row = page.lines().find(|line| line.starts_with("| after a restart |")).unwrap();
-        let names: Vec<&str> = row.split('`').skip(1).step_by(2).filter(|name| *name != "r1.sft").collect();
-        for setting in settings().filter(|setting| setting.only.is_empty()) {
-            let named = names.iter().any(|name| setting.is_below(name));
-            assert_eq!(named, setting.reload == Reload::Restart, "{}", setting.path);
-        }
-        for name in names {
-            assert!(settings().any(|setting| setting.is_below(name)), "no setting `{name}`");
-        }
     }
 }
