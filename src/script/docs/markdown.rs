@@ -5,6 +5,7 @@ use std::fmt::Write;
 use super::made::setting_types;
 use super::page::wrap_after;
 use super::{Entry, Named, Param, Scope, all, named_types};
+use crate::config::settings;
 
 /// The reference.
 pub fn markdown() -> String {
@@ -27,8 +28,8 @@ pub fn markdown() -> String {
     out.push_str(
         "\n### Types\n\nTypes of settings are in [settings.md](settings.md).\n\n| type | fields |\n|---|---|\n",
     );
-    let settings = setting_types();
-    let is_listed = |named: &&Named| !named.fields.is_empty() && settings.iter().all(|table| table.name != named.name);
+    let tables = setting_types();
+    let is_listed = |named: &&Named| !named.fields.is_empty() && tables.iter().all(|table| table.name != named.name);
     for named in named_types().iter().filter(is_listed) {
         let fields: Vec<String> = named.fields.iter().map(|field| format!("`{}`", field.name)).collect();
         let _ = writeln!(out, "| `{}`: {} | {} |", named.name, named.doc.trim_end_matches('.'), fields.join(", "));
@@ -61,9 +62,15 @@ fn function(out: &mut String, entry: &Entry) {
     }
 }
 
+/// Whether docs/reference/settings.md lists a parameter.
+fn is_setting(param: &Param) -> bool {
+    let doc = |text: &str| text.trim_end_matches('.').to_owned();
+    settings().any(|setting| setting.name() == param.bare() && doc(&setting.summary()) == doc(&param.doc))
+}
+
 /// Parameters with a description.
 fn list(out: &mut String, params: &[Param], depth: usize) {
-    for param in params {
+    for param in params.iter().filter(|param| !is_setting(param)) {
         if param.doc.is_empty() && param.fields.is_empty() {
             if depth > 0 {
                 let _ = writeln!(out, "{}- `{}` ({})", "  ".repeat(depth - 1), param.name, code(&param.kind));
