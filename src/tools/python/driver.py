@@ -354,7 +354,7 @@ def serve(config, scratch):
     module = types.ModuleType("__main__")
     module.__builtins__ = __builtins__
     sys.modules["__main__"] = module
-    # Those of `site`, which is not imported.
+    # Names that `site` defines, which is not imported.
     builtins.exit = builtins.quit = leave
     random.seed(0)
     send(b"R", "", bytes(NONCE))
@@ -447,7 +447,7 @@ def run(code, name, namespace, config):
     except SystemExit as error:
         if error.code is not None and error.code != 0:
             return b"E", "SystemExit: %s" % (error.code,)
-        # Exit code 0 is a success, as in a process of its own. After a prelude that exits early the
+        # Exit code 0 is a success, as in a separate process. After a prelude that exits early the
         # program, such as its tests, would not run.
         return (b"D", "") if at_end or name == "<program>" else (b"E", "SystemExit: the program exited before its last statement")
     except BaseException as error:
