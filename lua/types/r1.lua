@@ -98,7 +98,7 @@ function Group:refuse(trajectory, message, hint) end
 ---@field reward? number
 ---@field done? boolean The environment ends the task, also after a truncated response
 ---@field truncated? boolean A limit of the environment ends the task, or the response was truncated
----@field parts? table<string, number> Named parts, which are logged; names must differ from those of `reward`
+---@field parts? table<string, number> Named parts, which are logged; names must differ from the parts of `reward`
 
 ---How a trajectory ended.
 ---@class r1.Outcome
@@ -835,7 +835,7 @@ function Expectation:raises(text) end
 ---@field api_timeout? number|string Longest wait for the next piece of a server's reply, and for all of a reply that is not streamed. Comments and other events that keep the connection open are not pieces (default 600, seconds, > 0, needs policy.api_base).
 ---@field api_attempts? number Attempts of a request to a server that is busy, fails or breaks off (default 6, ≥ 1, needs policy.api_base).
 ---@field price? r1.Price Price of a server's tokens, for the figure `cost` of r1 eval.
----@field tokenizer? string The tokenizer that counts the tokens of context policies and of policy.max_context for a server: a model directory or a Hub id; that of r1-nano if empty (needs policy.api_base).
+---@field tokenizer? string The tokenizer that counts the tokens of context policies and of policy.max_context for a server: a model directory or a Hub id; r1-nano's if empty (needs policy.api_base).
 ---@field max_context? number Longest prompt plus response; 0 is the model's limit (default 0, tokens, ≥ 0).
 ---@field cuda_graphs? boolean Records decode steps as CUDA graphs: one launch per step, at the cost of some memory. CUDA only (default true).
 ---@field merged_sampling? "auto"|"on"|"off" Samples with the adapter merged into a copy of the weights it applies to; auto is on for CUDA and off for the CPU. Training computes the adapter apart, in f32 (default "auto").
@@ -846,7 +846,7 @@ function Expectation:raises(text) end
 ---Price of a server's tokens, in any currency per million tokens.
 ---@class r1.Price
 ---@field input? number Prompt tokens (default 0, per million tokens, ≥ 0).
----@field output? number Response tokens, those of reasoning included (default 0, per million tokens, ≥ 0).
+---@field output? number Response tokens, including reasoning (default 0, per million tokens, ≥ 0).
 
 ---A Qwen2 model with fresh weights and a tokenizer trained on the recipe's own text.
 ---@class r1.InitModel
@@ -928,15 +928,15 @@ function Expectation:raises(text) end
 ---@field retries? number Maximum number of retries of a failed trajectory, each in a fresh environment (default 1, ≥ 0).
 ---@field max_failure_rate? number Fraction of failed trajectories in a step above which the run ends (default 0.5, 0 to 1).
 
----Settings of policy optimisation. The defaults are those of GRPO; other algorithms have some of their own.
+---Settings of policy optimisation. The defaults are GRPO's; other algorithms change some.
 ---@class r1.Learner
 ---@field steps? number Training steps: rollouts, each followed by updates (default 100, steps, ≥ 0).
 ---@field group_size? number Trajectories per task; 1 for ppo, remax and reinforce_pp (default 8, trajectories, ≥ 1).
 ---@field groups_per_step? number Tasks per step; 128 for ppo, remax and reinforce_pp (default 16, tasks, ≥ 1).
 ---@field branch? r1.Branch Tree sampling: some trajectories of a group continue from states of others.
----@field estimator? string|table<string, any> Advantage estimator: a name, or a table of `name` and its options. custom is the recipe's function `advantage` (default "grpo", one of docs/guide/training.md, or custom).
+---@field estimator? string|table<string, any> Advantage estimator: a name, or a table of `name` and its options. custom is the recipe's function `advantage` (default "grpo", one of docs/reference/algorithms.md, or custom).
 ---@field shaping? r1.Shaping Reward shaping before the estimator.
----@field loss? string|table<string, any> Policy loss: a name, or a table of `name` and its options. custom is the recipe's function `loss` (default "ppo", one of docs/guide/training.md, or custom).
+---@field loss? string|table<string, any> Policy loss: a name, or a table of `name` and its options. custom is the recipe's function `loss` (default "ppo", one of docs/reference/algorithms.md, or custom).
 ---@field clip? number[] { low, high }: clip range of the ratio; the default of the loss if not set (0 < low ≤ 1, high > 0).
 ---@field loss_agg? "token-mean"|"seq-mean-token-sum"|"seq-mean-token-mean"|"seq-mean-token-sum-norm" Aggregation of token losses; the default of the loss if not set.
 ---@field entropy? number Coefficient of the entropy bonus (default 0).
@@ -958,7 +958,7 @@ function Expectation:raises(text) end
 ---@field step_ratio_clip? number Clip range of the ratio of later steps, a factor on the advantages of earlier steps (default 0.2, 0 ≤ x < 1, needs trainer.mini_batch_by = "step").
 ---@field tokens_per_batch? number Maximum number of tokens per micro-batch: memory against speed; results are equal up to rounding. 0 is 4,096 on the CPU, and on CUDA the most of 32,768, 16,384, 8,192 and 4,096 for which there is memory (`r1 run --plan`) (default 0, tokens, ≥ 0).
 ---@field gradient_checkpointing? boolean Keeps only the inputs of the layers and recomputes activations in the backward pass: less memory, more time (default false).
----@field routing_replay? "off"|"rollout" Mixture-of-experts models: experts that the learner uses for sampled tokens, those of its router, or those recorded during sampling (R3, arXiv:2510.11370) (default "off").
+---@field routing_replay? "off"|"rollout" Mixture-of-experts models: experts that the learner uses for sampled tokens, selected by its router or recorded during sampling (R3, arXiv:2510.11370) (default "off").
 ---@field filter? r1.Filter The groups that are trained on.
 ---@field critic? r1.CriticSettings The value model of algorithms with a critic.
 ---@field on_nan? "stop"|"skip" Handling of a NaN or infinite advantage, loss or gradient: stop ends the run with exit code 9, skip omits the optimiser step, reports and counts it. A NaN reward is a failure of its trajectory (default "stop").
@@ -1105,8 +1105,8 @@ function Expectation:raises(text) end
 ---@field call_depth? number Depth of nested calls (default 64).
 ---@field expression_depth? number Depth of nested expressions (default 64).
 ---@field string_bytes? number Bytes of a string (default 262144).
----@field array_length? number Elements of an array, including those of nested arrays (default 10000).
----@field map_length? number Entries of an object map, including those of nested maps (default 10000).
+---@field array_length? number Elements of an array, including nested arrays (default 10000).
+---@field map_length? number Entries of an object map, including nested maps (default 10000).
 ---@field output_bytes? number Printed bytes that are kept; the rest is dropped (default 8192).
 
 ---Settings of `r1.tools.table`.
@@ -1123,12 +1123,12 @@ r1 = {}
 ---@type string
 r1.version = nil
 
----Defines a recipe: environment, reward, data and training settings. A recipe script returns it.
+---Defines a recipe: environment, reward, data and training settings. A recipe script returns it. docs/reference/settings.md has its other settings.
 ---@param recipe { env?: r1.Env, envs?: table<string, r1.Env>, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, privileged?: fun(state: any, task: any): string, row_order?: fun(row: r1.Task): number|string, row_weight?: fun(past: { successes: number, attempts: number }, row: r1.Task): number, advantage?: fun(group: r1.Group, options: table<string, any>): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, cold_start?: r1.Recipe|table<string, any>, name?: string, seed?: number, policy?: r1.PolicySettings, data?: r1.DataSettings, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, params?: table<string, any>, needs?: string[] }
 ---@return r1.Recipe
 function r1.recipe(recipe) end
 
----Defines an environment. Its functions must not keep state in variables: the host stores, copies and restores the state.
+---Defines an environment. Its functions must not keep state in variables: the host stores, copies and restores the state. docs/reference/settings.md has the other settings of `env`.
 ---@param env { tools?: (r1.Tool|r1.ToolServer)[]|r1.ToolServer, format?: string|r1.Format, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, close?: fun(state: any), describe_tools?: "auto"|"always"|"never", max_steps?: number, max_tokens?: number, on_overflow?: "end"|"fail", max_calls?: number, excess_calls?: "refuse"|"refuse_all"|"ignore", tool_choice?: "auto"|"first"|"required", max_result_tokens?: number, call_rewards?: r1.CallRewards, system?: string, reply_prefix?: string, special_tokens_in_messages?: boolean }
 ---@return r1.Env
 function r1.env(env) end
@@ -1214,7 +1214,7 @@ function r1.logprobs(options) end
 function r1.reward_model(options) end
 
 ---Group-relative policy optimisation.
----@param settings r1.Learner docs/guide/training.md
+---@param settings r1.Learner docs/reference/settings.md
 ---@return r1.Trainer
 function r1.grpo(settings) end
 
@@ -1228,7 +1228,7 @@ function r1.ppo(settings) end
 ---@return r1.Trainer
 function r1.trainer(settings) end
 
----An algorithm of a recipe, in the form of the files of r1: `r1 doc gspo` prints one, `r1 new NAME --algorithm gspo` copies it. A function `loss` has the declared options, which `trainer.loss` sets; a function `advantage` takes a group, as that of a recipe.
+---An algorithm of a recipe, in the form of the files of r1: `r1 doc gspo` prints one, `r1 new NAME --algorithm gspo` copies it. A function `loss` has the declared options, which `trainer.loss` sets; a function `advantage` takes a group, as in a recipe.
 ---@param definition { advantage?: fun(group: r1.Group, options: table<string, any>): any[], (any[])?, needs?: string[], level?: string|table<any, string>, estimator?: string|table<string, any>, loss?: (fun(b: r1.LossBatch, options: table<string, any>): any)|string|table<string, any>, options?: table<string, any>, trainer?: table<string, any>, critic?: boolean, one_advantage_per_sequence?: boolean, paper?: string, about?: string, remarks?: string }
 ---@return r1.Algorithm
 function r1.algorithm(definition) end
@@ -1308,7 +1308,7 @@ function r1.script(path, options) end
 ---@return r1.Trajectory[]
 function r1.rollout(options) end
 
----Opens a run with a training loop written in Lua. Model, data and run directory are those of r1 run. If the program contains the recipe, script workers load the program again up to this call.
+---Opens a run with a training loop written in Lua. Model, data and run directory are the same as in r1 run. If the program contains the recipe, script workers load the program again up to this call.
 ---@param recipe string|r1.Recipe|table<string, any> Path of a recipe, or a recipe in the program
 ---@param options? { settings?: table<string, any>, name?: string, runs?: string, resume?: string, reload?: boolean, profile?: boolean }
 ---@return r1.Training # Fields: step, steps, rows, run_dir, settings, critic (boolean)

@@ -91,7 +91,7 @@ fn table<'a>(out: &mut String, settings: impl Iterator<Item = &'a Setting>) {
             setting.path,
             bar(&setting.kind),
             bounds.join(", "),
-            setting.reload.words().replace("after a ", ""),
+            setting.reload.words().replace(" after a ", ": ").replace("after a ", ""),
             bar(setting.doc) + needs.concat().as_str()
         );
     }
