@@ -19,10 +19,11 @@ use r1::config::Learner;
 use r1::engine::{Engine, EngineClient, EngineOptions, TokenBytes, channel};
 use r1::mdp::{Action, FinishReason, PendingReply, Policy, Request, Sampling, Scripted, StreamSeed, Trajectory};
 use r1::model::Model;
+use r1::rl::pack::put_advantages;
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Script, Split, Worker};
 use r1::text::Renderer;
-use r1::train::{AdvantageConfig, Objective, Steps, Update, UpdateBatch, compute_advantages, training_rows};
+use r1::train::{AdvantageConfig, Objective, Update, compute_advantages, training_rows, training_steps};
 use r1::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -219,11 +220,12 @@ impl Bench {
         let mut rows = training_rows(&learner, &trajectories, |_| false)?;
         let mut returns = None;
         let config = AdvantageConfig::new(estimator, objective.shaping.clone(), &mut returns);
-        compute_advantages(Steps::of(&trajectories, |_| false), config, &trajectories)?.write_into(&mut rows);
-        let batch = UpdateBatch { rows, ..UpdateBatch::default() };
+        let mut steps = training_steps(&trajectories, |_| false);
+        let advantages = compute_advantages(&mut steps, config, &trajectories)?;
+        put_advantages(&mut rows, &steps, &advantages);
         let (objective, learner) = (&objective, &learner);
         let update = Update { model: &self.model, objective, learner, temperature: 1.0, kl_coef: 0.0, lr: 1e-6 };
-        update.step(&mut self.optimizer, &batch)?;
+        update.step(&mut self.optimizer, &rows)?;
         let seconds = begin.elapsed().as_secs_f64();
 
         let lengths = |trajectory: &Trajectory| -> Vec<usize> {

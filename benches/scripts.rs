@@ -133,6 +133,7 @@ async fn episode(worker: &Worker, seed: u64) -> Result<Trajectory> {
             next_privileged: None,
             next_prompt_ids: Vec::new(),
             server: None,
+            generated: false,
         });
         if result.done {
             trajectory.status = Status::Terminated;

@@ -14,7 +14,7 @@ use r1::config::{DeviceChoice, Learner};
 use r1::mdp::Sampling;
 use r1::model::{Model, Packed, peak_memory, resident_memory};
 use r1::rl::pack::Row;
-use r1::train::{Objective, Update, UpdateBatch};
+use r1::train::{Objective, Update};
 use r1::{Error, Kind, Result, native};
 use serde::Deserialize;
 use serde_json::json;
@@ -65,7 +65,6 @@ fn main() -> Result<()> {
     for row in &mut rows {
         row.advantages = vec![if row.trajectory.is_multiple_of(2) { 1.0 } else { -1.0 }; row.len()];
     }
-    let batch = UpdateBatch { rows, ..UpdateBatch::default() };
     let learner = Learner { tokens_per_batch: question.tokens_per_batch, ..Learner::default() };
     let objective = Objective::new(&learner, &Sampling::default(), false)?;
     let mut optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default())?;
@@ -74,12 +73,12 @@ fn main() -> Result<()> {
         let begin = Instant::now();
         if question.whole_logits {
             optimizer.zero_grad();
-            whole(&model, &batch)?;
+            whole(&model, &rows)?;
             optimizer.step(1e-6, 1.0)?;
         } else {
             let (objective, learner) = (&objective, &learner);
             let update = Update { model: &model, objective, learner, temperature: 1.0, kl_coef: 0.0, lr: 1e-6 };
-            tokens = update.step(&mut optimizer, &batch)?.tokens;
+            tokens = update.step(&mut optimizer, &rows)?.tokens;
         }
         seconds.push(begin.elapsed().as_secs_f64());
         optimizer.zero_grad();
@@ -89,7 +88,7 @@ fn main() -> Result<()> {
     let parameters: usize = model.parameters().iter().map(|(_, tensor)| tensor.numel()).sum();
     let answer = json!({
         "seconds": &seconds[1..], "tokens": tokens, "peak": peak, "held": held, "parameters": parameters,
-        "sampled": batch.rows.iter().map(Row::sampled).sum::<usize>(),
+        "sampled": rows.iter().map(Row::sampled).sum::<usize>(),
     });
     println!("{answer}");
     Ok(())
@@ -121,10 +120,10 @@ fn rows(turns: &[usize], trajectory: usize, vocab: u32, separate: bool) -> Vec<R
 }
 
 /// A pass over all rows at once, with one chunk of log-probabilities.
-fn whole(model: &Model, batch: &UpdateBatch) -> Result<()> {
-    let ids: Vec<&[u32]> = batch.rows.iter().map(|row| row.ids.as_slice()).collect();
+fn whole(model: &Model, rows: &[Row]) -> Result<()> {
+    let ids: Vec<&[u32]> = rows.iter().map(|row| row.ids.as_slice()).collect();
     let (mut places, mut targets, mut start) = (Vec::new(), Vec::new(), 0);
-    for row in &batch.rows {
+    for row in rows {
         for at in (1..row.len()).filter(|&at| row.loss_mask[at]) {
             places.push((start + at - 1) as i64);
             targets.push(i64::from(row.ids[at]));

@@ -26,10 +26,10 @@ pub struct Units {
 }
 
 impl Units {
-    /// Counts a whole mini-batch; `groups` has the group of each row.
-    pub fn of(rows: &[Row], groups: &[usize]) -> Self {
-        let of_group = |(row, &group): (&Row, &usize)| std::iter::repeat_n(group as i64, row.sampled());
-        let tokens: Vec<i64> = rows.iter().zip(groups).flat_map(of_group).collect();
+    /// Counts a whole mini-batch.
+    pub fn of(rows: &[Row]) -> Self {
+        let of_group = |row: &Row| std::iter::repeat_n(row.group as i64, row.sampled());
+        let tokens: Vec<i64> = rows.iter().flat_map(of_group).collect();
         Self {
             step: Denominators::of_steps(rows),
             trajectory: Denominators::of(rows),
@@ -55,36 +55,17 @@ impl Units {
     }
 }
 
-/// The sampled tokens of a micro-batch, with the inputs that only custom losses read.
-#[derive(Clone, Copy, Debug)]
-pub struct Tokens<'a> {
-    pub inputs: Inputs<'a>,
-    /// `[N]` i64: the group of each.
-    pub group: Option<&'a Tensor>,
-    /// `[N]`: the total reward of each token's trajectory, if the graph reads it.
-    pub rewards: Option<&'a Tensor>,
-    /// The denominators of the mini-batch by unit, for graphs that aggregate.
-    pub units: Option<&'a Units>,
+/// The number of each token's sequence, `[N]` i64.
+fn sequence<'a>(inputs: &Inputs<'a>, over: Over) -> &'a Tensor {
+    match over {
+        Over::Step => inputs.step,
+        Over::Trajectory => inputs.trajectory,
+        Over::Group => inputs.group,
+    }
 }
 
-impl<'a> Tokens<'a> {
-    /// The inputs that every loss has.
-    pub fn of(inputs: &Inputs<'a>) -> Self {
-        Self { inputs: *inputs, group: None, rewards: None, units: None }
-    }
-
-    /// The number of each token's sequence, `[N]` i64.
-    fn sequence(&self, over: Over) -> Result<&'a Tensor> {
-        match over {
-            Over::Step => Ok(self.inputs.step),
-            Over::Trajectory => Ok(self.inputs.trajectory),
-            Over::Group => self.group.ok_or_else(|| lacks("groups")),
-        }
-    }
-
-    fn denominators(&self, over: Over) -> Result<&'a Denominators> {
-        self.units.map(|units| units.get(over)).ok_or_else(|| lacks("denominators"))
-    }
+fn denominators_of<'a>(inputs: &Inputs<'a>, over: Over) -> Result<&'a Denominators> {
+    inputs.units.map(|units| units.get(over)).ok_or_else(|| lacks("denominators"))
 }
 
 fn lacks(what: &str) -> Error {
@@ -121,36 +102,36 @@ pub struct Numbers {
     tokens: usize,
 }
 
-/// This micro-batch's share of a loss in Lua, and its numbers if it is the recipe's own. A graph
+/// This micro-batch's share of a loss in Lua, with its numbers if it is the recipe's own. A graph
 /// whose result is a loss per token is weighted and aggregated as `objective` says; the KL and
 /// entropy terms of `objective` are added either way.
 ///
 /// # Errors
 /// [`Kind::Usage`] for a missing input.
-pub(super) fn share(
+pub(super) fn compute(
     loss: &LuaLoss,
     objective: &PolicyLoss,
-    tokens: &Tokens<'_>,
+    inputs: &Inputs<'_>,
     denominators: &Denominators,
-) -> Result<(MicroBatchLoss, Option<Numbers>)> {
+) -> Result<MicroBatchLoss> {
     let graph = &loss.graph;
-    let values = evaluate(graph, tokens, false)?;
-    let value = of_values(graph, &values, objective, tokens, denominators)?;
+    let values = evaluate(graph, inputs, false)?;
+    let share = of_values(graph, &values, objective, inputs, denominators)?;
     if loss.file.is_some() {
-        return Ok((value, None));
+        return Ok(share);
     }
     let _guard = no_grad_guard();
     let sums = graph.logged.iter().map(|(_, node)| Ok(values[*node].f_sum(Dtype::Double)?));
     let counts = graph.nodes.iter().zip(&values).filter(|(node, _)| node.shape != Shape::Booleans);
     let counts = counts.map(|(_, value)| Ok(value.f_isfinite()?.f_logical_not()?.f_sum(Dtype::Double)?));
     let on_device = sums.chain(counts).collect::<Result<_>>()?;
-    Ok((value, Some(Numbers { on_device, tokens: tokens.inputs.logp.numel() })))
+    Ok(MicroBatchLoss { numbers: Some(Numbers { on_device, tokens: inputs.logp.numel() }), ..share })
 }
 
 /// The tokens that the selection of a graph chooses among all tokens of a mini-batch, `[N]` bool.
 pub(super) fn select(graph: &LossGraph, inputs: &Inputs<'_>) -> Result<Option<Tensor>> {
     let _guard = no_grad_guard();
-    let values = evaluate(graph, &Tokens::of(inputs), true)?;
+    let values = evaluate(graph, inputs, true)?;
     let count = inputs.logp.numel();
     let at_least_one = |share: f64| ((share * count as f64) as usize).max(1);
     let on_host = |operand: Operand, kind: Dtype| -> Result<Tensor> {
@@ -197,15 +178,15 @@ fn of_values(
     graph: &LossGraph,
     values: &[Tensor],
     objective: &PolicyLoss,
-    tokens: &Tokens<'_>,
+    inputs: &Inputs<'_>,
     denominators: &Denominators,
 ) -> Result<MicroBatchLoss> {
-    let ratios = ratios(graph, values, &tokens.inputs)?;
+    let ratios = ratios(graph, values, inputs)?;
     let result = graph.nodes.get(graph.result).map(|node| node.shape);
     let value = values.get(graph.result).ok_or_else(|| Error::new(Kind::Internal, "the loss has no result"))?;
     match result {
-        Some(Shape::Tokens) => objective.of_tokens(value.shallow_clone(), ratios, &tokens.inputs, denominators),
-        _ => objective.of_total(value, ratios, &tokens.inputs, denominators),
+        Some(Shape::Tokens) => objective.of_tokens(value.shallow_clone(), ratios, inputs, denominators),
+        _ => objective.of_total(value, ratios, inputs, denominators),
     }
 }
 
@@ -230,8 +211,7 @@ fn ratios(graph: &LossGraph, values: &[Tensor], inputs: &Inputs<'_>) -> Result<R
 
 /// The values of all nodes. In a micro-batch, nodes for the selection alone are 0; in the whole
 /// mini-batch (`selecting`), those after the selection.
-fn evaluate(graph: &LossGraph, tokens: &Tokens<'_>, selecting: bool) -> Result<Vec<Tensor>> {
-    let inputs = &tokens.inputs;
+fn evaluate(graph: &LossGraph, inputs: &Inputs<'_>, selecting: bool) -> Result<Vec<Tensor>> {
     let selection = graph.selection();
     let skipped = if selection.is_some() { graph.only_for_selection() } else { Vec::new() };
     let mut values: Vec<Tensor> = Vec::with_capacity(graph.nodes.len());
@@ -243,7 +223,7 @@ fn evaluate(graph: &LossGraph, tokens: &Tokens<'_>, selecting: bool) -> Result<V
         } else if selection == Some(index) {
             inputs.selected.ok_or_else(|| lacks("a selection"))?.shallow_clone()
         } else {
-            value_of(&node.op, &values, tokens)?
+            value_of(&node.op, &values, inputs)?
         };
         values.push(value);
     }
@@ -275,8 +255,7 @@ impl Numbers {
     }
 }
 
-fn value_of(op: &Op, values: &[Tensor], tokens: &Tokens<'_>) -> Result<Tensor> {
-    let inputs = &tokens.inputs;
+fn value_of(op: &Op, values: &[Tensor], inputs: &Inputs<'_>) -> Result<Tensor> {
     let like = (inputs.logp.kind(), inputs.logp.device());
     let get = |operand: &Operand| -> Result<Tensor> {
         match operand {
@@ -285,9 +264,9 @@ fn value_of(op: &Op, values: &[Tensor], tokens: &Tokens<'_>) -> Result<Tensor> {
         }
     };
     let wide = |operand: &Operand| -> Result<Tensor> { Ok(get(operand)?.f_expand_as(inputs.logp)?) };
-    let segments = |over: Over| Ok::<_, Error>(Segments::new(tokens.sequence(over)?, inputs.sequences));
+    let segments = |over: Over| Segments::new(sequence(inputs, over), inputs.sequences);
     Ok(match op {
-        Op::Input(input) => read(*input, tokens)?,
+        Op::Input(input) => read(*input, inputs)?,
         Op::Unary(function, of) => {
             let of = get(of)?;
             match function {
@@ -331,19 +310,21 @@ fn value_of(op: &Op, values: &[Tensor], tokens: &Tokens<'_>) -> Result<Tensor> {
         },
         Op::Where(condition, a, b) => get(a)?.f_where_self(&get(condition)?, &get(b)?)?,
         Op::SumOver(of, over) => {
-            let segments = segments(*over)?;
+            let segments = segments(*over);
             segments.spread(&segments.sum(&wide(of)?)?)?
         }
         Op::MeanOver(of, over) => {
-            let segments = segments(*over)?;
+            let segments = segments(*over);
             segments.spread(&segments.mean(&wide(of)?)?)?
         }
         Op::Count(over) => {
             let lengths =
-                upload(&Tensor::f_from_slice(&tokens.denominators(*over)?.lengths)?.f_to_kind(like.0)?, like.1)?;
-            lengths.f_index_select(0, tokens.sequence(*over)?)?
+                upload(&Tensor::f_from_slice(&denominators_of(inputs, *over)?.lengths)?.f_to_kind(like.0)?, like.1)?;
+            lengths.f_index_select(0, sequence(inputs, *over))?
         }
-        Op::Total(of, agg, over) => aggregate(&wide(of)?, tokens.sequence(*over)?, *agg, tokens.denominators(*over)?)?,
+        Op::Total(of, agg, over) => {
+            aggregate(&wide(of)?, sequence(inputs, *over), *agg, denominators_of(inputs, *over)?)?
+        }
         Op::Sum(of) => wide(of)?.f_sum(None)?,
         Op::Covariance(a, b) => centred(&wide(a)?)?.f_mul(&centred(&wide(b)?)?)?,
         Op::Largest(..) | Op::Draw(..) => return Err(lacks("a selection")),
@@ -356,8 +337,7 @@ fn centred(values: &Tensor) -> Result<Tensor> {
     Ok(values.f_sub(&values.f_mean(Dtype::Double)?)?)
 }
 
-fn read(input: Input, tokens: &Tokens<'_>) -> Result<Tensor> {
-    let inputs = &tokens.inputs;
+fn read(input: Input, inputs: &Inputs<'_>) -> Result<Tensor> {
     let there = match input {
         Input::Logp => Some(inputs.logp),
         Input::LogpOld => Some(inputs.logp_old),
@@ -366,7 +346,7 @@ fn read(input: Input, tokens: &Tokens<'_>) -> Result<Tensor> {
         Input::Entropy => inputs.entropy,
         Input::Weights if inputs.weights.is_none() => return Ok(inputs.logp_old.f_ones_like()?),
         Input::Weights => inputs.weights,
-        Input::Rewards => tokens.rewards,
+        Input::Rewards => inputs.rewards,
     };
     let missing = || Error::new(Kind::Usage, format!("the loss reads b.{}, which is not known here", input.name()));
     there.map(Tensor::shallow_clone).ok_or_else(missing)

@@ -13,6 +13,7 @@ use super::kl::{kl, kl_straight_through};
 use super::losses::{self, Formula, LOG_RATIO_LIMIT, Loss, RatioSums, TERMS, ppo_clip};
 pub use super::losses::{Terms, Unit};
 use super::options::{at_least, at_least_zero, fields, names, refuse_rest, table, take_from, unknown, within};
+use super::pack::{MicroBatch, Row};
 use super::reference::ReferenceRow;
 use crate::config::{CUSTOM, Input, LossGraph};
 use crate::error::{Error, Kind, Result};
@@ -25,7 +26,7 @@ pub struct PolicyLoss {
     pub terms: Terms,
 }
 
-/// N sampled tokens of a micro-batch, all `[N]`.
+/// N sampled tokens of a micro-batch, all `[N]`: what a loss reads.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     /// Log-probabilities under the current weights, with gradient.
@@ -50,9 +51,34 @@ pub struct Inputs<'a> {
     /// bool: the choice of `clip_cov` or `kl_cov` in the whole mini-batch; without it, the
     /// selection is made among these tokens.
     pub selected: Option<&'a Tensor>,
+    /// i64: the group of each token.
+    pub group: &'a Tensor,
+    /// The total reward of each token's trajectory, if a loss in Lua reads it.
+    pub rewards: Option<&'a Tensor>,
+    /// The denominators of the mini-batch by unit, for losses in Lua that aggregate.
+    pub units: Option<&'a custom::Units>,
 }
 
 impl<'a> Inputs<'a> {
+    /// The inputs that every loss reads.
+    pub fn of(batch: &'a MicroBatch, logp: &'a Tensor, logp_old: &'a Tensor) -> Self {
+        Self {
+            logp,
+            logp_old,
+            advantages: &batch.advantages,
+            logp_ref: None,
+            entropy: None,
+            trajectory: &batch.sequence,
+            step: &batch.step,
+            sequences: batch.sequences,
+            weights: None,
+            selected: None,
+            group: &batch.group,
+            rewards: None,
+            units: None,
+        }
+    }
+
     fn sequence(&self, unit: Unit) -> &'a Tensor {
         match unit {
             Unit::Trajectory => self.trajectory,
@@ -61,7 +87,8 @@ impl<'a> Inputs<'a> {
     }
 }
 
-/// A micro-batch's share of the objective: scalars that add up over micro-batches.
+/// A micro-batch's share of the objective: scalars that add up over micro-batches. The backward
+/// pass and the metrics of an update read it.
 #[derive(Debug)]
 pub struct MicroBatchLoss {
     /// The minimised loss, with gradient: `policy + kl_coef * kl - entropy_coef * entropy`.
@@ -71,6 +98,8 @@ pub struct MicroBatchLoss {
     pub kl: Option<Tensor>,
     pub entropy: Option<Tensor>,
     pub ratios: RatioSums,
+    /// The numbers that the recipe's own loss logs.
+    pub numbers: Option<custom::Numbers>,
 }
 
 impl PolicyLoss {
@@ -180,7 +209,7 @@ impl PolicyLoss {
     }
 
     /// The denominators of the whole mini-batch, for [`PolicyLoss::compute`].
-    pub fn denominators<'r>(&self, rows: impl IntoIterator<Item = &'r super::pack::Row>) -> Denominators {
+    pub fn denominators<'r>(&self, rows: impl IntoIterator<Item = &'r Row>) -> Denominators {
         let counted = match self.terms.seq {
             Unit::Trajectory => Denominators::of(rows),
             Unit::Step => Denominators::of_steps(rows),
@@ -194,29 +223,15 @@ impl PolicyLoss {
     /// # Errors
     /// [`Kind::Usage`] for a KL term without `logp_ref`, or an entropy bonus without `entropy`.
     pub fn compute(&self, inputs: &Inputs<'_>, denominators: &Denominators) -> Result<MicroBatchLoss> {
-        Ok(self.share(&custom::Tokens::of(inputs), denominators)?.0)
-    }
-
-    /// [`PolicyLoss::compute`] with the inputs that only losses in Lua read, and the numbers that
-    /// such a loss logs.
-    ///
-    /// # Errors
-    /// As [`PolicyLoss::compute`].
-    pub fn share(
-        &self,
-        tokens: &custom::Tokens<'_>,
-        denominators: &Denominators,
-    ) -> Result<(MicroBatchLoss, Option<custom::Numbers>)> {
-        let inputs = &tokens.inputs;
         match &self.formula {
             Formula::Ppo(ppo) => {
                 let (loss, ratios) = ppo_clip(inputs.logp, inputs.logp_old, inputs.advantages, ppo.clip())?;
-                Ok((self.of_tokens(loss, ratios, inputs, denominators)?, None))
+                self.of_tokens(loss, ratios, inputs, denominators)
             }
             Formula::Lua(lua) => {
                 let chosen = if inputs.selected.is_none() { self.select(inputs)? } else { None };
                 let inputs = Inputs { selected: inputs.selected.or(chosen.as_ref()), ..*inputs };
-                custom::share(lua, self, &custom::Tokens { inputs, ..*tokens }, denominators)
+                custom::compute(lua, self, &inputs, denominators)
             }
         }
     }
@@ -274,7 +289,14 @@ impl PolicyLoss {
             loss = loss.f_sub(&value.f_mul_scalar(entropy_coef)?)?;
             entropy_share = Some(value.f_detach()?);
         }
-        Ok(MicroBatchLoss { loss, policy: policy.f_detach()?, kl: kl_share, entropy: entropy_share, ratios })
+        Ok(MicroBatchLoss {
+            loss,
+            policy: policy.f_detach()?,
+            kl: kl_share,
+            entropy: entropy_share,
+            ratios,
+            numbers: None,
+        })
     }
 
     fn token_kl(&self, inputs: &Inputs<'_>) -> Result<Tensor> {

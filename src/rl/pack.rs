@@ -17,10 +17,10 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Routing, Step, Support, Trajectory};
 use crate::native::upload;
 
-/// One training sequence: a table with one row per token. Each field that is a list is a column
-/// with one entry per token. The columns from `advantages` on are for an update
-/// (docs/lab/decisions/0005-one-table-of-tokens.md). They are 0 on tokens that the policy did not
-/// sample, and empty if they are not computed.
+/// One training sequence: a table with one row per token. Forward passes, losses and the critic
+/// read it. Each field that is a list is a column with one entry per token. The columns from
+/// `advantages` on are for an update (docs/lab/decisions/0005-one-table-of-tokens.md). They are 0 on
+/// tokens that the policy did not sample, and empty if they are not computed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     pub ids: Vec<u32>,
@@ -36,6 +36,8 @@ pub struct Row {
     pub routing: Routing,
     /// The caller's number of the trajectory.
     pub trajectory: usize,
+    /// The number of its group, for losses in Lua, which may compare groups.
+    pub group: usize,
     pub advantages: Vec<f64>,
     /// Log-probability under the learner before the update, if it replaces the sampler's.
     pub logp_old: Vec<f32>,
@@ -236,7 +238,8 @@ fn bundles(rows: &[&Row], tokens: usize) -> Vec<Vec<usize>> {
     bundles
 }
 
-/// The tensors of one micro-batch: T tokens of packed rows, of which N are sampled.
+/// The tensors of one micro-batch: T tokens of packed rows, of which N are sampled. The model reads
+/// those of T, the loss those of N.
 #[derive(Debug)]
 pub struct MicroBatch {
     /// `[T]` i64, rows one after the other.
@@ -265,7 +268,9 @@ pub struct MicroBatch {
     /// `[N]` i64: the step of each, the steps of all trajectories of the mini-batch numbered one
     /// after the other.
     pub step: Tensor,
-    /// The numbers in `sequence` and `step` are below it.
+    /// `[N]` i64: the group of each.
+    pub group: Tensor,
+    /// The numbers in `sequence`, `step` and `group` are below it.
     pub sequences: i64,
     /// Row of each sampled token, and its position in the row.
     pub tokens: Vec<(usize, usize)>,
@@ -307,7 +312,7 @@ impl MicroBatch {
         let (mut ids, mut positions) = (Vec::with_capacity(total), Vec::with_capacity(total));
         let mut lengths = Vec::with_capacity(members.len());
         let (mut predict, mut targets) = (Vec::new(), Vec::new());
-        let (mut sequence, mut step) = (Vec::new(), Vec::new());
+        let (mut sequence, mut step, mut group) = (Vec::new(), Vec::new(), Vec::new());
         let (mut logp_old, mut advantages) = (Vec::new(), Vec::new());
         let mut tokens = Vec::new();
         let (mut support, mut ends) = (Vec::new(), Vec::new());
@@ -323,6 +328,7 @@ impl MicroBatch {
                 support.extend(row.support.of(i).iter().map(|&id| i64::from(id)));
                 ends.push(support.len() as i64);
                 sequence.push(row.trajectory as i64);
+                group.push(row.group as i64);
                 logp_old.push(row.logprobs[i]);
                 advantages.push(row.advantages.get(i).copied().unwrap_or(0.0) as f32);
                 tokens.push((member, i));
@@ -348,8 +354,9 @@ impl MicroBatch {
             routing: routing.map(|experts| upload(&experts, device)).transpose()?,
             logp_old: floats(&logp_old)?,
             advantages: floats(&advantages)?,
-            sequences: sequence.iter().chain(&step).max().map_or(0, |limit| limit + 1),
+            sequences: sequence.iter().chain(&step).chain(&group).max().map_or(0, |limit| limit + 1),
             sequence: integers(&sequence)?,
+            group: integers(&group)?,
             step: integers(&step)?,
             tokens,
             on_host: [ids, positions, routed.unwrap_or_default()],

@@ -173,6 +173,8 @@ fn report(
         metrics.insert("weight".to_owned(), mean(&all)?);
         weights = Some(all);
     }
+    let (group, rewards) = (Tensor::f_from_slice(&flat.group)?, Tensor::f_from_slice(&flat.rewards)?);
+    let units = custom::Units::from_tokens(&flat.step, &flat.trajectory, &flat.group);
     let inputs = Inputs {
         logp: &logp,
         logp_old: &logp_old,
@@ -184,17 +186,17 @@ fn report(
         sequences: flat.sequences(),
         weights: weights.as_ref(),
         selected: None,
+        group: &group,
+        rewards: Some(&rewards),
+        units: Some(&units),
     };
     let sequences = match objective.terms.seq {
         Unit::Trajectory => &flat.trajectory,
         Unit::Step => &flat.step,
     };
     let denominators = Denominators::from_tokens(sequences).with_horizon(objective.terms.horizon);
-    let (group, rewards) = (Tensor::f_from_slice(&flat.group)?, Tensor::f_from_slice(&flat.rewards)?);
-    let units = custom::Units::from_tokens(&flat.step, &flat.trajectory, &flat.group);
-    let tokens = custom::Tokens { inputs, group: Some(&group), rewards: Some(&rewards), units: Some(&units) };
-    let (computed, numbers) = objective.share(&tokens, &denominators)?;
-    if let (Some(graph), Some(numbers)) = (graph, numbers) {
+    let computed = objective.compute(&inputs, &denominators)?;
+    if let (Some(graph), Some(numbers)) = (graph, &computed.numbers) {
         let finite = f64::try_from(&computed.loss)?.is_finite();
         let logged = numbers.read(graph, finite, &native::read_numbers(&numbers.on_device)?)?;
         let names = graph.logged.iter().map(|(name, _)| name.clone());

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::algorithms::AlgorithmNeed;
 use crate::error::{Error, Kind, Result};
 pub use crate::mdp::StepRow;
 
-/// A trajectory of a [`Batch`].
+/// A trajectory of a [`Batch`]. Estimators read it.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about a trajectory")]
 pub struct Path {
@@ -30,7 +31,7 @@ pub struct Path {
     pub only_finished: bool,
 }
 
-/// Rows sorted into trajectories.
+/// Rows sorted into trajectories. Reward shaping, estimators and losses over plain data read it.
 #[derive(Debug)]
 pub struct Batch<'a> {
     pub rows: &'a [StepRow],
@@ -91,6 +92,19 @@ impl<'a> Batch<'a> {
     /// The trajectories that are neither failed nor greedy baselines.
     pub fn counted(&self) -> impl Iterator<Item = &Path> {
         self.paths.iter().filter(|path| path.counted)
+    }
+
+    /// The trajectories that an estimator with these needs compares. One that needs groups leaves
+    /// out a trajectory whose group has no other member that did not fail.
+    pub(super) fn compared(&self, needs: &[AlgorithmNeed]) -> Vec<&Path> {
+        let in_groups = needs.contains(&AlgorithmNeed::Groups);
+        self.counted().filter(|path| !(in_groups && path.only_finished)).collect()
+    }
+
+    /// The error for a trajectory that lacks an input.
+    pub(super) fn missing(&self, path: &Path, what: &str) -> Error {
+        let number = path.rows.first().map_or(0, |&i| self.rows[i].trajectory);
+        Error::new(Kind::Usage, what).in_trajectories(vec![number], None)
     }
 
     /// The reward of every sampled token of a trajectory, its steps joined. The reward of a step

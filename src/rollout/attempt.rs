@@ -341,6 +341,7 @@ impl Attempt {
             next_privileged: None,
             next_prompt_ids: Vec::new(),
             server,
+            generated: false,
         });
     }
 

@@ -232,6 +232,7 @@ impl TrajectoryRow {
             next_privileged: self.next_privileged,
             next_prompt_ids: self.next_prompt_ids.unwrap_or_default(),
             server: self.server.map(|reply| parse("server", &reply)).transpose()?,
+            generated: false,
         })
     }
 }

@@ -31,11 +31,10 @@ use self::start::resume::StartState;
 
 pub use self::eval::command::{EvalOptions, Evaluated, evaluate_models};
 pub use self::eval::server::counting_renderer;
-pub use self::learn::advantages::{AdvantageBatch, AdvantageConfig, AdvantageSource};
-pub use self::learn::stages::compute_advantages;
-pub use self::learn::steps::Steps;
+pub use self::learn::advantages::{AdvantageConfig, AdvantageSource, compute_advantages};
+pub use self::learn::steps::training_steps;
+pub use self::learn::training_rows::training_rows;
 pub use self::learn::update::{Update, UpdateStats};
-pub use self::learn::update_batch::{UpdateBatch, training_rows};
 pub use self::options::{RunOptions, Summary};
 pub use self::rules::objective::Objective;
 pub use self::rules::unused::unused_settings;

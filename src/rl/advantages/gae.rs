@@ -6,18 +6,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::estimator::AdvantageEstimator;
 use super::result::Advantages;
-use super::trajectories::ComparedTrajectories;
 use super::whiten::{Whiten, whiten_all};
-use crate::algorithms::{AlgorithmNeed, Level};
 use crate::error::Result;
 use crate::rl::options::from_zero_to_one;
-use crate::rl::rows::{Path, StepRow};
+use crate::rl::rows::{Batch, Path, StepRow};
 
-/// Step-level GAE: a step is one decision (Agent-R1's default).
+/// Options of GAE over steps, and over sampled tokens across the steps of a trajectory.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
 pub(super) struct Gae {
     pub gamma: f64,
     pub lambda: f64,
@@ -27,50 +23,37 @@ pub(super) struct Gae {
     pub whiten: Whiten,
 }
 
-impl Default for Gae {
-    fn default() -> Self {
-        Self { gamma: 1.0, lambda: 1.0, bootstrap: true, whiten: Whiten::Std }
-    }
-}
-
-impl AdvantageEstimator for Gae {
-    fn needs(&self) -> &[AlgorithmNeed] {
-        &[AlgorithmNeed::Critic]
-    }
-
-    fn level(&self) -> Level {
-        Level::Step
-    }
-
-    fn check(&self, name: &str) -> Result<()> {
+impl Gae {
+    pub(super) fn check(&self, name: &str) -> Result<()> {
         from_zero_to_one(name, "gamma", self.gamma)?;
         from_zero_to_one(name, "lambda", self.lambda)
     }
 
-    fn estimate(&self, compared: &ComparedTrajectories<'_>, result: &mut Advantages) -> Result<()> {
+    /// Step-level GAE: a step is one decision (Agent-R1's default).
+    pub(super) fn by_step(&self, batch: &Batch<'_>, paths: &[&Path], result: &mut Advantages) -> Result<()> {
         let (mut all, mut places) = (Vec::new(), Vec::new());
-        for path in &compared.paths {
+        for path in paths {
             // A step without sampled tokens and values is not a decision; its reward is added to
             // the step before it, or else to the first.
             let (mut decisions, mut rewards, mut values) = (Vec::new(), Vec::<f64>::new(), Vec::new());
             let mut pending = 0.0;
-            for (&i, row) in path.rows.iter().zip(compared.batch.steps(path)) {
+            for (&i, row) in path.rows.iter().zip(batch.steps(path)) {
                 match (row.state_value(), rewards.last_mut()) {
                     (Some(value), _) => {
                         decisions.push(i);
                         rewards.push(row.reward() + std::mem::take(&mut pending));
                         values.push(value);
                     }
-                    (None, _) if row.sampled() > 0 => return Err(compared.missing(path, "a step has no `values`")),
+                    (None, _) if row.sampled() > 0 => return Err(batch.missing(path, "a step has no `values`")),
                     (None, Some(last)) => *last += row.reward(),
                     (None, None) => pending += row.reward(),
                 }
             }
-            let after = value_after(compared, path, self.bootstrap)?;
+            let after = value_after(batch, path, self.bootstrap)?;
             let advantages = gae(&rewards, &values, after, self.gamma, self.lambda);
             for ((&i, advantage), value) in decisions.iter().zip(&advantages).zip(&values) {
                 // One target per step, for the state before it: at its first sampled token.
-                if let Some(first) = compared.batch.rows[i].mask.iter().position(|sampled| *sampled) {
+                if let Some(first) = batch.rows[i].mask.iter().position(|sampled| *sampled) {
                     result.returns[i][first] = advantage + value;
                     result.targets[i][first] = true;
                 }
@@ -80,61 +63,24 @@ impl AdvantageEstimator for Gae {
         }
         for (decisions, advantages) in places.iter().zip(whiten_all(&all, self.whiten)) {
             for (&i, advantage) in decisions.iter().zip(advantages) {
-                result.put_row(compared.batch.rows, i, advantage);
+                result.put_row(batch.rows, i, advantage);
             }
         }
         Ok(())
     }
-}
 
-/// GAE over sampled tokens, across the steps of a trajectory.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct GaeToken {
-    pub gamma: f64,
-    pub lambda: f64,
-    pub bootstrap: bool,
-    pub whiten: Whiten,
-}
-
-impl Default for GaeToken {
-    fn default() -> Self {
-        Self { gamma: 1.0, lambda: 1.0, bootstrap: true, whiten: Whiten::Variance }
-    }
-}
-
-impl AdvantageEstimator for GaeToken {
-    fn needs(&self) -> &[AlgorithmNeed] {
-        &[AlgorithmNeed::Critic]
-    }
-
-    fn level(&self) -> Level {
-        Level::Token
-    }
-
-    fn check(&self, name: &str) -> Result<()> {
-        from_zero_to_one(name, "gamma", self.gamma)?;
-        from_zero_to_one(name, "lambda", self.lambda)
-    }
-
-    fn estimate(&self, compared: &ComparedTrajectories<'_>, result: &mut Advantages) -> Result<()> {
-        let (mut all, mut returns) = (Vec::new(), Vec::new());
-        for path in &compared.paths {
-            let values = token_values(compared, path)?.concat();
-            let after = value_after(compared, path, self.bootstrap)?;
-            let advantages = gae(&compared.batch.token_rewards(path), &values, after, self.gamma, self.lambda);
-            returns.push(advantages.iter().zip(&values).map(|(advantage, value)| advantage + value).collect());
-            all.push(advantages);
-        }
-        result.put_returns(compared, &returns);
-        result.put_tokens(compared, &whiten_all(&all, self.whiten));
-        Ok(())
+    /// GAE over sampled tokens, across the steps of a trajectory.
+    pub(super) fn by_token(&self, batch: &Batch<'_>, paths: &[&Path], result: &mut Advantages) -> Result<()> {
+        put_by_token(batch, paths, self.whiten, result, |path| {
+            let values = token_values(batch, path)?.concat();
+            let after = value_after(batch, path, self.bootstrap)?;
+            Ok((gae(&batch.token_rewards(path), &values, after, self.gamma, self.lambda), values))
+        })
     }
 }
 
 /// GAE over steps, then over the tokens of each.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
 pub(super) struct GaeBilevel {
     /// Discount from step to step.
     pub gamma_turn: f64,
@@ -145,35 +91,21 @@ pub(super) struct GaeBilevel {
     pub whiten: Whiten,
 }
 
-impl Default for GaeBilevel {
-    fn default() -> Self {
-        Self { gamma_turn: 0.95, gamma: 1.0, lambda: 1.0, bootstrap: true, whiten: Whiten::Variance }
-    }
-}
-
-impl AdvantageEstimator for GaeBilevel {
-    fn needs(&self) -> &[AlgorithmNeed] {
-        &[AlgorithmNeed::Critic]
-    }
-
-    fn level(&self) -> Level {
-        Level::Token
-    }
-
-    fn check(&self, name: &str) -> Result<()> {
+impl GaeBilevel {
+    pub(super) fn check(&self, name: &str) -> Result<()> {
         from_zero_to_one(name, "gamma_turn", self.gamma_turn)?;
         from_zero_to_one(name, "gamma", self.gamma)?;
         from_zero_to_one(name, "lambda", self.lambda)
     }
 
-    fn estimate(&self, compared: &ComparedTrajectories<'_>, result: &mut Advantages) -> Result<()> {
-        let (mut all, mut returns) = (Vec::new(), Vec::new());
-        for path in &compared.paths {
+    pub(super) fn estimate(&self, batch: &Batch<'_>, paths: &[&Path], result: &mut Advantages) -> Result<()> {
+        let Self { gamma_turn, gamma, lambda, bootstrap, whiten } = *self;
+        put_by_token(batch, paths, whiten, result, |path| {
             // A step without sampled tokens is not a turn; its reward is added to the turn before
             // it, or else to the first.
             let (mut rewards, mut values): (Vec<f64>, Vec<Vec<f64>>) = (Vec::new(), Vec::new());
             let mut pending = 0.0;
-            for (row, row_values) in compared.batch.steps(path).zip(token_values(compared, path)?) {
+            for (row, row_values) in batch.steps(path).zip(token_values(batch, path)?) {
                 match rewards.last_mut() {
                     Some(last) if row_values.is_empty() => *last += row.reward(),
                     None if row_values.is_empty() => pending += row.reward(),
@@ -183,16 +115,32 @@ impl AdvantageEstimator for GaeBilevel {
                     }
                 }
             }
-            let GaeBilevel { gamma_turn, gamma, lambda, bootstrap, .. } = *self;
-            let after = value_after(compared, path, bootstrap)?;
-            let advantages = gae_bilevel(&rewards, &values, after, gamma_turn, gamma, lambda).concat();
-            returns.push(advantages.iter().zip(values.concat()).map(|(advantage, value)| advantage + value).collect());
-            all.push(advantages);
-        }
-        result.put_returns(compared, &returns);
-        result.put_tokens(compared, &whiten_all(&all, self.whiten));
-        Ok(())
+            let after = value_after(batch, path, bootstrap)?;
+            Ok((gae_bilevel(&rewards, &values, after, gamma_turn, gamma, lambda).concat(), values.concat()))
+        })
     }
+}
+
+/// Writes the advantages of sampled tokens, whitened, and the critic's targets `A + V`. `estimate`
+/// has A and V of each sampled token of a trajectory.
+fn put_by_token(
+    batch: &Batch<'_>,
+    paths: &[&Path],
+    whiten: Whiten,
+    result: &mut Advantages,
+    estimate: impl Fn(&Path) -> Result<(Vec<f64>, Vec<f64>)>,
+) -> Result<()> {
+    let mut all = Vec::with_capacity(paths.len());
+    for path in paths {
+        let (advantages, values) = estimate(path)?;
+        let returns: Vec<f64> = advantages.iter().zip(values).map(|(advantage, value)| advantage + value).collect();
+        result.put_returns(batch.rows, path, &returns);
+        all.push(advantages);
+    }
+    for (path, advantages) in paths.iter().zip(whiten_all(&all, whiten)) {
+        result.put_tokens(batch.rows, path, &advantages);
+    }
+    Ok(())
 }
 
 /// Generalised advantage estimation (arXiv:1506.02438): `delta_t = r_t + gamma V_{t+1} - V_t`,
@@ -243,11 +191,11 @@ pub fn gae_bilevel(
 
 /// V after the last step: 0 when the task ended, the critic's value of the next observation if a
 /// limit truncated it.
-fn value_after(compared: &ComparedTrajectories<'_>, path: &Path, bootstrap: bool) -> Result<f64> {
-    match compared.batch.steps(path).next_back() {
+fn value_after(batch: &Batch<'_>, path: &Path, bootstrap: bool) -> Result<f64> {
+    match batch.steps(path).next_back() {
         Some(last) if last.truncated && bootstrap => {
             last.next_value.filter(|value| value.is_finite()).ok_or_else(|| {
-                compared
+                batch
                     .missing(path, "a truncated trajectory has no `next_value`")
                     .hint("give the critic's value of the next observation, or set `bootstrap = false`")
             })
@@ -257,16 +205,16 @@ fn value_after(compared: &ComparedTrajectories<'_>, path: &Path, bootstrap: bool
 }
 
 /// The values of a trajectory's sampled tokens, by step.
-fn token_values(compared: &ComparedTrajectories<'_>, path: &Path) -> Result<Vec<Vec<f64>>> {
+fn token_values(batch: &Batch<'_>, path: &Path) -> Result<Vec<Vec<f64>>> {
     let values_of = |row: &StepRow| {
         let values = row.token_values();
         if values.len() == row.sampled() {
             Ok(values)
         } else {
-            Err(compared.missing(path, "a step has no `values`, one for every token"))
+            Err(batch.missing(path, "a step has no `values`, one for every token"))
         }
     };
-    compared.batch.steps(path).map(values_of).collect()
+    batch.steps(path).map(values_of).collect()
 }
 
 #[cfg(test)]

@@ -7,41 +7,30 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::estimator::AdvantageEstimator;
 use super::result::Advantages;
-use super::statistics::{Deviation, EPSILON, centre, per_group};
-use super::trajectories::ComparedTrajectories;
-use crate::algorithms::AlgorithmNeed;
+use super::statistics::{Deviation, centre, per_group};
 use crate::error::Result;
 use crate::rl::options::at_least_zero;
+use crate::rl::rows::{Batch, Path};
 
 /// GRPO, and Dr. GRPO with `normalize = "none"`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
 pub(super) struct Grpo {
     pub normalize: Deviation,
     pub epsilon: f64,
 }
 
-impl Default for Grpo {
-    fn default() -> Self {
-        Self { normalize: Deviation::Std, epsilon: EPSILON }
-    }
-}
-
-impl AdvantageEstimator for Grpo {
-    fn needs(&self) -> &[AlgorithmNeed] {
-        &[AlgorithmNeed::Groups]
-    }
-
-    fn check(&self, name: &str) -> Result<()> {
+impl Grpo {
+    pub(super) fn check(&self, name: &str) -> Result<()> {
         at_least_zero(name, "epsilon", self.epsilon)
     }
 
-    fn estimate(&self, compared: &ComparedTrajectories<'_>, result: &mut Advantages) -> Result<()> {
-        let advantages = group_normalized(&compared.returns(), &compared.groups(), self.normalize, self.epsilon);
-        result.put_trajectories(compared, &advantages);
-        Ok(())
+    pub(super) fn estimate(&self, batch: &Batch<'_>, paths: &[&Path], result: &mut Advantages) {
+        let (returns, groups): (Vec<f64>, Vec<u64>) = paths.iter().map(|path| (path.total, path.group)).unzip();
+        let advantages = group_normalized(&returns, &groups, self.normalize, self.epsilon);
+        for (path, advantage) in paths.iter().zip(advantages) {
+            result.put_trajectory(batch.rows, path, advantage);
+        }
     }
 }
 
@@ -63,6 +52,7 @@ mod tests {
 
     use proptest::prelude::*;
 
+    use super::super::statistics::EPSILON;
     use super::*;
 
     #[test]

@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::estimator::AdvantageEstimator;
 use super::result::Advantages;
 use super::statistics::places_of;
-use super::trajectories::ComparedTrajectories;
 use super::whiten::{Whiten, whiten_weighted};
 use crate::algorithms::{
     AlgorithmFile, AlgorithmNeed, Anchor, Estimated, GroupInput, GroupMember, Level, MemberAdvantages, TokenLists,
@@ -46,21 +44,23 @@ impl AdvantageFunction {
     ) -> Result<Advantages> {
         let batch = Batch::new(rows, false)?;
         let mut advantages = Advantages::empty(&batch);
-        self.write(&ComparedTrajectories::of(&batch, &self.needs), &mut advantages, call)?;
+        self.write(&batch, &batch.compared(&self.needs), &mut advantages, call)?;
         advantages.share(rows);
         Ok(advantages)
     }
 
     fn write(
         &self,
-        compared: &ComparedTrajectories<'_>,
+        batch: &Batch<'_>,
+        compared: &[&Path],
         advantages: &mut Advantages,
         call: impl FnOnce(&mut Vec<GroupInput>) -> Result<Vec<Estimated>>,
     ) -> Result<()> {
         let (mut order, mut groups) = (Vec::new(), Vec::new());
-        for places in places_of(&compared.groups()).values() {
-            let paths: Vec<&Path> = places.iter().map(|&index| compared.paths[index]).collect();
-            if let Some(group) = self.group(compared, &paths)? {
+        let group_of: Vec<u64> = compared.iter().map(|path| path.group).collect();
+        for places in places_of(&group_of).values() {
+            let paths: Vec<&Path> = places.iter().map(|&index| compared[index]).collect();
+            if let Some(group) = self.group(batch, &paths)? {
                 order.extend(places);
                 groups.push(group);
             }
@@ -71,23 +71,23 @@ impl AdvantageFunction {
         for Estimated { advantages: of_group, returns } in call(&mut groups)? {
             let members: Vec<usize> = indices.by_ref().take(of_group.len()).collect();
             for (&member, targets) in members.iter().zip(returns.iter().flatten()) {
-                advantages.put_targets(compared, compared.paths[member], targets);
+                advantages.put_targets(batch.rows, compared[member], targets);
             }
             numbers.extend(members.into_iter().zip(of_group));
         }
         let values: Vec<f64> = numbers.values().flat_map(MemberAdvantages::as_slice).copied().collect();
         let weights: Vec<f64> =
-            numbers.iter().flat_map(|(&member, list)| weights(compared, compared.paths[member], list)).collect();
+            numbers.iter().flat_map(|(&member, list)| weights(batch, compared[member], list)).collect();
         let mut whitened = whiten_weighted(&values, &weights, self.whiten).into_iter();
         for (member, numbers) in numbers {
-            let path = compared.paths[member];
+            let path = compared[member];
             let values: Vec<f64> = whitened.by_ref().take(numbers.as_slice().len()).collect();
             match numbers {
-                MemberAdvantages::Tokens(_) => advantages.put_tokens(&compared.only(vec![path]), &[values]),
-                MemberAdvantages::Trajectory(_) => advantages.put_trajectories(&compared.only(vec![path]), &values),
+                MemberAdvantages::Tokens(_) => advantages.put_tokens(batch.rows, path, &values),
+                MemberAdvantages::Trajectory(_) => advantages.put_trajectory(batch.rows, path, values[0]),
                 MemberAdvantages::Steps(_) => {
                     for (&row, value) in path.rows.iter().zip(values) {
-                        advantages.put_row(compared.batch.rows, row, value);
+                        advantages.put_row(batch.rows, row, value);
                     }
                 }
             }
@@ -96,8 +96,7 @@ impl AdvantageFunction {
     }
 
     /// The argument of the function for a group; `None` if its greedy baseline failed.
-    fn group(&self, compared: &ComparedTrajectories<'_>, paths: &[&Path]) -> Result<Option<GroupInput>> {
-        let batch = compared.batch;
+    fn group(&self, batch: &Batch<'_>, paths: &[&Path]) -> Result<Option<GroupInput>> {
         let of_group = || batch.paths.iter().filter(|path| path.group == paths[0].group);
         let failed = of_group().filter(|path| path.failed && !path.greedy).count();
         let mut input = GroupInput { failed, ..GroupInput::default() };
@@ -106,8 +105,8 @@ impl AdvantageFunction {
             input.greedy = match (baselines.next(), baselines.next()) {
                 (Some(baseline), None) if baseline.failed => return Ok(None),
                 (Some(baseline), None) => Some(baseline.total),
-                (None, _) => return Err(compared.missing(paths[0], "its group has no greedy baseline")),
-                _ => return Err(compared.missing(paths[0], "its group has more than one greedy baseline")),
+                (None, _) => return Err(batch.missing(paths[0], "its group has no greedy baseline")),
+                _ => return Err(batch.missing(paths[0], "its group has more than one greedy baseline")),
             };
         }
         // The decisions of the group, numbered from 1, and those after which trajectories forked.
@@ -124,22 +123,22 @@ impl AdvantageFunction {
         let forked: Vec<usize> = paths.iter().zip(&numbers).filter_map(last_shared).collect();
         for (path, decisions) in paths.iter().zip(numbers) {
             let anchors = if self.needs.contains(&AlgorithmNeed::Anchors) {
-                anchors(compared, path, &decisions, &forked)?
+                anchors(batch, path, &decisions, &forked)?
             } else {
                 Vec::new()
             };
-            let logp = if self.needs.contains(&AlgorithmNeed::Logp) { Some(mean_logp(compared, path)?) } else { None };
-            let by_token = if self.level == Level::Token { Some(self.by_token(compared, path)?) } else { None };
+            let logp = if self.needs.contains(&AlgorithmNeed::Logp) { Some(mean_logp(batch, path)?) } else { None };
+            let by_token = if self.level == Level::Token { Some(self.by_token(batch, path)?) } else { None };
             let member = GroupMember { decisions, anchors, logp, by_token, ..member(batch, path, paths) };
             input.members.push(member);
         }
         Ok(Some(input))
     }
 
-    fn by_token(&self, compared: &ComparedTrajectories<'_>, path: &Path) -> Result<TokenLists> {
-        let mut lists = TokenLists { rewards: compared.batch.token_rewards(path), ..TokenLists::default() };
+    fn by_token(&self, batch: &Batch<'_>, path: &Path) -> Result<TokenLists> {
+        let mut lists = TokenLists { rewards: batch.token_rewards(path), ..TokenLists::default() };
         let mut before = 0;
-        for row in compared.batch.steps(path) {
+        for row in batch.steps(path) {
             let tokens = row.mask.len();
             let sampled = || row.mask.iter().enumerate().filter(|(_, sampled)| **sampled).map(|(k, _)| k);
             lists.positions.extend(sampled().map(|k| before + k + 1));
@@ -147,7 +146,7 @@ impl AdvantageFunction {
             if self.needs.contains(&AlgorithmNeed::Squares) {
                 if row.logp_old.len() != tokens || row.sum_pi_squared.len() != tokens {
                     let message = "a step has no `logp_old` or no `sum_pi_squared`, one for every token";
-                    return Err(compared.missing(path, message));
+                    return Err(batch.missing(path, message));
                 }
                 lists.logp.extend(sampled().map(|k| row.logp_old[k]));
                 lists.squares.extend(sampled().map(|k| row.sum_pi_squared[k]));
@@ -158,41 +157,36 @@ impl AdvantageFunction {
 }
 
 /// The number of sampled tokens that each of the numbers belongs to.
-fn weights(compared: &ComparedTrajectories<'_>, path: &Path, numbers: &MemberAdvantages) -> Vec<f64> {
+fn weights(batch: &Batch<'_>, path: &Path, numbers: &MemberAdvantages) -> Vec<f64> {
     match numbers {
         MemberAdvantages::Trajectory(_) => vec![path.tokens as f64],
-        MemberAdvantages::Steps(_) => compared.batch.steps(path).map(|row| row.sampled() as f64).collect(),
+        MemberAdvantages::Steps(_) => batch.steps(path).map(|row| row.sampled() as f64).collect(),
         MemberAdvantages::Tokens(list) => vec![1.0; list.len()],
     }
 }
 
 /// The state before each step: its observation, or the decision before it if trajectories were
 /// forked there.
-fn anchors(
-    compared: &ComparedTrajectories<'_>,
-    path: &Path,
-    decisions: &[usize],
-    forked: &[usize],
-) -> Result<Vec<Anchor>> {
+fn anchors(batch: &Batch<'_>, path: &Path, decisions: &[usize], forked: &[usize]) -> Result<Vec<Anchor>> {
     let anchor = |(step, row): (usize, &StepRow)| {
         let before = step.checked_sub(1).map(|before| decisions[before]).filter(|before| forked.contains(before));
         match (before, &row.anchor) {
             (Some(before), _) => Ok(Anchor::After(before)),
             (None, Some(seen)) => Ok(Anchor::Seen(seen.clone())),
-            (None, None) => Err(compared.missing(path, "a step has no `anchor`")),
+            (None, None) => Err(batch.missing(path, "a step has no `anchor`")),
         }
     };
-    compared.batch.steps(path).enumerate().map(anchor).collect()
+    batch.steps(path).enumerate().map(anchor).collect()
 }
 
 /// The mean log-probability of a trajectory's sampled tokens, under the current policy if it is
 /// known.
-fn mean_logp(compared: &ComparedTrajectories<'_>, path: &Path) -> Result<f64> {
+fn mean_logp(batch: &Batch<'_>, path: &Path) -> Result<f64> {
     let mut sum = 0.0;
-    for row in compared.batch.steps(path) {
+    for row in batch.steps(path) {
         let logp = if row.logp.is_empty() { &row.logp_old } else { &row.logp };
         if logp.len() != row.mask.len() {
-            return Err(compared.missing(path, "a step has neither `logp` nor `logp_old`"));
+            return Err(batch.missing(path, "a step has neither `logp` nor `logp_old`"));
         }
         sum += logp.iter().zip(&row.mask).filter(|(_, sampled)| **sampled).map(|(logp, _)| logp).sum::<f64>();
     }
@@ -231,8 +225,8 @@ fn member(batch: &Batch<'_>, path: &Path, paths: &[&Path]) -> GroupMember {
 #[derive(Clone, Debug)]
 pub(super) struct LuaEstimator {
     file: &'static AlgorithmFile,
-    options: Map<String, Value>,
-    function: AdvantageFunction,
+    pub(super) options: Map<String, Value>,
+    pub(super) function: AdvantageFunction,
 }
 
 impl LuaEstimator {
@@ -245,26 +239,12 @@ impl LuaEstimator {
         Ok(Self { file, function: AdvantageFunction::of(file, &options), options })
     }
 
-    pub(super) fn options(&self) -> Map<String, Value> {
-        self.options.clone()
-    }
-}
-
-impl AdvantageEstimator for LuaEstimator {
-    fn needs(&self) -> &[AlgorithmNeed] {
-        &self.function.needs
-    }
-
-    fn level(&self) -> Level {
-        self.function.level
-    }
-
-    fn estimate(&self, compared: &ComparedTrajectories<'_>, advantages: &mut Advantages) -> Result<()> {
+    pub(super) fn estimate(&self, batch: &Batch<'_>, paths: &[&Path], advantages: &mut Advantages) -> Result<()> {
         // Sums of rewards that overflow have no order; `Advantages::finite` reports them.
-        if let Some(path) = compared.paths.iter().find(|path| !path.total.is_finite()) {
-            advantages.put_trajectories(&compared.only(vec![path]), &[path.total]);
+        if let Some(path) = paths.iter().find(|path| !path.total.is_finite()) {
+            advantages.put_trajectory(batch.rows, path, path.total);
             return Ok(());
         }
-        self.function.write(compared, advantages, |groups| self.file.advantages(groups, &self.options))
+        self.function.write(batch, paths, advantages, |groups| self.file.advantages(groups, &self.options))
     }
 }

@@ -8,14 +8,12 @@
 //! steps or sampled tokens ([`gae()`], [`gae_bilevel`]). `returns` and `groups` have one entry per
 //! trajectory: the sum of its rewards, and the number of its group.
 
-mod estimator;
 mod gae;
 mod grpo;
 mod lua;
 mod named;
 mod result;
 mod statistics;
-mod trajectories;
 mod whiten;
 
 pub use crate::algorithms::{AlgorithmNeed, Level};

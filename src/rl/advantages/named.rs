@@ -1,61 +1,128 @@
 //! Estimators by name: estimators of the host, and the files of `lua/algorithms` that have a
 //! function `advantage`.
 
-use std::sync::Arc;
-
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::estimator::AdvantageEstimator;
-use super::gae::{Gae, GaeBilevel, GaeToken};
+use super::gae::{Gae, GaeBilevel};
 use super::grpo::Grpo;
 use super::lua::LuaEstimator;
 use super::result::Advantages;
-use super::trajectories::ComparedTrajectories;
+use super::statistics::{Deviation, EPSILON};
+use super::whiten::Whiten;
 use crate::algorithms::{self, AlgorithmFile, AlgorithmNeed, Level};
 use crate::error::Result;
-use crate::rl::options::{fields, names, refuse_rest, table, take, unknown};
+use crate::rl::options::{fields, refuse_rest, table, take_from, unknown};
 use crate::rl::reference::ReferenceRow;
-use crate::rl::rows::{Batch, StepRow};
+use crate::rl::rows::{Batch, Path, StepRow};
 
-/// The estimators of the host: name, paper (or the system that defines it), and what it computes,
-/// for docs/reference/algorithms.md.
-const HOST: [EstimatorEntry; 4] = [
-    entry::<Gae>("gae", "arXiv:1506.02438", "GAE over steps (Agent-R1, arXiv:2511.14460)"),
-    entry::<GaeToken>("gae_token", "arXiv:1506.02438", "GAE over sampled tokens, as in verl"),
-    entry::<GaeBilevel>("gae_bilevel", "arXiv:2504.20073", "GAE over steps, then over the tokens of each (RAGEN)"),
-    entry::<Grpo>("grpo", "arXiv:2402.03300", "return minus the mean of the group, over its deviation"),
-];
-
-/// An estimator from its name and options.
-type EstimatorReader = fn(&str, Map<String, Value>) -> Result<Arc<dyn AdvantageEstimator>>;
-
-/// The row of an estimator of the host, and the reader of its options.
-struct EstimatorEntry {
+/// An estimator of the host: a row of docs/reference/algorithms.md, and its formula with the defaults.
+struct HostEstimator {
     name: &'static str,
+    /// Its paper, or the system that defines it.
     paper: &'static str,
     about: &'static str,
-    read: EstimatorReader,
-    /// Its options with their defaults.
-    options: fn() -> Map<String, Value>,
+    formula: Formula,
 }
 
-const fn entry<T>(name: &'static str, paper: &'static str, about: &'static str) -> EstimatorEntry
-where
-    T: AdvantageEstimator + Default + Serialize + DeserializeOwned + 'static,
-{
-    EstimatorEntry { name, paper, about, read: read::<T>, options: || fields(&T::default()) }
+static HOST: [HostEstimator; 4] = [
+    HostEstimator {
+        name: "gae",
+        paper: "arXiv:1506.02438",
+        about: "GAE over steps (Agent-R1, arXiv:2511.14460)",
+        formula: Formula::Gae(Gae { gamma: 1.0, lambda: 1.0, bootstrap: true, whiten: Whiten::Std }),
+    },
+    HostEstimator {
+        name: "gae_token",
+        paper: "arXiv:1506.02438",
+        about: "GAE over sampled tokens, as in verl",
+        formula: Formula::GaeToken(Gae { gamma: 1.0, lambda: 1.0, bootstrap: true, whiten: Whiten::Variance }),
+    },
+    HostEstimator {
+        name: "gae_bilevel",
+        paper: "arXiv:2504.20073",
+        about: "GAE over steps, then over the tokens of each (RAGEN)",
+        formula: Formula::GaeBilevel(GaeBilevel {
+            gamma_turn: 0.95,
+            gamma: 1.0,
+            lambda: 1.0,
+            bootstrap: true,
+            whiten: Whiten::Variance,
+        }),
+    },
+    HostEstimator {
+        name: "grpo",
+        paper: "arXiv:2402.03300",
+        about: "return minus the mean of the group, over its deviation",
+        formula: Formula::Grpo(Grpo { normalize: Deviation::Std, epsilon: EPSILON }),
+    },
+];
+
+/// The formula of an estimator with its options.
+#[derive(Clone, Debug)]
+enum Formula {
+    /// Over steps.
+    Gae(Gae),
+    /// Over sampled tokens.
+    GaeToken(Gae),
+    GaeBilevel(GaeBilevel),
+    Grpo(Grpo),
+    Lua(LuaEstimator),
 }
 
-fn read<T>(name: &str, mut options: Map<String, Value>) -> Result<Arc<dyn AdvantageEstimator>>
-where
-    T: AdvantageEstimator + Default + Serialize + DeserializeOwned + 'static,
-{
-    let estimator = take::<T>(name, &mut options)?;
-    refuse_rest(name, &options, &names(&T::default()))?;
-    estimator.check(name)?;
-    Ok(Arc::new(estimator))
+impl Formula {
+    /// With the options of a table; those that it does not have keep their values.
+    fn read(&self, name: &str, options: &mut Map<String, Value>) -> Result<Self> {
+        Ok(match self {
+            Self::Gae(gae) => Self::Gae(take_from(name, options, gae)?),
+            Self::GaeToken(gae) => Self::GaeToken(take_from(name, options, gae)?),
+            Self::GaeBilevel(gae) => Self::GaeBilevel(take_from(name, options, gae)?),
+            Self::Grpo(grpo) => Self::Grpo(take_from(name, options, grpo)?),
+            Self::Lua(lua) => Self::Lua(lua.clone()),
+        })
+    }
+
+    /// Refuses options outside of their range.
+    fn check(&self, name: &str) -> Result<()> {
+        match self {
+            Self::Gae(gae) | Self::GaeToken(gae) => gae.check(name),
+            Self::GaeBilevel(gae) => gae.check(name),
+            Self::Grpo(grpo) => grpo.check(name),
+            Self::Lua(_) => Ok(()),
+        }
+    }
+
+    /// Its options with their values.
+    fn options(&self) -> Map<String, Value> {
+        match self {
+            Self::Gae(gae) | Self::GaeToken(gae) => fields(gae),
+            Self::GaeBilevel(gae) => fields(gae),
+            Self::Grpo(grpo) => fields(grpo),
+            Self::Lua(lua) => lua.options.clone(),
+        }
+    }
+
+    fn needs(&self) -> &[AlgorithmNeed] {
+        match self {
+            Self::Gae(_) | Self::GaeToken(_) | Self::GaeBilevel(_) => &[AlgorithmNeed::Critic],
+            Self::Grpo(_) => &[AlgorithmNeed::Groups],
+            Self::Lua(lua) => &lua.function.needs,
+        }
+    }
+
+    /// Writes the advantages of the compared trajectories, and a critic's targets, into `result`,
+    /// which is 0 everywhere.
+    fn estimate(&self, batch: &Batch<'_>, paths: &[&Path], result: &mut Advantages) -> Result<()> {
+        match self {
+            Self::Gae(gae) => gae.by_step(batch, paths, result),
+            Self::GaeToken(gae) => gae.by_token(batch, paths, result),
+            Self::GaeBilevel(gae) => gae.estimate(batch, paths, result),
+            Self::Grpo(grpo) => {
+                grpo.estimate(batch, paths, result);
+                Ok(())
+            }
+            Self::Lua(lua) => lua.estimate(batch, paths, result),
+        }
+    }
 }
 
 /// The files that are estimators.
@@ -67,30 +134,25 @@ fn files() -> impl Iterator<Item = &'static AlgorithmFile> {
 #[derive(Clone, Debug)]
 pub struct Estimator {
     name: &'static str,
-    formula: Arc<dyn AdvantageEstimator>,
+    formula: Formula,
 }
 
 impl Estimator {
     pub fn names() -> Vec<&'static str> {
-        HOST.iter().map(|entry| entry.name).chain(files().map(|file| file.name)).collect()
+        HOST.iter().map(|host| host.name).chain(files().map(|file| file.name)).collect()
     }
 
     /// Every estimator, as docs/reference/algorithms.md lists it.
     pub fn reference() -> impl Iterator<Item = ReferenceRow> {
-        let needs =
-            |estimator: &dyn AdvantageEstimator| estimator.needs().iter().filter_map(|need| need.words()).collect();
-        let of_host = move |entry: &EstimatorEntry| ReferenceRow {
-            name: entry.name,
-            paper: entry.paper,
-            about: entry.about,
-            options: (entry.options)(),
-            needs: (entry.read)(entry.name, Map::new()).map(|estimator| needs(&*estimator)).unwrap_or_default(),
+        let row = |name, paper, about, formula: &Formula| {
+            let needs = formula.needs().iter().filter_map(|need| need.words()).collect();
+            ReferenceRow { name, paper, about, options: formula.options(), needs }
         };
         let of_file = move |file: &'static AlgorithmFile| {
-            let estimator = LuaEstimator::new(file, &Value::Null).ok()?;
-            let (options, needs) = (estimator.options(), needs(&estimator));
-            Some(ReferenceRow { name: file.name, paper: &file.paper, about: &file.about, options, needs })
+            let formula = Formula::Lua(LuaEstimator::new(file, &Value::Null).ok()?);
+            Some(row(file.name, &file.paper, &file.about, &formula))
         };
+        let of_host = move |host: &HostEstimator| row(host.name, host.paper, host.about, &host.formula);
         HOST.iter().map(of_host).chain(files().filter_map(of_file))
     }
 
@@ -102,13 +164,15 @@ impl Estimator {
     /// the nearest names), a value of the wrong type or out of its range.
     pub fn new(name: &str, options: &Value) -> Result<Self> {
         if let Some(file) = files().find(|file| file.name == name) {
-            return Ok(Self { name: file.name, formula: Arc::new(LuaEstimator::new(file, options)?) });
+            return Ok(Self { name: file.name, formula: Formula::Lua(LuaEstimator::new(file, options)?) });
         }
-        let options = table(name, options)?;
-        let Some(entry) = HOST.iter().find(|entry| entry.name == name) else {
-            return Err(unknown("estimator", name, &Self::names()));
-        };
-        Ok(Self { name: entry.name, formula: (entry.read)(name, options)? })
+        let mut options = table(name, options)?;
+        let host = HOST.iter().find(|host| host.name == name);
+        let host = host.ok_or_else(|| unknown("estimator", name, &Self::names()))?;
+        let formula = host.formula.read(name, &mut options)?;
+        refuse_rest(name, &options, &formula.options().keys().cloned().collect::<Vec<_>>())?;
+        formula.check(name)?;
+        Ok(Self { name: host.name, formula })
     }
 
     pub fn name(&self) -> &'static str {
@@ -122,7 +186,12 @@ impl Estimator {
 
     /// The unit of one of its advantages.
     pub fn level(&self) -> Level {
-        self.formula.level()
+        match &self.formula {
+            Formula::Gae(_) => Level::Step,
+            Formula::GaeToken(_) | Formula::GaeBilevel(_) => Level::Token,
+            Formula::Grpo(_) => Level::Trajectory,
+            Formula::Lua(lua) => lua.function.level,
+        }
     }
 
     /// Advantages of `rows`, the same in all rows of a shared step ([`Advantages::share`]). Failed
@@ -137,7 +206,7 @@ impl Estimator {
     pub fn estimate(&self, rows: &[StepRow], include_failures: bool) -> Result<Advantages> {
         let batch = Batch::new(rows, include_failures)?;
         let mut advantages = Advantages::empty(&batch);
-        self.formula.estimate(&ComparedTrajectories::of(&batch, self.needs()), &mut advantages)?;
+        self.formula.estimate(&batch, &batch.compared(self.needs()), &mut advantages)?;
         advantages.share(rows);
         Ok(advantages)
     }

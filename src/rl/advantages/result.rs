@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::statistics::mean;
-use super::trajectories::ComparedTrajectories;
 use crate::algorithms::MemberAdvantages;
 use crate::error::{Error, Kind, Result};
 use crate::rl::rows::{Batch, Path, StepRow};
 
 /// Advantages of a batch, shaped like its rows: one number per token, 0 at tokens that were not
-/// sampled and in excluded rows.
+/// sampled and in excluded rows. `pack::put_advantages` writes them into the rows of tokens; records
+/// and metrics read them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advantages {
     pub advantages: Vec<Vec<f64>>,
@@ -19,6 +19,9 @@ pub struct Advantages {
     pub targets: Vec<Vec<bool>>,
     /// Rows that are trained on: all except failures and greedy baselines.
     pub counted: Vec<bool>,
+    /// The reason why no row is trained on: a number is NaN or infinite, and `trainer.on_nan` is
+    /// "skip".
+    pub skipped: Option<Error>,
 }
 
 impl Advantages {
@@ -44,7 +47,7 @@ impl Advantages {
     pub fn none(rows: &[StepRow]) -> Self {
         let zeros: Vec<Vec<f64>> = rows.iter().map(|row| vec![0.0; row.mask.len()]).collect();
         let targets = rows.iter().map(|row| vec![false; row.mask.len()]).collect();
-        Self { advantages: zeros.clone(), returns: zeros, targets, counted: vec![false; rows.len()] }
+        Self { advantages: zeros.clone(), returns: zeros, targets, counted: vec![false; rows.len()], skipped: None }
     }
 
     pub(super) fn empty(batch: &Batch<'_>) -> Self {
@@ -91,38 +94,28 @@ impl Advantages {
         }
     }
 
-    pub(super) fn put_trajectories(&mut self, compared: &ComparedTrajectories<'_>, advantages: &[f64]) {
-        for (path, advantage) in compared.paths.iter().zip(advantages) {
-            for &i in &path.rows {
-                self.put_row(compared.batch.rows, i, *advantage);
-            }
+    /// One advantage for all tokens of a trajectory.
+    pub(super) fn put_trajectory(&mut self, rows: &[StepRow], path: &Path, advantage: f64) {
+        for &i in &path.rows {
+            self.put_row(rows, i, advantage);
         }
     }
 
-    /// A list per trajectory with an entry per sampled token.
-    pub(super) fn put_tokens(&mut self, compared: &ComparedTrajectories<'_>, advantages: &[Vec<f64>]) {
-        for (path, path_advantages) in compared.paths.iter().zip(advantages) {
-            for (i, k, advantage) in
-                places(compared.batch.rows, path).zip(path_advantages).map(|((i, k), a)| (i, k, *a))
-            {
-                self.advantages[i][k] = advantage;
-            }
+    /// The advantage of each sampled token of a trajectory.
+    pub(super) fn put_tokens(&mut self, rows: &[StepRow], path: &Path, advantages: &[f64]) {
+        for ((i, k), advantage) in places(rows, path).zip(advantages) {
+            self.advantages[i][k] = *advantage;
         }
     }
 
     /// The critic's targets of a trajectory: by token; by step, at its first sampled token; or one
     /// for all steps.
-    pub(super) fn put_targets<'a>(
-        &mut self,
-        compared: &ComparedTrajectories<'a>,
-        path: &'a Path,
-        targets: &MemberAdvantages,
-    ) {
+    pub(super) fn put_targets(&mut self, rows: &[StepRow], path: &Path, targets: &MemberAdvantages) {
         if let MemberAdvantages::Tokens(targets) = targets {
-            return self.put_returns(&compared.only(vec![path]), std::slice::from_ref(targets));
+            return self.put_returns(rows, path, targets);
         }
         for (step, &row) in path.rows.iter().enumerate() {
-            let first = compared.batch.rows[row].mask.iter().position(|sampled| *sampled);
+            let first = rows[row].mask.iter().position(|sampled| *sampled);
             let target = targets.as_slice().get(step).or(targets.as_slice().first());
             if let (Some(first), Some(target)) = (first, target) {
                 self.returns[row][first] = *target;
@@ -131,13 +124,11 @@ impl Advantages {
         }
     }
 
-    /// The critic's targets at sampled tokens.
-    pub(super) fn put_returns(&mut self, compared: &ComparedTrajectories<'_>, returns: &[Vec<f64>]) {
-        for (path, path_returns) in compared.paths.iter().zip(returns) {
-            for ((i, k), target) in places(compared.batch.rows, path).zip(path_returns) {
-                self.returns[i][k] = *target;
-                self.targets[i][k] = true;
-            }
+    /// The critic's target at each sampled token of a trajectory.
+    pub(super) fn put_returns(&mut self, rows: &[StepRow], path: &Path, returns: &[f64]) {
+        for ((i, k), target) in places(rows, path).zip(returns) {
+            self.returns[i][k] = *target;
+            self.targets[i][k] = true;
         }
     }
 }

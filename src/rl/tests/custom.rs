@@ -6,7 +6,7 @@ use serde_json::Map;
 use tch::Tensor;
 
 use super::super::aggregate::Denominators;
-use super::super::custom::{Tokens, Units};
+use super::super::custom::Units;
 use super::super::objective::{Inputs, PolicyLoss};
 use crate::config::{Binary, Input, LossAgg, LossGraph, Op, Operand, Over, Unary};
 use crate::native;
@@ -55,6 +55,7 @@ fn share(graph: &LossGraph, tokens: &[usize]) -> (f64, Vec<f64>, Vec<f64>) {
     let logp = pick(&LOGP).set_requires_grad(true);
     let (old, reference, advantages) = (pick(&LOGP), pick(&REFERENCE), pick(&ADVANTAGES));
     let (trajectory, group) = (integers(&TRAJECTORY), integers(&GROUP));
+    let units = Units::from_tokens(&TRAJECTORY, &TRAJECTORY, &GROUP);
     let inputs = Inputs {
         logp: &logp,
         logp_old: &old,
@@ -66,13 +67,14 @@ fn share(graph: &LossGraph, tokens: &[usize]) -> (f64, Vec<f64>, Vec<f64>) {
         sequences: 4,
         weights: None,
         selected: None,
+        group: &group,
+        rewards: None,
+        units: Some(&units),
     };
-    let units = Units::from_tokens(&TRAJECTORY, &TRAJECTORY, &GROUP);
     let objective = PolicyLoss::of_graph(Arc::new(graph.clone()), &Map::new()).unwrap();
     let all = Denominators::from_tokens(&TRAJECTORY);
-    let tokens = Tokens { inputs, group: Some(&group), rewards: None, units: Some(&units) };
-    let (computed, numbers) = objective.share(&tokens, &all).unwrap();
-    let numbers = numbers.unwrap();
+    let computed = objective.compute(&inputs, &all).unwrap();
+    let numbers = computed.numbers.unwrap();
     let logged = numbers.read(graph, true, &native::read_numbers(&numbers.on_device).unwrap()).unwrap();
     computed.loss.backward();
     let gradient = Vec::<f64>::try_from(logp.grad()).unwrap();
@@ -115,12 +117,13 @@ fn a_value_that_is_not_finite_is_named_by_its_line() {
         sequences: 1,
         weights: None,
         selected: None,
+        group: &index,
+        rewards: None,
+        units: None,
     };
-    let tokens = Tokens::of(&inputs);
     let graph = tape.finish(Operand::Node(log));
     let objective = PolicyLoss::of_graph(Arc::new(graph.clone()), &Map::new()).unwrap();
-    let (_, numbers) = objective.share(&tokens, &Denominators::from_tokens(&[0])).unwrap();
-    let numbers = numbers.unwrap();
+    let numbers = objective.compute(&inputs, &Denominators::from_tokens(&[0])).unwrap().numbers.unwrap();
     let read = native::read_numbers(&numbers.on_device).unwrap();
     let error = numbers.read(&graph, false, &read).unwrap_err();
     assert_eq!(error.message, "the loss is not finite: a value that is NaN or infinite is computed at x.lua:1");
@@ -149,6 +152,9 @@ fn a_loss_that_reads_the_off_policy_weights_is_not_weighted_again() {
             sequences: 1,
             weights: Some(&weights),
             selected: None,
+            group: &index,
+            rewards: None,
+            units: None,
         };
         let computed = objective.compute(&inputs, &Denominators::from_tokens(&[0])).unwrap();
         f64::try_from(computed.loss).unwrap()

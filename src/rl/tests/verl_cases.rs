@@ -141,6 +141,9 @@ fn sequence_loss(case: &Case) -> bool {
         sequences: sequence.numel() as i64,
         weights: None,
         selected: None,
+        group: &sequence,
+        rewards: None,
+        units: None,
     };
     let options = json!({ "clip_low": case.read::<f64>("clip_low"), "clip_high": case.read::<f64>("clip_high") });
     let MicroBatchLoss { loss, ratios, .. } =

@@ -57,18 +57,7 @@ fn loss_and_gradient(
     let batch = batch_of(&members);
     let (logp, logp_old, advantages_of) =
         (logp_of(&batch, &members), double(&batch.logp_old), double(&batch.advantages));
-    let inputs = Inputs {
-        logp: &logp,
-        logp_old: &logp_old,
-        advantages: &advantages_of,
-        logp_ref: None,
-        entropy: None,
-        trajectory: &batch.sequence,
-        step: &batch.step,
-        sequences: batch.sequences,
-        weights: None,
-        selected: None,
-    };
+    let inputs = Inputs { advantages: &advantages_of, ..Inputs::of(&batch, &logp, &logp_old) };
     let selected = objective.select(&inputs).unwrap();
     let mut places: Vec<(i64, i64)> = Vec::new(); // where each row's tokens are among all, and how many
     for row in rows {
@@ -84,16 +73,11 @@ fn loss_and_gradient(
             Tensor::cat(&members.iter().map(|&i| all.narrow(0, places[i].0, places[i].1)).collect::<Vec<_>>(), 0)
         });
         let inputs = Inputs {
-            logp: &logp,
-            logp_old: &logp_old,
             advantages: &double(&batch.advantages),
             logp_ref: Some(&logp_ref),
             entropy: Some(&logp),
-            trajectory: &batch.sequence,
-            step: &batch.step,
-            sequences: batch.sequences,
-            weights: None,
             selected: chosen.as_ref(),
+            ..Inputs::of(&batch, &logp, &logp_old)
         };
         let share = objective.compute(&inputs, &denominators).unwrap().loss;
         share.backward();

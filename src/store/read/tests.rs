@@ -87,6 +87,7 @@ prop_compose! {
                 all
             }),
             server,
+            generated: false,
         }
     }
 }

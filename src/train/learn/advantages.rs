@@ -1,16 +1,13 @@
-//! The advantages of a step's trajectories: their source, and their forms for the update and the
-//! records.
+//! The advantages of a step's trajectories: their source, and their forms for the records.
 
 use super::custom_estimator::ScriptEstimator;
-use super::generated::Trainable;
-use super::given_advantages::GivenAdvantages;
-use super::steps::Steps;
+use super::given_advantages::{self, GivenAdvantages};
+use super::steps::{of_trajectory, shape_rewards};
 use crate::config::OnNan;
 use crate::error::{Error, Kind, Result, Subject, trajectories_place};
-use crate::mdp::Trajectory;
+use crate::mdp::{StepRow, Trajectory};
 use crate::rl::advantages::{Advantages, Estimator};
 use crate::rl::kl::{KlKind, kl_value};
-use crate::rl::pack::{Row, put_advantages};
 use crate::rl::rewards::{ReturnScale, RewardShaping};
 
 /// The configuration that turns rewards into advantages.
@@ -20,7 +17,7 @@ pub struct AdvantageConfig<'a> {
     /// The running standard deviation of returns, if rewards are divided by it. A batch updates it.
     pub returns: &'a mut Option<ReturnScale>,
     /// Returns for the critic to predict, instead of the source's returns.
-    pub given_returns: Option<(&'a [GivenAdvantages], &'a Trainable<'a>)>,
+    pub given_returns: Option<&'a [GivenAdvantages]>,
     pub on_nan: OnNan,
 }
 
@@ -37,94 +34,92 @@ pub enum AdvantageSource<'a> {
     /// The recipe's function `advantage`.
     Script(&'a mut ScriptEstimator),
     /// Numbers that a program passes for each of its trajectories.
-    Given(&'a [GivenAdvantages], &'a Trainable<'a>),
+    Given(&'a [GivenAdvantages]),
 }
 
-/// Advantages and critic's targets of a batch of trajectories.
-#[derive(Debug)]
-pub struct AdvantageBatch {
-    steps: Steps,
-    advantages: Advantages,
-    /// The reason to skip the batch: a number is NaN or infinite, and `on_nan` is "skip".
-    pub(crate) skipped: Option<Error>,
+/// Shapes the rewards of a step's trajectories in `steps` and computes the advantages of their
+/// tokens. Failed trajectories have none.
+///
+/// # Errors
+/// `Kind::Numeric` names the trajectory whose rewards, values or advantages are NaN or infinite;
+/// with `on_nan = "skip"` no trajectory has an advantage instead.
+pub fn compute_advantages(
+    steps: &mut Vec<StepRow>,
+    config: AdvantageConfig<'_>,
+    trajectories: &[Trajectory],
+) -> Result<Advantages> {
+    let AdvantageConfig { source, shaping, returns, given_returns, on_nan } = config;
+    let returns_before = *returns;
+    let result = shape_rewards(steps, &shaping, returns, trajectories).and_then(|()| {
+        let mut result = match source {
+            AdvantageSource::Estimator(estimator) => estimator.estimate(steps, false)?,
+            AdvantageSource::Script(function) => function.estimate(steps, trajectories)?,
+            AdvantageSource::Given(advantages) => given_advantages::advantages(steps, trajectories, advantages)?,
+        };
+        if let Some(given) = given_returns {
+            given_advantages::put_returns(&mut result, steps, trajectories, given)?;
+        }
+        result.finite(steps)?;
+        Ok(result)
+    });
+    match result.map_err(|error| with_trajectory_ids(error, trajectories)) {
+        Err(error) if error.kind == Kind::Numeric && on_nan == OnNan::Skip => {
+            Ok(Advantages { skipped: Some(error), ..Advantages::none(steps) })
+        }
+        Err(error) => {
+            *returns = returns_before;
+            Err(error)
+        }
+        advantages => advantages,
+    }
 }
 
-impl AdvantageBatch {
-    /// The advantages `found` of `steps`; no advantages if they are not finite and `on_nan` is
-    /// "skip".
-    ///
-    /// # Errors
-    /// `Kind::Numeric` names the trajectory whose rewards, values or advantages are NaN or
-    /// infinite.
-    pub(crate) fn new(
-        steps: Steps,
-        advantages: Result<Advantages>,
-        on_nan: OnNan,
-        trajectories: &[Trajectory],
-    ) -> Result<Self> {
-        let finite = |advantages: Advantages| advantages.finite(&steps.rows).map(|()| advantages);
-        match advantages.and_then(finite).map_err(|error| with_trajectory_ids(error, trajectories)) {
-            Ok(advantages) => Ok(Self { advantages, steps, skipped: None }),
-            Err(error) if error.kind == Kind::Numeric && on_nan == OnNan::Skip => {
-                Ok(Self { advantages: Advantages::none(&steps.rows), steps, skipped: Some(error) })
-            }
-            Err(error) => Err(error),
+/// The steps that are trained on, each once, with the advantages of their tokens.
+fn trained<'a>(
+    advantages: &'a Advantages,
+    steps: &'a [StepRow],
+) -> impl Iterator<Item = (&'a StepRow, &'a Vec<f64>)> + 'a {
+    let all = steps.iter().zip(&advantages.advantages).zip(&advantages.counted);
+    all.filter(|((row, _), counted)| **counted && row.shared.is_none()).map(|(step, _)| step)
+}
+
+/// The advantage of every sampled token of trained trajectories; shared steps are included once.
+pub(crate) fn of_tokens<'a>(advantages: &'a Advantages, steps: &'a [StepRow]) -> impl Iterator<Item = f64> + 'a {
+    trained(advantages, steps)
+        .flat_map(|(row, list)| list.iter().zip(&row.mask).filter(|(_, mask)| **mask).map(|(a, _)| *a))
+}
+
+/// The mean KL(policy || reference) of a sampled token before the update, by the formula of a
+/// penalty in the reward; `None` without trained tokens, or without the reference's
+/// log-probabilities.
+pub(crate) fn mean_kl(advantages: &Advantages, steps: &[StepRow], kind: KlKind) -> Option<f64> {
+    let (mut sum, mut count) = (0.0, 0_usize);
+    for (row, _) in trained(advantages, steps) {
+        let both = row.logp_old.iter().zip(&row.logp_ref).zip(&row.mask);
+        for ((policy, reference), _) in both.filter(|(_, sampled)| **sampled) {
+            sum += kl_value(policy - reference, kind);
+            count += 1;
         }
     }
+    (count > 0).then(|| sum / count as f64)
+}
 
-    /// Writes the advantage of every sampled token into the rows; for rows with a critic's values
-    /// also its targets.
-    pub fn write_into(&self, rows: &mut [Row]) {
-        put_advantages(rows, &self.steps.rows, &self.advantages);
-    }
+/// For each of `count` trajectories, the advantages of the tokens of each step; `None` for one that
+/// is not trained on.
+pub(crate) fn by_token(advantages: &Advantages, steps: &[StepRow], count: usize) -> Vec<Option<Vec<Vec<f64>>>> {
+    let of = |index: usize| {
+        let places = of_trajectory(steps, index);
+        let counts = advantages.counted.get(places.start).filter(|_| !places.is_empty());
+        counts.is_some_and(|counts| *counts).then(|| advantages.advantages[places].to_vec())
+    };
+    (0..count).map(of).collect()
+}
 
-    /// The mean KL(policy || reference) of a sampled token before the update, by the formula of a
-    /// penalty in the reward; `None` without trained tokens, or without the reference's
-    /// log-probabilities.
-    pub(crate) fn kl(&self, kind: KlKind) -> Option<f64> {
-        let (mut sum, mut count) = (0.0, 0_usize);
-        let rows = self.steps.rows.iter().zip(&self.advantages.counted);
-        for (row, _) in rows.filter(|(row, counted)| **counted && row.shared.is_none()) {
-            let both = row.logp_old.iter().zip(&row.logp_ref).zip(&row.mask);
-            for ((policy, reference), _) in both.filter(|(_, sampled)| **sampled) {
-                sum += kl_value(policy - reference, kind);
-                count += 1;
-            }
-        }
-        (count > 0).then(|| sum / count as f64)
-    }
-
-    /// For each trained trajectory, the mean advantage of each step, for the records.
-    pub(crate) fn by_step(&self, trajectories: &[Trajectory]) -> Vec<Option<Vec<f64>>> {
-        let mean = |row: usize| {
-            let tokens = &self.advantages.advantages[row];
-            tokens.iter().sum::<f64>() / tokens.len().max(1) as f64
-        };
-        let of = |index: usize| {
-            let steps = self.steps.of_trajectory(index);
-            let counts = steps.clone().next().is_some_and(|first| self.advantages.counted[first]);
-            counts.then(|| steps.map(mean).collect())
-        };
-        (0..trajectories.len()).map(of).collect()
-    }
-
-    /// The advantages of each step's sampled tokens.
-    pub(crate) fn by_token(&self, trajectories: &[Trajectory]) -> Vec<Option<Vec<Vec<f64>>>> {
-        let of = |index: usize| {
-            let steps = self.steps.of_trajectory(index);
-            let counts = steps.clone().next().is_some_and(|first| self.advantages.counted[first]);
-            counts.then(|| steps.map(|row| self.advantages.advantages[row].clone()).collect())
-        };
-        (0..trajectories.len()).map(of).collect()
-    }
-
-    /// The advantage of every sampled token of trained trajectories; shared steps are included
-    /// once.
-    pub(crate) fn all(&self) -> impl Iterator<Item = f64> + '_ {
-        let rows = self.advantages.advantages.iter().zip(&self.advantages.counted).zip(&self.steps.rows);
-        rows.filter(|((_, counted), row)| **counted && row.shared.is_none())
-            .flat_map(|((list, _), row)| list.iter().zip(&row.mask).filter(|(_, mask)| **mask).map(|(a, _)| *a))
-    }
+/// As [`by_token`], the mean of each step, for the records.
+pub(crate) fn by_step(advantages: &Advantages, steps: &[StepRow], count: usize) -> Vec<Option<Vec<f64>>> {
+    let mean = |tokens: &Vec<f64>| tokens.iter().sum::<f64>() / tokens.len().max(1) as f64;
+    let of = |steps: Option<Vec<Vec<f64>>>| Some(steps?.iter().map(mean).collect());
+    by_token(advantages, steps, count).into_iter().map(of).collect()
 }
 
 /// Adds the ids of trajectories to an error of `rl`, which has only their numbers.
@@ -149,9 +144,9 @@ mod tests {
 
     use super::*;
     use crate::mdp::{Fork, Status, Step, testing};
-    use crate::rl::pack::merge;
+    use crate::rl::pack::{Row, merge, put_advantages};
     use crate::rl::rewards::{Grouping, Method, Shaping};
-    use crate::train::learn::stages::compute_advantages;
+    use crate::train::learn::steps::{read_columns, scaled, training_steps};
 
     fn step(prompt: &[u32], reply: &[u32], reward: f64) -> Step {
         Step { reward, ..testing::step(prompt, reply) }
@@ -165,14 +160,27 @@ mod tests {
         AdvantageConfig::new(estimator, RewardShaping::default(), returns)
     }
 
-    /// A column of the rows after [`AdvantageBatch::write_into`]. The rows have a critic's values.
-    fn column<T>(batch: &AdvantageBatch, rows: &[Row], column: fn(Row) -> Vec<T>) -> Vec<Vec<T>> {
+    /// Steps with their advantages.
+    type Computed = (Vec<StepRow>, Advantages);
+
+    fn compute(mut steps: Vec<StepRow>, config: AdvantageConfig<'_>, trajectories: &[Trajectory]) -> Result<Computed> {
+        let advantages = compute_advantages(&mut steps, config, trajectories)?;
+        Ok((steps, advantages))
+    }
+
+    fn step_means((steps, advantages): &Computed, trajectories: &[Trajectory]) -> Vec<Option<Vec<f64>>> {
+        by_step(advantages, steps, trajectories.len())
+    }
+
+    fn tokens((steps, advantages): &Computed) -> Vec<f64> {
+        of_tokens(advantages, steps).collect()
+    }
+
+    /// The advantages of the tokens of rows.
+    fn column((steps, advantages): &Computed, rows: &[Row]) -> Vec<Vec<f64>> {
         let mut rows = rows.to_vec();
-        for row in &mut rows {
-            row.values = vec![0.0; row.len()];
-        }
-        batch.write_into(&mut rows);
-        rows.into_iter().map(column).collect()
+        put_advantages(&mut rows, steps, advantages);
+        rows.into_iter().map(|row| row.advantages).collect()
     }
 
     /// A root of two steps that is right, a branch after its first step that is wrong, another root
@@ -197,22 +205,22 @@ mod tests {
         assert_eq!(rows.iter().map(Row::sampled).sum::<usize>(), 6, "as many as were sampled");
         let batch = |name: &str| {
             let estimator = Estimator::new(name, &serde_json::json!({ "normalize": "none" })).unwrap();
-            let steps = Steps::of(&trajectories, |_| false);
-            compute_advantages(steps, config(&estimator, &mut None), &trajectories).unwrap()
+            let steps = training_steps(&trajectories, |_| false);
+            compute(steps, config(&estimator, &mut None), &trajectories).unwrap()
         };
         let (grpo, third) = (batch("grpo"), 1.0 / 3.0);
-        let advantages = column(&grpo, &rows, |row| row.advantages);
+        let advantages = column(&grpo, &rows);
         let close = |a: &[f64], b: &[f64]| a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-15);
         // Totals 1, 0, 0 less their mean; the shared step has the mean of 2/3 and -1/3.
         assert!(close(&advantages[0], &[0.0, third / 2.0, third / 2.0, 0.0, 2.0 * third]), "{advantages:?}");
         assert!(close(&advantages[1], &[0.0, 0.0, 0.0, 0.0, -third, -third]), "{advantages:?}");
         assert!(close(&advantages[2], &[0.0, -third]));
-        let by_step = grpo.by_step(&trajectories);
+        let by_step = step_means(&grpo, &trajectories);
         assert_eq!(by_step[0].as_ref().unwrap()[0], by_step[1].as_ref().unwrap()[0]);
-        assert_eq!(grpo.all().count(), 6);
+        assert_eq!(tokens(&grpo).len(), 6);
         // A tree also compares the two continuations with the state between them, whose value is
         // 1/2.
-        let advantages = column(&batch("tree"), &rows, |row| row.advantages);
+        let advantages = column(&batch("tree"), &rows);
         assert!(close(&advantages[0], &[0.0, third / 2.0, third / 2.0, 0.0, 7.0 / 12.0]));
         assert!(close(&advantages[1], &[0.0, 0.0, 0.0, 0.0, -5.0 / 12.0, -5.0 / 12.0]));
     }
@@ -221,17 +229,18 @@ mod tests {
     fn a_shared_step_has_the_values_of_its_parent_trajectory() {
         let trajectories = tree();
         let mut rows = rows(&trajectories);
-        let mut steps = Steps::of(&trajectories, |_| false);
+        let mut steps = training_steps(&trajectories, |_| false);
         for row in &mut rows {
             row.values = (0..row.len()).map(|i| i as f32).collect();
         }
-        steps.read_columns(&rows);
-        assert_eq!(steps.rows.iter().map(|row| row.shared).collect::<Vec<_>>(), [None, None, Some(0), None, None]);
-        assert_eq!(steps.rows[2].values, [1.0, 2.0]);
-        assert_eq!(steps.rows[3].values, [4.0, 5.0]);
+        read_columns(&mut steps, &rows);
+        assert_eq!(steps.iter().map(|row| row.shared).collect::<Vec<_>>(), [None, None, Some(0), None, None]);
+        assert_eq!(steps[2].values, [1.0, 2.0]);
+        assert_eq!(steps[3].values, [4.0, 5.0]);
         // The return of a shared step is the mean over its continuations.
         let gae = Estimator::new("gae", &serde_json::json!({ "whiten": "none" })).unwrap();
-        compute_advantages(steps, config(&gae, &mut None), &trajectories).unwrap().write_into(&mut rows);
+        let advantages = compute_advantages(&mut steps, config(&gae, &mut None), &trajectories).unwrap();
+        put_advantages(&mut rows, &steps, &advantages);
         assert_eq!(rows[0].returns, [0.0, 0.5, 0.0, 0.0, 1.0]);
         assert_eq!(rows[1].targets, [false, false, false, false, true, false]);
     }
@@ -242,8 +251,8 @@ mod tests {
         branch.steps.push(step(&[1, 2, 3, 4, 6, 7, 8], &[9], 0.0));
         twig.steps = branch.steps.clone();
         twig.fork = Some(Fork { parent: branch.id.clone(), step: 2 });
-        let steps = Steps::of(&[twig, branch, root], |_| false);
-        let shared: Vec<Option<u64>> = steps.rows.iter().map(|row| row.shared).collect();
+        let steps = training_steps(&[twig, branch, root], |_| false);
+        let shared: Vec<Option<u64>> = steps.iter().map(|row| row.shared).collect();
         assert_eq!(shared, [Some(2), Some(1), None, Some(2), None, None, None, None]);
     }
 
@@ -260,36 +269,33 @@ mod tests {
         let mut rows = rows(&trajectories);
         rows[0].values = vec![0.0, 0.25, 0.5, 0.0, 0.75];
         rows[1].values = vec![0.0, 0.125];
-        let mut steps = Steps::of(&trajectories, |_| false);
-        steps.read_columns(&rows);
-        assert_eq!(steps.rows[0].values, [0.25, 0.5]);
-        assert_eq!(steps.rows[1].values, [0.75]);
-        assert_eq!(steps.rows[2].values, [0.125]);
+        let mut steps = training_steps(&trajectories, |_| false);
+        read_columns(&mut steps, &rows);
+        assert_eq!(steps[0].values, [0.25, 0.5]);
+        assert_eq!(steps[1].values, [0.75]);
+        assert_eq!(steps[2].values, [0.125]);
         let gae = Estimator::new("gae", &serde_json::json!({ "whiten": "none" })).unwrap();
-        let batch = compute_advantages(steps, config(&gae, &mut None), &trajectories).unwrap();
-        batch.write_into(&mut rows);
+        let batch = compute(steps, config(&gae, &mut None), &trajectories).unwrap();
+        put_advantages(&mut rows, &batch.0, &batch.1);
         assert_eq!(rows[0].targets, [false, true, false, false, true]);
         assert_eq!(rows[1].targets, [false, true]);
         assert_eq!((rows[0].returns[1], rows[0].returns[4], rows[1].returns[1]), (1.0, 1.0, -1.0));
         assert_eq!(rows[0].advantages, [0.0, 0.75, 0.75, 0.0, 0.25]);
         assert_eq!(rows[1].advantages, [0.0, -1.125]);
-        assert_eq!(batch.by_step(&trajectories), [Some(vec![0.75, 0.25]), Some(vec![-1.125])]);
-        assert_eq!(batch.all().collect::<Vec<_>>(), [0.75, 0.75, 0.25, -1.125]);
+        assert_eq!(step_means(&batch, &trajectories), [Some(vec![0.75, 0.25]), Some(vec![-1.125])]);
+        assert_eq!(tokens(&batch), [0.75, 0.75, 0.25, -1.125]);
     }
 
     #[test]
     fn failures_have_no_advantage_and_nan_rewards_name_the_trajectory() {
         let mut trajectories = [trajectory("4-2-0", vec![]), trajectory("4-2-1", vec![step(&[1], &[2], f64::NAN)])];
         let grpo = Estimator::new("grpo", &serde_json::Value::Null).unwrap();
-        let assign = |all: &[Trajectory]| {
-            let steps = Steps::of(all, |_| false);
-            compute_advantages(steps, config(&grpo, &mut None), all)
-        };
+        let assign = |all: &[Trajectory]| compute(training_steps(all, |_| false), config(&grpo, &mut None), all);
         let error = assign(&trajectories).err().unwrap().to_string();
         assert!(error.contains("trajectory 4-2-1 step 0"), "{error}");
         trajectories[1].steps[0].reward = 1.0;
         trajectories[1].status = Status::EnvError;
-        assert_eq!(assign(&trajectories).unwrap().by_step(&trajectories), [None, None]);
+        assert_eq!(step_means(&assign(&trajectories).unwrap(), &trajectories), [None, None]);
     }
 
     #[test]
@@ -298,9 +304,9 @@ mod tests {
         let lost = Trajectory { status: Status::EnvError, ..trajectory("1-0-1", vec![]) };
         let assign = |all: &[Trajectory], name: &str, baseline: Option<usize>| {
             let estimator = Estimator::new(name, &serde_json::Value::Null).unwrap();
-            let steps = Steps::of(all, |index| Some(index) == baseline);
-            let batch = compute_advantages(steps, config(&estimator, &mut None), all).unwrap();
-            batch.by_step(all).swap_remove(0).unwrap()
+            let steps = training_steps(all, |index| Some(index) == baseline);
+            let batch = compute(steps, config(&estimator, &mut None), all).unwrap();
+            step_means(&batch, all).swap_remove(0).unwrap()
         };
         let both = [survivor.clone(), lost];
         for name in ["grpo", "rloo", "opo", "gpg", "tree", "max_rl", "grpo_passk", "rapo", "reinforce_pp_baseline"] {
@@ -327,9 +333,9 @@ mod tests {
         let assign = |all: &[Trajectory]| {
             let mut returns = None;
             let config = AdvantageConfig::new(&plain, shaping.clone().into(), &mut returns);
-            compute_advantages(Steps::of(all, |_| false), config, all)
+            compute(training_steps(all, |_| false), config, all)
         };
-        assert_eq!(assign(&all).unwrap().all().collect::<Vec<_>>(), [-2.0, -1.0, 1.0, 2.0]);
+        assert_eq!(tokens(&assign(&all).unwrap()), [-2.0, -1.0, 1.0, 2.0]);
         all[2].task = serde_json::json!({ "question": "?" });
         let error = assign(&all).err().unwrap();
         assert_eq!((error.kind, error.place.as_deref()), (Kind::Data, Some("training row 3")));
@@ -345,14 +351,14 @@ mod tests {
         let assign = |on_nan| {
             let mut returns = None;
             let config = AdvantageConfig { on_nan, ..config(&grpo, &mut returns) };
-            compute_advantages(Steps::of(&all, |_| false), config, &all)
+            compute(training_steps(&all, |_| false), config, &all)
         };
         let error = assign(OnNan::Stop).err().unwrap();
         assert_eq!((error.kind, error.place.as_deref()), (Kind::Numeric, Some("trajectory 4-2-0 step 0")));
         assert!(error.message.starts_with("an advantage is"), "{error}");
         let batch = assign(OnNan::Skip).unwrap();
-        assert_eq!((batch.all().count(), batch.by_step(&all)), (0, vec![None, None]));
-        assert_eq!(batch.skipped.unwrap().to_string(), error.to_string());
+        assert_eq!((tokens(&batch).len(), step_means(&batch, &all)), (0, vec![None, None]));
+        assert_eq!(batch.1.skipped.unwrap().to_string(), error.to_string());
     }
 
     #[test]
@@ -376,8 +382,8 @@ mod tests {
             let plain = Estimator::new("grpo", &serde_json::json!({ "normalize": "none" })).unwrap();
             let mut returns = None;
             let config = AdvantageConfig::new(&plain, shaping.into(), &mut returns);
-            let batch = compute_advantages(Steps::of(&all, |_| false), config, &all).unwrap();
-            batch.by_step(&all).into_iter().map(|advantages| advantages.unwrap()[0]).collect::<Vec<_>>()
+            let batch = compute(training_steps(&all, |_| false), config, &all).unwrap();
+            step_means(&batch, &all).into_iter().map(|advantages| advantages.unwrap()[0]).collect::<Vec<_>>()
         };
         let close = |actual: &[f64], half: f64| (actual[0] + half).abs() < 1e-12 && (actual[1] - half).abs() < 1e-12;
         // Together 1.5 and 2; process rewards divided by 2; outcomes normalised to 1/2 and -1/2 and
@@ -404,16 +410,16 @@ mod tests {
         for rewards in [[2.0, 4.0], [0.0, -6.0]] {
             let all = sampled(rewards);
             let config = AdvantageConfig::new(&plain, shaping.clone().into(), &mut returns);
-            let batch = compute_advantages(Steps::of(&all, |_| false), config, &all).unwrap();
+            let batch = compute(training_steps(&all, |_| false), config, &all).unwrap();
             by_hand.update(&[vec![rewards[0], 1.0], vec![rewards[1], 1.0]]);
             let want = (rewards[0] - rewards[1]) / 2.0 * by_hand.factor();
-            let actual = batch.by_step(&all)[0].as_ref().unwrap()[0];
+            let actual = step_means(&batch, &all)[0].as_ref().unwrap()[0];
             assert!((actual - want).abs() < 1e-12, "{actual} {want}");
         }
         assert_eq!(returns, Some(by_hand));
         // Another discount starts new statistics.
         let other = Shaping { running: Some(0.9), ..Shaping::default() };
-        Steps::of(&sampled([1.0, 2.0]), |_| false).scaled(&other, &mut returns).unwrap();
+        scaled(&training_steps(&sampled([1.0, 2.0]), |_| false), &other, &mut returns).unwrap();
         assert_eq!(returns.map(|scale| (scale.gamma, scale.count.round())), Some((0.9, 4.0)));
     }
 }

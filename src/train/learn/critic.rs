@@ -4,11 +4,10 @@ use std::path::Path;
 
 use tch::Tensor;
 
-use super::privileged;
+use super::privileged::{self, Prefixes};
 use super::tensors::{read_tensors, require_finite};
 use super::update::{Update, UpdateStats};
-use super::update_batch::UpdateBatch;
-use super::value::{self, CriticStats, Values, update_critic};
+use super::value::{self, CriticStats, target_count, update_critic};
 use crate::adamw::{self, AdamW};
 use crate::config::{Learner, PolicySettings};
 use crate::error::{Error, Kind, Result};
@@ -71,7 +70,8 @@ impl TrainedCritic {
         Ok(Self { critic, optimizer })
     }
 
-    /// Sets the values of `rows` under the current weights.
+    /// Sets the values of `rows` under the current weights. Returns the value of the next
+    /// observation of each truncated trajectory, and the text that only the critic reads.
     ///
     /// # Errors
     /// `Kind::Data` if the text for the critic is missing or too long.
@@ -82,9 +82,10 @@ impl TrainedCritic {
         trajectories: &[Trajectory],
         tokenizer: &Tokenizer,
         learner: &Learner,
-    ) -> Result<Values> {
+    ) -> Result<(Vec<Option<f64>>, Prefixes)> {
         let prefixes = privileged::prefixes(&learner.critic, trajectories, tokenizer)?;
-        value::values(&self.critic, policy, rows, trajectories, prefixes, learner.tokens_at_once())
+        let next = value::values(&self.critic, policy, rows, trajectories, &prefixes, learner.tokens_at_once())?;
+        Ok((next, prefixes))
     }
 
     /// One optimiser step of the critic and, unless it is warming up, one of the policy.
@@ -92,26 +93,26 @@ impl TrainedCritic {
         &mut self,
         policy: Option<(&Update<'_>, &mut AdamW)>,
         model: &Model,
-        data: &UpdateBatch,
+        (rows, prefixes): (&[Row], &Prefixes),
         learner: &Learner,
     ) -> Result<(Option<UpdateStats>, CriticStats)> {
         let settings = &learner.critic;
         let Some((update, optimizer)) = policy else {
-            return Ok((None, update_critic(&self.critic, model, &mut self.optimizer, data, learner)?));
+            return Ok((None, update_critic(&self.critic, model, &mut self.optimizer, (rows, prefixes), learner)?));
         };
-        let count = data.target_count();
+        let count = target_count(rows);
         if self.critic.trunk().is_some() || count == 0 {
-            let of_critic = update_critic(&self.critic, model, &mut self.optimizer, data, learner)?;
-            return Ok((Some(update.step(optimizer, data)?), of_critic));
+            let of_critic = update_critic(&self.critic, model, &mut self.optimizer, (rows, prefixes), learner)?;
+            return Ok((Some(update.step(optimizer, rows)?), of_critic));
         }
         // One forward and backward pass for both losses; the head has its own learning rate.
         let value_loss = |hidden: &Tensor, batch: &MicroBatch| {
             let values = self.critic.values(hidden, &batch.predict)?;
-            let (loss, clipped) = value::share(&values, batch, &data.rows, count, settings)?;
+            let (loss, clipped) = value::share(&values, batch, rows, count, settings)?;
             Ok((loss.f_mul_scalar(settings.weight)?, [loss.f_detach()?, clipped]))
         };
         self.optimizer.zero_grad();
-        let policy_stats = update.step_shared(optimizer, data, Some(&value_loss))?;
+        let policy_stats = update.step_shared(optimizer, rows, Some(&value_loss))?;
         let [loss, clipped] = policy_stats.critic;
         let mut stats = CriticStats { loss, clip_frac: clipped / count.max(1) as f64, ..CriticStats::default() };
         if policy_stats.stepped {

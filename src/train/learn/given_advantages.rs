@@ -2,8 +2,9 @@
 
 use serde::Deserialize;
 
-use super::generated::Trainable;
+use super::generated::acting_step;
 use crate::error::{Error, Kind, Result};
+use crate::mdp::Trajectory;
 use crate::rl::advantages::Advantages;
 use crate::rl::rows::StepRow;
 
@@ -24,34 +25,25 @@ pub enum GivenStep {
     Tokens(Vec<f64>),
 }
 
-/// The given advantages of a step.
-enum StepNumbers<'a> {
-    /// One number for all of its tokens.
-    All(f64),
-    Tokens(&'a [f64]),
-}
-
-/// The given advantages for the step of `row`; `None` for a trajectory without given numbers. A
+/// The given numbers for the step of `row`; `None` for a trajectory without given numbers. A
 /// generated step has the number of the acting step that it belongs to.
-fn given_for<'a>(
+fn given_for(
     row: &StepRow,
-    trainable: &Trainable<'_>,
-    overrides: &'a [GivenAdvantages],
+    trajectories: &[Trajectory],
+    given: &[GivenAdvantages],
     what: &str,
-) -> Result<Option<StepNumbers<'a>>> {
-    let trajectory = row.trajectory as usize;
+) -> Result<Option<GivenStep>> {
     let wrong = |why: String| Err(Error::new(Kind::Usage, why).in_step(row.trajectory, row.step));
-    let steps = match overrides.get(trajectory) {
+    let steps = match given.get(row.trajectory as usize) {
         None => return Ok(None),
-        Some(GivenAdvantages::All(number)) => return Ok(Some(StepNumbers::All(*number))),
+        Some(GivenAdvantages::All(number)) => return Ok(Some(GivenStep::All(*number))),
         Some(GivenAdvantages::Steps(steps)) => steps,
     };
-    match steps.get(trainable.acting_step(trajectory, row.step as usize)) {
-        Some(GivenStep::All(number)) => Ok(Some(StepNumbers::All(*number))),
-        Some(GivenStep::Tokens(tokens)) if tokens.len() == row.mask.len() => Ok(Some(StepNumbers::Tokens(tokens))),
-        Some(GivenStep::Tokens(tokens)) => {
+    match steps.get(acting_step(&trajectories[row.trajectory as usize], row.step as usize)) {
+        Some(GivenStep::Tokens(tokens)) if tokens.len() != row.mask.len() => {
             wrong(format!("{} {what} for {} sampled tokens", tokens.len(), row.mask.len()))
         }
+        Some(step) => Ok(Some(step.clone())),
         None => wrong(format!("there are {what} for {} steps only", steps.len())),
     }
 }
@@ -63,15 +55,15 @@ fn counts(row: &StepRow) -> bool {
 /// Converts given advantages to the tokens of steps.
 pub(crate) fn advantages(
     rows: &[StepRow],
-    trainable: &Trainable<'_>,
-    overrides: &[GivenAdvantages],
+    trajectories: &[Trajectory],
+    given: &[GivenAdvantages],
 ) -> Result<Advantages> {
     let mut result = Advantages::none(rows);
     for (index, row) in rows.iter().enumerate() {
-        let row_advantages = match given_for(row, trainable, overrides, "advantages")? {
+        let row_advantages = match given_for(row, trajectories, given, "advantages")? {
             None => continue,
-            Some(StepNumbers::All(advantage)) => vec![advantage; row.mask.len()],
-            Some(StepNumbers::Tokens(tokens)) => tokens.to_vec(),
+            Some(GivenStep::All(advantage)) => vec![advantage; row.mask.len()],
+            Some(GivenStep::Tokens(tokens)) => tokens,
         };
         result.counted[index] = counts(row);
         if result.counted[index] {
@@ -87,20 +79,20 @@ pub(crate) fn advantages(
 pub(crate) fn put_returns(
     advantages: &mut Advantages,
     rows: &[StepRow],
-    trainable: &Trainable<'_>,
-    overrides: &[GivenAdvantages],
+    trajectories: &[Trajectory],
+    given: &[GivenAdvantages],
 ) -> Result<()> {
     let mut result = Advantages::none(rows);
     for (index, row) in rows.iter().enumerate() {
-        let row_returns = given_for(row, trainable, overrides, "returns")?.filter(|_| counts(row));
+        let row_returns = given_for(row, trajectories, given, "returns")?.filter(|_| counts(row));
         result.counted[index] = row_returns.is_some();
         match row_returns {
             None => {}
-            Some(StepNumbers::Tokens(tokens)) => {
-                result.returns[index] = tokens.to_vec();
+            Some(GivenStep::Tokens(tokens)) => {
+                result.returns[index] = tokens;
                 result.targets[index].clone_from(&row.mask);
             }
-            Some(StepNumbers::All(number)) => {
+            Some(GivenStep::All(number)) => {
                 if let Some(first) = row.mask.iter().position(|sampled| *sampled) {
                     result.returns[index][first] = number;
                     result.targets[index][first] = true;

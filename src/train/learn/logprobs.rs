@@ -3,8 +3,8 @@
 use tch::Tensor;
 
 use super::score::{Reference, largest_difference, score, sum_pi_squared};
+use super::training_rows::set_column;
 use super::update::{UpdateSettings, UpdateStats};
-use super::update_batch::set_column;
 use crate::error::{Error, Kind, Result};
 use crate::model::Model;
 use crate::rl::advantages::AlgorithmNeed;

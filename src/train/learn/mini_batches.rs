@@ -4,84 +4,77 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::score::score;
 use super::update::Update;
-use super::update_batch::UpdateBatch;
 use crate::config::{Learner, MiniBatchBy, Over};
 use crate::error::Result;
+use crate::rl::pack::Row;
 
-/// The remaining mini-batches of an epoch.
-pub(crate) struct MiniBatches<'a> {
-    batch: &'a UpdateBatch,
-    waiting: Waiting,
-    /// Bound of `factors`: they stay within `1 ± clip`.
+/// The mini-batches of an epoch over `rows`, in order; the rows of a unit `together` stay in one
+/// mini-batch.
+pub(crate) fn mini_batches_of(rows: &[Row], learner: &Learner, together: Over) -> Vec<Vec<Row>> {
+    match learner.mini_batch_by {
+        MiniBatchBy::Trajectory if learner.mini_batches == 1 => vec![rows.to_vec()],
+        MiniBatchBy::Trajectory => {
+            let unit = |row: &Row| if together == Over::Group { row.group } else { row.trajectory };
+            let count = learner.mini_batches;
+            let part = |part: usize| rows.iter().filter(|row| unit(row) % count == part).cloned().collect();
+            (0..count).map(part).filter(|part: &Vec<Row>| !part.is_empty()).collect()
+        }
+        MiniBatchBy::Step => {
+            let sampled = rows.iter().flat_map(|row| row.steps.iter().zip(&row.loss_mask));
+            let steps: BTreeSet<u32> = sampled.filter(|(_, sampled)| **sampled).map(|(step, _)| *step).collect();
+            steps.into_iter().rev().map(|step| of_step(rows, step)).collect()
+        }
+    }
+}
+
+/// The rows with sampled tokens in a step, up to its end; other tokens of them are not trained.
+fn of_step(rows: &[Row], step: u32) -> Vec<Row> {
+    let part = |row: &Row| {
+        let here = |index: usize| row.loss_mask[index] && row.steps[index] == step;
+        let end = (0..row.len()).rfind(|&index| here(index))? + 1;
+        let mut part = row.clone();
+        part.ids.truncate(end);
+        part.steps.truncate(end);
+        part.logprobs.truncate(end);
+        part.loss_mask = (0..end).map(here).collect();
+        for (index, advantage) in part.advantages.iter_mut().enumerate() {
+            *advantage *= if here(index) { 1.0 } else { 0.0 };
+        }
+        Some(part)
+    };
+    rows.iter().filter_map(part).collect()
+}
+
+/// The change of the probability of a trajectory's later steps by their updates; the advantages of
+/// its earlier steps are multiplied by it (arXiv:2602.06554).
+pub(crate) struct StepRatios {
+    /// The factors stay within `1 ± clip`.
     clip: f64,
-    /// The change of the probability of a trajectory's later steps by their updates; the advantages
-    /// of its earlier steps are multiplied by it.
+    /// By trajectory.
     factors: BTreeMap<usize, f64>,
 }
 
-enum Waiting {
-    Whole(std::vec::IntoIter<UpdateBatch>),
-    /// Step indices, the next one last.
-    Steps(Vec<u32>),
-}
-
-impl<'a> MiniBatches<'a> {
-    /// An epoch over `batch`; the rows of a unit `together` stay in one mini-batch.
-    pub(crate) fn of(batch: &'a UpdateBatch, learner: &Learner, together: Over) -> Self {
-        let waiting = match learner.mini_batch_by {
-            MiniBatchBy::Trajectory => Waiting::Whole(batch.split(learner.mini_batches, together).into_iter()),
-            MiniBatchBy::Step => {
-                let sampled = batch.rows.iter().flat_map(|row| {
-                    row.steps.iter().zip(&row.loss_mask).filter(|(_, sampled)| **sampled).map(|(step, _)| *step)
-                });
-                Waiting::Steps(sampled.collect::<BTreeSet<u32>>().into_iter().collect())
-            }
-        };
-        Self { batch, waiting, clip: learner.step_ratio_clip, factors: BTreeMap::new() }
+impl StepRatios {
+    /// Before the first update of an epoch; `None` for mini-batches of whole trajectories.
+    pub(crate) fn new(learner: &Learner) -> Option<Self> {
+        let by_step = learner.mini_batch_by == MiniBatchBy::Step;
+        by_step.then(|| Self { clip: learner.step_ratio_clip, factors: BTreeMap::new() })
     }
 
-    /// The next mini-batch.
-    pub(crate) fn take(&mut self) -> Option<UpdateBatch> {
-        match &mut self.waiting {
-            Waiting::Whole(parts) => parts.next(),
-            Waiting::Steps(steps) => {
-                let step = steps.pop()?;
-                Some(self.of_step(step))
-            }
-        }
-    }
-
-    /// The rows with sampled tokens in a step, up to its end; other tokens of them are not trained.
-    fn of_step(&self, step: u32) -> UpdateBatch {
-        let rows = &self.batch.rows;
-        let here = |row: usize, index: usize| rows[row].loss_mask[index] && rows[row].steps[index] == step;
-        let places: Vec<usize> = (0..rows.len()).filter(|&row| (0..rows[row].len()).any(|i| here(row, i))).collect();
-        let mut part = self.batch.take(&places);
-        for (row, &from) in part.rows.iter_mut().zip(&places) {
-            let end = (0..row.len()).rfind(|&index| here(from, index)).map_or(0, |last| last + 1);
-            row.ids.truncate(end);
-            row.steps.truncate(end);
-            row.logprobs.truncate(end);
-            row.loss_mask = (0..end).map(|index| here(from, index)).collect();
+    /// Multiplies the advantages of a mini-batch.
+    pub(crate) fn scale(&self, part: &mut [Row]) {
+        for row in part {
             let factor = self.factors.get(&row.trajectory).copied().unwrap_or(1.0);
-            for (index, advantage) in row.advantages.iter_mut().enumerate() {
-                *advantage *= if index < end && row.loss_mask[index] { factor } else { 0.0 };
-            }
+            row.advantages.iter_mut().for_each(|advantage| *advantage *= factor);
         }
-        part
     }
 
     /// Measures the effect of the update on `part`: the ratio of new and old probability of its
-    /// steps, as the geometric mean over their tokens (arXiv:2602.06554: the ratios of turns that
-    /// were updated before are factors of the other turns' advantages).
-    pub(crate) fn updated(&mut self, part: &UpdateBatch, update: &Update<'_>) -> Result<()> {
-        match &self.waiting {
-            Waiting::Steps(steps) if !steps.is_empty() => {}
-            _ => return Ok(()),
-        }
-        let now = score(update.model, &part.rows, update.temperature, update.learner.tokens_at_once())?;
+    /// steps, as the geometric mean over their tokens.
+    pub(crate) fn measure(&mut self, part: &[Row], update: &Update<'_>) -> Result<()> {
+        let now = score(update.model, part, update.temperature, update.learner.tokens_at_once())?;
         let mut sums: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
-        for (number, row) in part.rows.iter().enumerate() {
+        for (number, row) in part.iter().enumerate() {
             let before = if row.logp_old.is_empty() { &row.logprobs } else { &row.logp_old };
             let (sum, count) = sums.entry(row.trajectory).or_default();
             for index in (0..row.len()).filter(|&index| row.loss_mask[index]) {
@@ -104,7 +97,6 @@ mod tests {
     #![allow(clippy::float_cmp)]
 
     use super::*;
-    use crate::rl::pack::Row;
 
     #[test]
     fn steps_are_mini_batches_from_the_last_to_the_first() {
@@ -121,25 +113,49 @@ mod tests {
         let mut rows = vec![row(0, &[0, 0, 1, 1, 1], &[no, yes, no, yes, yes]), row(1, &[0, 0], &[no, yes])];
         rows[0].advantages = vec![0.0, 2.0, 0.0, 3.0, 3.0];
         rows[1].advantages = vec![0.0, -1.0];
-        let batch = UpdateBatch { rows, ..UpdateBatch::default() };
         let learner = Learner { mini_batch_by: MiniBatchBy::Step, ..Learner::default() };
-        let mut parts = MiniBatches::of(&batch, &learner, Over::Step);
-        let last = parts.take().into_iter().next();
-        let last = last.as_ref();
-        assert_eq!(last.map(|part| part.rows.len()), Some(1));
-        assert_eq!(last.map(|part| part.rows[0].loss_mask.clone()), Some(vec![no, no, no, yes, yes]));
+        let mut parts = mini_batches_of(&rows, &learner, Over::Step);
+        assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(parts[0][0].loss_mask, [no, no, no, yes, yes]);
         // The first steps come last, without the later tokens, and with the factors of the later
         // steps.
-        parts.factors.insert(0, 1.2);
-        let first = parts.take();
-        let first = first.as_ref();
-        assert_eq!(first.map(|part| part.rows[0].ids.clone()), Some(vec![0, 1]));
-        assert_eq!(first.map(|part| part.rows[0].loss_mask.clone()), Some(vec![no, yes]));
-        assert_eq!(first.map(|part| part.rows[0].advantages[1]), Some(2.4));
-        assert_eq!(first.map(|part| part.rows[1].advantages[1]), Some(-1.0));
-        assert!(parts.take().is_none());
+        let ratios = StepRatios { clip: 0.2, factors: BTreeMap::from([(0, 1.2)]) };
+        let first = &mut parts[1];
+        ratios.scale(first);
+        assert_eq!((first[0].ids.as_slice(), first[0].loss_mask.as_slice()), (&[0, 1][..], &[no, yes][..]));
+        assert_eq!((first[0].advantages[1], first[1].advantages[1]), (2.4, -1.0));
         // By trajectory, all steps are in one mini-batch.
-        let mut whole = MiniBatches::of(&batch, &Learner::default(), Over::Step);
-        assert!(whole.take().is_some_and(|part| part.rows.len() == 2) && whole.take().is_none());
+        let whole = mini_batches_of(&rows, &Learner::default(), Over::Step);
+        assert_eq!(whole, [rows]);
+        assert!(StepRatios::new(&Learner::default()).is_none());
+    }
+
+    #[test]
+    fn a_trajectory_stays_in_one_mini_batch() {
+        let row = |trajectory| Row {
+            ids: vec![1],
+            loss_mask: vec![true],
+            logprobs: vec![0.0],
+            steps: vec![0],
+            trajectory,
+            ..Row::default()
+        };
+        let mut rows: Vec<Row> = [0, 0, 1, 2, 2, 5].map(row).into();
+        (0..).zip(&mut rows).for_each(|(number, row)| row.advantages = vec![f64::from(number)]);
+        let split = |rows: &[Row], mini_batches: usize, together: Over| {
+            mini_batches_of(rows, &Learner { mini_batches, ..Learner::default() }, together)
+        };
+        let trajectories = |parts: Vec<Vec<Row>>| -> Vec<Vec<usize>> {
+            parts.iter().map(|part| part.iter().map(|row| row.trajectory).collect()).collect()
+        };
+        let numbers = |parts| trajectories(split(&rows, parts, Over::Step));
+        assert_eq!(numbers(2), [vec![0, 0, 2, 2], vec![1, 5]]);
+        assert_eq!(numbers(1), [vec![0, 0, 1, 2, 2, 5]]);
+        assert_eq!(numbers(8), [vec![0, 0], vec![1], vec![2, 2], vec![5]]);
+        let second: Vec<f64> = split(&rows, 2, Over::Step)[1].iter().map(|row| row.advantages[0]).collect();
+        assert_eq!(second, [2.0, 5.0]);
+        let grouped: Vec<Row> =
+            rows.iter().map(|row| Row { group: usize::from(row.trajectory > 2), ..row.clone() }).collect();
+        assert_eq!(trajectories(split(&grouped, 2, Over::Group)), [vec![0, 0, 1, 2, 2], vec![5]]);
     }
 }

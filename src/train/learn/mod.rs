@@ -18,7 +18,7 @@ pub(crate) mod stages;
 pub(crate) mod steps;
 pub(crate) mod supervised;
 pub(crate) mod tensors;
+pub(crate) mod training_rows;
 pub(crate) mod update;
-pub(crate) mod update_batch;
 pub(crate) mod value;
 pub(crate) mod weights;

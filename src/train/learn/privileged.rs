@@ -206,7 +206,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::train::learn::update_batch::target_count;
+    use crate::train::learn::value::target_count;
 
     #[test]
     fn columns_fill_the_template_of_privileged_text() {

@@ -1,42 +1,48 @@
 //! The stages of an update, from trajectories to new weights: rows with log-probabilities and
-//! values ([`TrainingData`]), their advantages ([`compute_advantages`]), and optimiser steps of the
+//! values ([`TrainingData`]), their advantages (`compute_advantages`), and optimiser steps of the
 //! policy and of the critic ([`update_weights`]). `r1 run` and the loops of programs
 //! (`r1.training`) use all three.
 
-use super::advantages::{AdvantageBatch, AdvantageConfig, AdvantageSource, with_trajectory_ids};
+use std::borrow::Cow;
+
+use super::advantages::{AdvantageConfig, AdvantageSource, mean_kl as kl_before, with_trajectory_ids};
 use super::custom_estimator::ScriptEstimator;
-use super::generated::{Trainable, with_generated_steps};
-use super::given_advantages;
+use super::generated::with_generated_steps;
 use super::logprobs::{SamplerMismatch, compute_logprobs, refuse_mismatch};
-use super::mini_batches::MiniBatches;
+use super::mini_batches::{StepRatios, mini_batches_of};
 use super::policy::TrainedPolicy;
-use super::steps::Steps;
+use super::privileged::Prefixes;
+use super::steps::{read_columns, set_anchors, set_next_values, set_reward_parts, training_steps};
+use super::training_rows::{set_loss_inputs, training_rows};
 use super::update::{Update, UpdateSettings, UpdateStats, mean_kl, report_skipped};
-use super::update_batch::{UpdateBatch, training_rows};
 use super::value::CriticStats;
 use crate::error::Result;
-use crate::mdp::Trajectory;
-use crate::rl::advantages::AlgorithmNeed;
+use crate::mdp::{StepRow, Trajectory};
+use crate::rl::advantages::{Advantages, AlgorithmNeed};
+use crate::rl::pack::{Row, put_advantages};
 use crate::script::Script;
 use crate::store::RunProgress;
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
 use crate::train::rules::objective::Objective;
 
-/// The parts of a step's trajectories that estimator and loss read.
+/// The trajectories of an update in the forms that its stages read.
 pub(crate) struct TrainingData<'a> {
-    pub(crate) trainable: Trainable<'a>,
-    pub(crate) batch: UpdateBatch,
+    /// With the steps of generated text that is trained on.
+    pub(crate) trajectories: Cow<'a, [Trajectory]>,
+    /// For reward shaping and the estimator.
+    pub(crate) steps: Vec<StepRow>,
+    /// For the forward pass and the loss.
+    pub(crate) rows: Vec<Row>,
+    /// Text for the critic before its rows.
+    pub(crate) prefixes: Prefixes,
     pub(crate) mismatch: SamplerMismatch,
-    /// Trajectories from this index on are greedy baselines, which are not trained on.
-    pub(crate) baselines_from: usize,
-    /// For each truncated trajectory, the critic's value of the next observation.
-    pub(crate) next_values: Vec<Option<f64>>,
 }
 
 impl<'a> TrainingData<'a> {
     /// Merges the steps of `trajectories` into rows (on exact prefixes) and computes their
-    /// log-probabilities and the critic's values, under the weights before the update.
+    /// log-probabilities and the critic's values, under the weights before the update. Trajectories
+    /// from index `baselines_from` on are greedy baselines, which are not trained on.
     pub(crate) fn compute(
         policy: &TrainedPolicy,
         trajectories: &'a [Trajectory],
@@ -44,54 +50,54 @@ impl<'a> TrainingData<'a> {
         settings: UpdateSettings<'_>,
     ) -> Result<Self> {
         let UpdateSettings { learner, objective, .. } = settings;
-        let trainable = with_generated_steps(trajectories);
-        let all = trainable.trajectories();
-        let mut rows = training_rows(learner, all, |index| index >= baselines_from)?;
+        let trajectories = with_generated_steps(trajectories);
+        let mut rows = training_rows(learner, &trajectories, |index| index >= baselines_from)?;
         let mismatch = compute_logprobs(&mut rows, &policy.model, policy.reference.as_ref(), settings)?;
-        let (mut next_values, mut batch) = (Vec::new(), UpdateBatch::default());
-        if let Some(critic) = &policy.critic {
-            let tokenizer = policy.renderer.tokenizer();
-            let computed = critic.values(&policy.model, &mut rows, all, tokenizer, learner)?;
-            (next_values, batch.prefixes) = (computed.next, computed.prefixes);
-        }
-        batch.rows = rows;
+        let (next_values, prefixes) = match &policy.critic {
+            Some(critic) => {
+                critic.values(&policy.model, &mut rows, &trajectories, policy.renderer.tokenizer(), learner)?
+            }
+            None => (Vec::new(), Prefixes::default()),
+        };
         if objective.graph().is_some() {
-            batch.read_by_custom_loss(objective, all);
+            set_loss_inputs(&mut rows, objective, &trajectories);
         }
-        Ok(Self { trainable, batch, mismatch, baselines_from, next_values })
-    }
-
-    /// The trajectories with the steps of generated text that is trained on.
-    pub(crate) fn trajectories(&self) -> &[Trajectory] {
-        self.trainable.trajectories()
-    }
-
-    /// The steps in the form that estimators read.
-    pub(crate) fn steps(&self, objective: &Objective, renderer: &Renderer) -> Steps {
-        let trajectories = self.trajectories();
-        let mut steps = Steps::of(trajectories, |index| index >= self.baselines_from);
-        if objective.needs(AlgorithmNeed::Anchors) {
-            steps.set_anchors(trajectories, renderer);
-        }
-        if objective.needs(AlgorithmNeed::Parts) {
-            steps.set_reward_parts(trajectories);
-        }
-        steps.read_columns(&self.batch.rows);
-        steps.set_next_values(&self.next_values);
-        steps
+        let (rows_and_values, renderer) = ((&rows[..], &next_values[..]), &policy.renderer);
+        let steps = estimator_steps(&trajectories, baselines_from, rows_and_values, objective, renderer);
+        Ok(Self { trajectories, steps, rows, prefixes, mismatch })
     }
 }
 
-/// The configuration that turns the rewards of `trainable` into advantages.
+/// The steps of `trajectories` with the columns that the estimator reads, and the critic's value of
+/// the next observation of each truncated trajectory.
+pub(crate) fn estimator_steps(
+    trajectories: &[Trajectory],
+    baselines_from: usize,
+    (rows, next_values): (&[Row], &[Option<f64>]),
+    objective: &Objective,
+    renderer: &Renderer,
+) -> Vec<StepRow> {
+    let mut steps = training_steps(trajectories, |index| index >= baselines_from);
+    if objective.needs(AlgorithmNeed::Anchors) {
+        set_anchors(&mut steps, trajectories, renderer);
+    }
+    if objective.needs(AlgorithmNeed::Parts) {
+        set_reward_parts(&mut steps, trajectories);
+    }
+    read_columns(&mut steps, rows);
+    set_next_values(&mut steps, next_values);
+    steps
+}
+
+/// The configuration that turns rewards into advantages.
 pub(crate) fn advantage_config<'a>(
     policy: &'a mut TrainedPolicy,
     script: &Script,
     settings: UpdateSettings<'a>,
-    trainable: &'a Trainable<'a>,
 ) -> Result<AdvantageConfig<'a>> {
     let shaping = policy.shaping(settings.objective);
     let source = match (settings.advantages, &settings.objective.estimator) {
-        (Some(advantages), _) => AdvantageSource::Given(advantages, trainable),
+        (Some(advantages), _) => AdvantageSource::Given(advantages),
         (None, Some(estimator)) => AdvantageSource::Estimator(estimator),
         (None, None) => {
             let worker = match policy.custom_estimator.take().filter(|worker| !worker.needs_replacement()) {
@@ -105,7 +111,7 @@ pub(crate) fn advantage_config<'a>(
         source,
         shaping,
         returns: &mut policy.returns,
-        given_returns: settings.returns.map(|advantages| (advantages, trainable)),
+        given_returns: settings.returns,
         on_nan: settings.learner.on_nan,
     })
 }
@@ -117,69 +123,40 @@ pub(crate) struct UpdateOutcome {
     pub(crate) kl: Option<f64>,
 }
 
-/// Shapes the rewards of a step's trajectories and computes the advantages of their tokens. Failed
-/// trajectories have none.
-///
-/// # Errors
-/// `Kind::Numeric` names the trajectory whose rewards, values or advantages are NaN or infinite;
-/// with `on_nan = "skip"` no trajectory has an advantage instead.
-pub fn compute_advantages(
-    mut steps: Steps,
-    config: AdvantageConfig<'_>,
-    trajectories: &[Trajectory],
-) -> Result<AdvantageBatch> {
-    let AdvantageConfig { source, shaping, returns, given_returns, on_nan } = config;
-    let returns_before = *returns;
-    let result = steps.shape_rewards(&shaping, returns, trajectories).and_then(|()| {
-        let mut result = match source {
-            AdvantageSource::Estimator(estimator) => estimator.estimate(&steps.rows, false)?,
-            AdvantageSource::Script(function) => function.estimate(&steps.rows, trajectories)?,
-            AdvantageSource::Given(advantages, trainable) => {
-                given_advantages::advantages(&steps.rows, trainable, advantages)?
-            }
-        };
-        if let Some((advantages, trainable)) = given_returns {
-            given_advantages::put_returns(&mut result, &steps.rows, trainable, advantages)?;
-        }
-        Ok(result)
-    });
-    let batch = AdvantageBatch::new(steps, result, on_nan, trajectories);
-    if batch.is_err() {
-        *returns = returns_before;
-    }
-    batch
-}
-
 /// `epochs` passes over the data in `mini_batches` optimiser steps each, which `state` counts. A
 /// mini-batch holds whole trajectories.
 pub(crate) fn update_weights(
     policy: &mut TrainedPolicy,
     state: &mut RunProgress,
     data: &mut TrainingData<'_>,
-    advantages: &AdvantageBatch,
+    advantages: &Advantages,
     settings: UpdateSettings<'_>,
     reporter: &Reporter,
 ) -> Result<UpdateOutcome> {
     let UpdateSettings { learner, objective, lr, temperature, .. } = settings;
     let step = state.step + 1;
     let epochs = if advantages.skipped.is_none() { learner.epochs } else { 0 };
-    advantages.write_into(&mut data.batch.rows);
-    let trajectories = data.trainable.trajectories();
+    put_advantages(&mut data.rows, &data.steps, advantages);
+    let trajectories = &data.trajectories;
     let bar = reporter.bar("training", (epochs * learner.mini_batches) as u64, "updates");
     let critic_alone = policy.critic.is_some() && state.step < learner.critic.warmup as u64;
     let policy_learns = settings.policy && !critic_alone;
     let mut updates: Vec<UpdateStats> = Vec::new();
     let mut critic_updates: Vec<CriticStats> = Vec::new();
     for _ in 0..epochs {
-        let mut parts = MiniBatches::of(&data.batch, learner, objective.together());
-        while let Some(part) = parts.take() {
+        let mut ratios = StepRatios::new(learner);
+        let mut parts = mini_batches_of(&data.rows, learner, objective.together()).into_iter();
+        while let Some(mut part) = parts.next() {
+            if let Some(ratios) = &ratios {
+                ratios.scale(&mut part);
+            }
             let kl_coef = objective.loss_kl(policy.kl.coef());
             let update = Update { model: &policy.model, objective, learner, temperature, kl_coef, lr };
             let done = match &mut policy.critic {
                 Some(critic) => {
                     let policy = policy_learns.then_some((&update, &mut policy.optimizer));
                     critic
-                        .update(policy, update.model, &part, learner)
+                        .update(policy, update.model, (&part, &data.prefixes), learner)
                         .map(|(update_stats, critic)| (update_stats, Some(critic)))
                 }
                 None => update.step(&mut policy.optimizer, &part).map(|update_stats| (Some(update_stats), None)),
@@ -191,7 +168,9 @@ pub(crate) fn update_weights(
             report_skipped(reporter, step, skipped.as_ref());
             let stepped = policy_stats.as_ref().is_some_and(|stats| stats.stepped);
             if stepped {
-                parts.updated(&part, &update)?;
+                if let Some(ratios) = ratios.as_mut().filter(|_| parts.len() > 0) {
+                    ratios.measure(&part, &update)?;
+                }
                 policy.average()?;
             }
             let critic_stepped = critic_stats.as_ref().is_some_and(|stats| stats.stepped);
@@ -205,7 +184,7 @@ pub(crate) fn update_weights(
     refuse_mismatch(data.mismatch.largest(&updates).unwrap_or(0.0), learner.max_mismatch)?;
     // A penalty in the reward is measured before the update, a term of the loss in the updates.
     let kl = match &objective.shaping.kl {
-        Some(penalty) => advantages.kl(penalty.kind),
+        Some(penalty) => kl_before(advantages, &data.steps, penalty.kind),
         None => mean_kl(&updates),
     };
     if let Some(kl) = kl {

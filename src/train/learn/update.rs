@@ -11,7 +11,7 @@ use tch::{Kind as Dtype, Tensor, no_grad_guard};
 use super::given_advantages::GivenAdvantages;
 use super::profile;
 use super::score::{logprobs_at_once, packed, score};
-use super::update_batch::{UpdateBatch, trajectories_of};
+use super::training_rows::trajectories_of;
 use crate::adamw::AdamW;
 use crate::config::{Learner, OnNan, Over};
 use crate::error::{Error, Kind, Result};
@@ -21,7 +21,7 @@ use crate::rl::advantages::AlgorithmNeed;
 use crate::rl::custom;
 use crate::rl::kl::kl;
 use crate::rl::losses::{RatioStats, RatioSums};
-use crate::rl::objective::Inputs;
+use crate::rl::objective::{Inputs, MicroBatchLoss};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::telemetry::Reporter;
 use crate::train::rules::objective::Objective;
@@ -121,20 +121,20 @@ impl Update<'_> {
     /// # Errors
     /// `Kind::Numeric` names the trajectories (by number) or the tensor with a NaN or infinite loss
     /// or gradient; nothing has changed then. With `on_nan = "skip"` the step is skipped instead.
-    pub fn step(&self, optimizer: &mut AdamW, data: &UpdateBatch) -> Result<UpdateStats> {
-        self.step_shared(optimizer, data, None)
+    pub fn step(&self, optimizer: &mut AdamW, rows: &[Row]) -> Result<UpdateStats> {
+        self.step_shared(optimizer, rows, None)
     }
 
     /// [`step`](Self::step) with the additional loss `shared` of a critic that shares the trunk.
     pub(crate) fn step_shared(
         &self,
         optimizer: &mut AdamW,
-        data: &UpdateBatch,
+        rows: &[Row],
         shared: Option<SharedTrunkLoss<'_>>,
     ) -> Result<UpdateStats> {
         optimizer.zero_grad();
         let mut stats = UpdateStats::default();
-        let backward = self.backward(optimizer, data, shared, &mut stats);
+        let backward = self.backward(optimizer, rows, shared, &mut stats);
         let stepped = match backward {
             Ok(()) if stats.sampled == 0 => return Ok(stats),
             Ok(()) => optimizer.step(self.lr, self.learner.max_grad_norm),
@@ -159,12 +159,12 @@ impl Update<'_> {
     fn backward(
         &self,
         optimizer: &mut AdamW,
-        data: &UpdateBatch,
+        rows: &[Row],
         shared: Option<SharedTrunkLoss<'_>>,
         stats: &mut UpdateStats,
     ) -> Result<()> {
-        let queued = self.queue(optimizer, data, shared, stats)?;
-        self.read(&queued, &data.rows, shared.is_some(), stats)
+        let queued = self.queue(optimizer, rows, shared, stats)?;
+        self.read(&queued, rows, shared.is_some(), stats)
     }
 
     /// Forward, loss and backward of every micro-batch. The device works while the host prepares
@@ -172,7 +172,7 @@ impl Update<'_> {
     fn queue(
         &self,
         optimizer: &mut AdamW,
-        data: &UpdateBatch,
+        rows: &[Row],
         shared: Option<SharedTrunkLoss<'_>>,
         stats: &mut UpdateStats,
     ) -> Result<Queued> {
@@ -181,17 +181,15 @@ impl Update<'_> {
             objective.terms.kl_coef = self.kl_coef;
         }
         // Step numbers and denominators are for the whole mini-batch.
-        let rows = &data.rows;
         let denominators = objective.denominators(rows);
         let graph = self.objective.graph().filter(|graph| graph.reads_units());
-        let groups = data.groups();
-        let units = graph.map(|_| custom::Units::of(rows, &groups));
+        let units = graph.map(|_| custom::Units::of(rows));
         stats.reports_clip = objective.reports_clip();
-        let selected = self.selected(data)?;
+        let selected = self.selected(rows)?;
         let all = !self.objective.only_advantages() || shared.is_some();
-        let active: Vec<usize> = (0..rows.len()).filter(|&row| all || data.rows[row].has_gradient()).collect();
+        let active: Vec<usize> = (0..rows.len()).filter(|&row| all || rows[row].has_gradient()).collect();
         stats.sampled = active.iter().map(|&row| rows[row].sampled()).sum();
-        let micro_batches = self.micro_batches(data, &active);
+        let micro_batches = self.micro_batches(rows, &active);
         let several = micro_batches.len() > 1;
         let (mut numbers, mut ratio_tokens, mut has_kl) = (Vec::new(), Vec::new(), false);
         let mut of_graph: Vec<custom::Numbers> = Vec::new();
@@ -215,31 +213,17 @@ impl Update<'_> {
             let reference = batch.column(rows, |row| &row.logp_ref)?;
             let weights = batch.column(rows, |row| &row.weights)?;
             let selected = selected.as_ref().map(|all| chosen_among(all, &batch)).transpose()?;
+            let rewards = batch.column(rows, |row| &row.rewards)?;
             let inputs = Inputs {
-                logp: &logp,
-                logp_old: &old,
-                advantages: &batch.advantages,
                 logp_ref: reference.as_ref(),
                 entropy: Some(&token_entropy),
-                trajectory: &batch.sequence,
-                step: &batch.step,
-                sequences: batch.sequences,
                 weights: weights.as_ref(),
                 selected: selected.as_ref(),
+                rewards: rewards.as_ref(),
+                units: units.as_ref(),
+                ..Inputs::of(&batch, &logp, &old)
             };
-            let mut group = None;
-            if graph.is_some() {
-                let of_token: Vec<i64> = batch.tokens.iter().map(|&(row, _)| groups[row] as i64).collect();
-                group = Some(upload(&Tensor::f_from_slice(&of_token)?, device)?);
-            }
-            let groups = if graph.is_some() { groups.iter().max().map_or(0, |&highest| highest as i64 + 1) } else { 0 };
-            let inputs = Inputs { sequences: batch.sequences.max(groups), ..inputs };
-            let rewards = batch.column(rows, |row| &row.rewards)?;
-            let (group, rewards) = (group.as_ref(), rewards.as_ref());
-            let tokens = custom::Tokens { inputs, group, rewards, units: units.as_ref() };
-            let (computed, share) = objective.share(&tokens, &denominators)?;
-            of_graph.extend(share);
-            let mut loss = computed.loss;
+            let MicroBatchLoss { mut loss, ratios, numbers: logged, .. } = objective.compute(&inputs, &denominators)?;
             let mut of_critic = None;
             if let Some(value_loss) = shared {
                 let (share, numbers) = value_loss(hidden, &batch)?;
@@ -259,13 +243,14 @@ impl Update<'_> {
             has_kl |= kl.is_some();
             numbers
                 .push(kl.map_or_else(|| Tensor::f_zeros([], (Dtype::Double, device)), |kl| kl.f_sum(Dtype::Double))?);
-            let (tokens, sums) = computed.ratios.on_device();
+            let (tokens, sums) = ratios.on_device();
             ratio_tokens.push(tokens);
             let none = || Tensor::f_zeros([RatioSums::NUMBERS as i64], (Dtype::Double, device));
             numbers.extend(sums.map_or_else(none, |sums| Ok(sums.shallow_clone()))?.f_unbind(0)?);
             numbers.extend(of_critic.into_iter().flatten());
-            if let Some(share) = of_graph.last_mut() {
-                numbers.append(&mut share.on_device);
+            if let Some(mut logged) = logged {
+                numbers.append(&mut logged.on_device);
+                of_graph.push(logged);
             }
         }
         Ok(Queued { micro_batches, numbers, ratio_tokens, has_kl, of_graph })
@@ -316,22 +301,21 @@ impl Update<'_> {
 
     /// Micro-batches of the rows `active`. If the loss compares whole trajectories or groups, their
     /// rows stay together, and a micro-batch may be larger than `trainer.tokens_per_batch`.
-    fn micro_batches(&self, data: &UpdateBatch, active: &[usize]) -> Vec<Vec<usize>> {
+    fn micro_batches(&self, rows: &[Row], active: &[usize]) -> Vec<Vec<usize>> {
         let budget = self.learner.tokens_at_once();
-        let rows: Vec<&Row> = active.iter().map(|&row| &data.rows[row]).collect();
         let together = self.objective.together();
         if together == Over::Step {
             let back = |members: Vec<usize>| members.into_iter().map(|member| active[member]).collect();
-            return micro_batches(&rows, budget).into_iter().map(back).collect();
+            let active_rows: Vec<&Row> = active.iter().map(|&row| &rows[row]).collect();
+            return micro_batches(&active_rows, budget).into_iter().map(back).collect();
         }
         let mut batches: Vec<Vec<usize>> = Vec::new();
-        let groups = data.groups();
-        let unit = |row: usize| if together == Over::Group { groups[row] } else { data.rows[row].trajectory };
+        let unit = |row: usize| if together == Over::Group { rows[row].group } else { rows[row].trajectory };
         let mut active: Vec<usize> = active.to_vec();
         active.sort_by_key(|&row| unit(row));
         let (mut load, mut last) = (0, None);
         for row in active {
-            let candidate = &data.rows[row];
+            let candidate = &rows[row];
             let same = last == Some(unit(row));
             if !same && (batches.is_empty() || load + candidate.len() > budget) {
                 batches.push(Vec::new());
@@ -348,31 +332,19 @@ impl Update<'_> {
 
     /// For losses that select among all tokens of a mini-batch: row and position of the selected
     /// ones.
-    fn selected(&self, data: &UpdateBatch) -> Result<Option<BTreeSet<(usize, usize)>>> {
+    fn selected(&self, rows: &[Row]) -> Result<Option<BTreeSet<(usize, usize)>>> {
         let policy = &self.objective.policy;
         if !policy.needs().contains(&AlgorithmNeed::WholeBatch) {
             return Ok(None);
         }
         let _guard = no_grad_guard();
-        let rows = &data.rows;
         let logp = score(self.model, rows, self.temperature, self.learner.tokens_at_once())?;
         let members: Vec<usize> = (0..rows.len()).collect();
         let batch = MicroBatch::new(rows, &members, self.model.config.vocab_size, self.model.device())?;
         let old = batch.column(rows, |row| &row.logp_old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
         let logp: Vec<f32> = batch.tokens.iter().map(|&(row, index)| logp[row][index]).collect();
-        let inputs = Inputs {
-            logp: &upload(&Tensor::f_from_slice(&logp)?, self.model.device())?,
-            logp_old: &old,
-            advantages: &batch.advantages,
-            logp_ref: None,
-            entropy: None,
-            trajectory: &batch.sequence,
-            step: &batch.step,
-            sequences: batch.sequences,
-            weights: None,
-            selected: None,
-        };
-        let Some(chosen) = policy.select(&inputs)? else { return Ok(None) };
+        let logp = upload(&Tensor::f_from_slice(&logp)?, self.model.device())?;
+        let Some(chosen) = policy.select(&Inputs::of(&batch, &logp, &old))? else { return Ok(None) };
         let chosen = batch.tokens.iter().zip(Vec::<bool>::try_from(chosen)?).filter(|(_, chosen)| *chosen);
         Ok(Some(chosen.map(|(token, _)| *token).collect()))
     }

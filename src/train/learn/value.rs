@@ -3,8 +3,8 @@
 use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
 use super::privileged::{Prefixes, shown};
+use super::training_rows::{set_column, trajectories_of};
 use super::update::finite;
-use super::update_batch::{UpdateBatch, set_column, trajectories_of};
 use crate::adamw::AdamW;
 use crate::config::{CriticSettings, Learner, OnNan};
 use crate::error::{Error, Kind, Result};
@@ -14,24 +14,17 @@ use crate::native;
 use crate::rl::losses::value_loss;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 
-/// The critic's values of next observations, and its additional text.
-pub(crate) struct Values {
-    /// By trajectory: the value of the next observation, if the trajectory was truncated.
-    pub(crate) next: Vec<Option<f64>>,
-    /// Text for the critic before its rows.
-    pub(crate) prefixes: Prefixes,
-}
-
 /// Sets the values of `rows` under the current weights: before each sampled token, 0 elsewhere.
-/// `prefixes` is the text that only the critic reads.
+/// `prefixes` is the text that only the critic reads. Returns by trajectory the value of the next
+/// observation, if the trajectory was truncated.
 pub(crate) fn values(
     critic: &Critic,
     policy: &Model,
     rows: &mut [Row],
     trajectories: &[Trajectory],
-    prefixes: Prefixes,
+    prefixes: &Prefixes,
     tokens_per_batch: usize,
-) -> Result<Values> {
+) -> Result<Vec<Option<f64>>> {
     let _guard = no_grad_guard();
     // The value of a next observation is that before a placeholder token.
     let cut: Vec<usize> = (0..trajectories.len()).filter(|&i| next_prompt(&trajectories[i]).is_some()).collect();
@@ -40,7 +33,7 @@ pub(crate) fn values(
         Some(next_row(ids, i, trajectories[i].steps.len()))
     });
     let all: Vec<Row> = rows.iter().cloned().chain(next_rows).collect();
-    let read = shown(&all, &prefixes, policy.config.max_position_embeddings)?;
+    let read = shown(&all, prefixes, policy.config.max_position_embeddings)?;
     let mut predicted: Vec<Vec<f32>> = all.iter().map(|row| vec![0.0; row.len()]).collect();
     for members in micro_batches(&read.rows, tokens_per_batch) {
         let batch = MicroBatch::new(&read.rows, &members, policy.config.vocab_size, policy.device())?;
@@ -59,7 +52,7 @@ pub(crate) fn values(
         next[trajectory] = values.last().map(|&value| f64::from(value));
     }
     set_column(rows, predicted, |row| &mut row.values);
-    Ok(Values { next, prefixes })
+    Ok(next)
 }
 
 fn next_prompt(trajectory: &Trajectory) -> Option<&[u32]> {
@@ -135,16 +128,29 @@ pub(crate) fn share(
     Ok((loss.f_sum(None)?.f_div_scalar(targets.max(1) as f64)?, clipped))
 }
 
+/// Number of tokens of rows for which the critic has targets.
+pub(crate) fn target_count(rows: &[Row]) -> usize {
+    rows.iter().flat_map(|row| &row.targets).filter(|target| **target).count()
+}
+
+/// Value and return at each of the critic's targets.
+pub(crate) fn targets(rows: &[Row]) -> impl Iterator<Item = (f64, f64)> + '_ {
+    rows.iter().flat_map(|row| {
+        let places = (0..row.targets.len()).filter(|&index| row.targets[index]);
+        places.map(|index| (f64::from(row.values[index]), row.returns[index]))
+    })
+}
+
 /// One optimiser step of a critic alone; a trunk that it shares with the policy is unchanged.
 pub(crate) fn update_critic(
     critic: &Critic,
     policy: &Model,
     optimizer: &mut AdamW,
-    data: &UpdateBatch,
+    (rows, prefixes): (&[Row], &Prefixes),
     learner: &Learner,
 ) -> Result<CriticStats> {
     let mut stats = CriticStats::default();
-    match critic_step(critic, policy, optimizer, data, learner, &mut stats) {
+    match critic_step(critic, policy, optimizer, (rows, prefixes), learner, &mut stats) {
         Err(error) if error.kind == Kind::Numeric && learner.on_nan == OnNan::Skip => {
             optimizer.zero_grad();
             Ok(CriticStats { skipped: Some(error), ..stats })
@@ -157,16 +163,16 @@ fn critic_step(
     critic: &Critic,
     policy: &Model,
     optimizer: &mut AdamW,
-    data: &UpdateBatch,
+    (rows, prefixes): (&[Row], &Prefixes),
     learner: &Learner,
     stats: &mut CriticStats,
 ) -> Result<()> {
-    let (settings, count) = (&learner.critic, data.target_count());
+    let (settings, count) = (&learner.critic, target_count(rows));
     if count == 0 {
         return Ok(());
     }
     optimizer.zero_grad();
-    let rows = shown(&data.rows, &data.prefixes, policy.config.max_position_embeddings)?.rows;
+    let rows = shown(rows, prefixes, policy.config.max_position_embeddings)?.rows;
     let all = micro_batches(&rows, learner.tokens_at_once());
     let numbers = queue_critic(critic, policy, optimizer, (&rows, &all, count), settings)?;
     // The only wait for the device before the wait for the gradient norm.
@@ -240,7 +246,6 @@ mod tests {
         };
         // Half of a square, as one of two targets; the value is clipped at 0.5.
         assert_eq!((loss(0.5), loss(0.0), loss(3.0)), ((1.5 * 1.5 / 4.0, 1.0), (0.25, 0.0), (0.25, 0.0)));
-        let data = UpdateBatch { rows: rows.to_vec(), ..UpdateBatch::default() };
-        assert_eq!((data.target_count(), data.mean_value()), (1, 0.0));
+        assert_eq!(targets(&rows).collect::<Vec<_>>(), [(0.0, 2.0)]);
     }
 }

@@ -22,13 +22,15 @@ use crate::rl::rows::StepRow;
 use crate::rl::schedule::Schedule;
 use crate::telemetry::{Metrics, Reporter};
 use crate::text::schema_order::order_tools;
+use crate::train::learn::advantages::{by_token, compute_advantages};
+use crate::train::learn::generated::without_generated;
 use crate::train::learn::given_advantages::GivenAdvantages;
 use crate::train::learn::score::score;
-use crate::train::learn::stages::{TrainingData, advantage_config, compute_advantages};
-use crate::train::learn::steps::Steps;
+use crate::train::learn::stages::{TrainingData, advantage_config};
+use crate::train::learn::steps::{of_trajectory, read_column, read_columns, training_steps};
 use crate::train::learn::supervised;
+use crate::train::learn::training_rows::{set_column, training_rows};
 use crate::train::learn::update::UpdateSettings;
-use crate::train::learn::update_batch;
 use crate::train::options::RunOptions;
 use crate::train::rows::demonstrations;
 use crate::train::rules::objective::Objective;
@@ -280,15 +282,14 @@ impl Training {
         batch: &UpdateTrajectories,
         settings: UpdateSettings<'_>,
     ) -> Result<Vec<Option<Vec<Vec<f64>>>>> {
-        let data = TrainingData::compute(&self.policy, &batch.trajectories, batch.baselines_from, settings)?;
-        let steps = data.steps(settings.objective, &self.session.renderer);
-        let config = advantage_config(&mut self.policy, &self.run.script, settings, &data.trainable)?;
-        let advantages = compute_advantages(steps, config, data.trajectories())?;
+        let mut data = TrainingData::compute(&self.policy, &batch.trajectories, batch.baselines_from, settings)?;
+        let config = advantage_config(&mut self.policy, &self.run.script, settings)?;
+        let advantages = compute_advantages(&mut data.steps, config, &data.trajectories)?;
         if let Some(error) = advantages.skipped {
             return Err(error);
         }
-        let by_token = data.trainable.without_generated(advantages.by_token(data.trajectories()));
-        Ok(by_token.into_iter().take(batch.baselines_from).collect())
+        let by_token = by_token(&advantages, &data.steps, batch.baselines_from);
+        Ok(without_generated(&data.trajectories, by_token))
     }
 
     /// A supervised step on conversations, rows `{ messages, tools, format }`; the loss is a mean
@@ -336,7 +337,7 @@ impl Training {
     /// under the current policy or under the reference policy.
     pub(crate) fn logprobs(&mut self, ids: &[String], reference: bool) -> Result<Vec<Vec<Vec<f64>>>> {
         let all = self.trajectories(ids)?;
-        let mut rows = update_batch::training_rows(&self.learner, &all, |_| false)?;
+        let mut rows = training_rows(&self.learner, &all, |_| false)?;
         let temperature = self.temperature();
         let tokens = self.learner.tokens_at_once();
         let scores = if reference {
@@ -348,10 +349,10 @@ impl Training {
         } else {
             score(&self.session.model, &rows, temperature, tokens)?
         };
-        update_batch::set_column(&mut rows, scores, |row| &mut row.logp_old);
-        let mut steps = Steps::of(&all, |_| false);
-        steps.read_column(&rows, |row| &row.logp_old, |step| &mut step.logp);
-        let of = |index| steps.of_trajectory(index).map(|row| steps.rows[row].logp.clone()).collect();
+        set_column(&mut rows, scores, |row| &mut row.logp_old);
+        let mut steps = training_steps(&all, |_| false);
+        read_column(&mut steps, &rows, |row| &row.logp_old, |step| &mut step.logp);
+        let of = |index| steps[of_trajectory(&steps, index)].iter().map(|step| step.logp.clone()).collect();
         Ok((0..all.len()).map(of).collect())
     }
 
@@ -365,12 +366,12 @@ impl Training {
         let all = self.trajectories(ids)?;
         let Training { policy, learner, .. } = &*self;
         let Some(critic) = &policy.critic else { return Err(no_critic("t:values needs a critic")) };
-        let mut rows = update_batch::training_rows(learner, &all, |_| false)?;
-        let values = critic.values(&policy.model, &mut rows, &all, policy.renderer.tokenizer(), learner)?;
-        let mut steps = Steps::of(&all, |_| false);
-        steps.read_columns(&rows);
-        let of = |index| steps.of_trajectory(index).map(|row| sampled(&steps.rows[row])).collect();
-        Ok(TrajectoryValueReport { values: (0..all.len()).map(of).collect(), next: values.next })
+        let mut rows = training_rows(learner, &all, |_| false)?;
+        let (next, _) = critic.values(&policy.model, &mut rows, &all, policy.renderer.tokenizer(), learner)?;
+        let mut steps = training_steps(&all, |_| false);
+        read_columns(&mut steps, &rows);
+        let of = |index| steps[of_trajectory(&steps, index)].iter().map(sampled).collect();
+        Ok(TrajectoryValueReport { values: (0..all.len()).map(of).collect(), next })
     }
 }
 

@@ -9,18 +9,17 @@ use crate::load::load_script;
 use crate::load::model_dir;
 use crate::mdp::{ErrorRecord, Fork, Trajectory};
 use crate::rl::advantages::AlgorithmNeed;
-use crate::rl::pack::Row;
+use crate::rl::pack::{Row, put_advantages};
 use crate::script::{Script, Split, Worker};
 use crate::store::RunProgress;
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
-use crate::train::learn::advantages::{AdvantageConfig, AdvantageSource};
+use crate::train::learn::advantages::{AdvantageConfig, AdvantageSource, compute_advantages};
 use crate::train::learn::custom_estimator::ScriptEstimator;
 use crate::train::learn::generated::with_generated_steps;
-use crate::train::learn::logprobs::SamplerMismatch;
 use crate::train::learn::score::sum_pi_squared;
-use crate::train::learn::stages::{TrainingData, compute_advantages};
-use crate::train::learn::update_batch::{UpdateBatch, set_column, training_rows};
+use crate::train::learn::stages::estimator_steps;
+use crate::train::learn::training_rows::{set_column, training_rows};
 use crate::train::options::RunOptions;
 use crate::train::rows::demonstrations::Samples;
 use crate::train::rules::validate::{ValidatedTrainer, validate};
@@ -72,9 +71,8 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
     let draw = Draw { greedy: objective.needs(AlgorithmNeed::Greedy), ..Draw::default() };
     let collected = collect(&mut session, &learner, &state, draw, reporter)?;
     let trajectories = &collected.trajectories;
-    let trainable = with_generated_steps(trajectories);
-    let all = trainable.trajectories();
-    let mut rows = training_rows(&learner, all, |index| index >= collected.baselines_from)?;
+    let all = with_generated_steps(trajectories);
+    let mut rows = training_rows(&learner, &all, |index| index >= collected.baselines_from)?;
     if objective.needs(AlgorithmNeed::Squares) {
         let (temperature, budget) = (script.settings.sampling.temperature, learner.tokens_at_once());
         let squares = sum_pi_squared(&session.model, &rows, temperature, budget)?;
@@ -90,11 +88,9 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
         }
     }
     let truncated = |one: &Trajectory| one.steps.last().is_some_and(|step| step.truncated);
-    let next_values = all.iter().map(|one| (critic && truncated(one)).then_some(0.0)).collect();
-    let batch = UpdateBatch { rows, ..UpdateBatch::default() };
-    let (mismatch, baselines_from) = (SamplerMismatch::default(), collected.baselines_from);
-    let mut data = TrainingData { trainable, batch, mismatch, baselines_from, next_values };
-    let steps = data.steps(&objective, &session.renderer);
+    let next_values: Vec<_> = all.iter().map(|one| (critic && truncated(one)).then_some(0.0)).collect();
+    let columns = (&rows[..], &next_values[..]);
+    let mut steps = estimator_steps(&all, collected.baselines_from, columns, &objective, &session.renderer);
     let mut custom = None;
     let source = match &objective.estimator {
         Some(estimator) => AdvantageSource::Estimator(estimator),
@@ -109,7 +105,8 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
         given_returns: None,
         on_nan: OnNan::Stop,
     };
-    compute_advantages(steps, config, data.trajectories())?.write_into(&mut data.batch.rows);
+    let advantages = compute_advantages(&mut steps, config, &all)?;
+    put_advantages(&mut rows, &steps, &advantages);
     let mut shown: Vec<ShownTrajectory> = trajectories
         .iter()
         .map(|trajectory| ShownTrajectory {
@@ -122,7 +119,7 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
             rows: Vec::new(),
         })
         .collect();
-    for row in &data.batch.rows {
+    for row in &rows {
         shown[row.trajectory].rows.push(tokens(&session.renderer, row));
     }
     Ok(shown)

@@ -10,7 +10,6 @@ use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Split, Trajectory};
 use crate::store::{RunDir, read_trajectories};
 use crate::telemetry::Metrics;
-use crate::train::learn::advantages::AdvantageBatch;
 use crate::train::learn::update::UpdateStats;
 
 /// The state of a step between its first operation and `next_step`, which records it.
@@ -127,11 +126,11 @@ impl OpenStep {
         &mut self,
         trajectories: &[Trajectory],
         by_step: Vec<Option<Vec<f64>>>,
-        batch: &AdvantageBatch,
+        of_tokens: impl Iterator<Item = f64>,
     ) {
         let of = |(trajectory, advantages): (&Trajectory, Option<Vec<f64>>)| Some((trajectory.id.clone(), advantages?));
         self.advantages.extend(trajectories.iter().zip(by_step).filter_map(of));
-        self.token_advantages.extend(batch.all());
+        self.token_advantages.extend(of_tokens);
         self.compared = true;
     }
 }

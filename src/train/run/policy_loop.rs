@@ -31,7 +31,9 @@ use crate::error::{Kind, Result};
 use crate::eval::solved;
 use crate::rl::advantages::AlgorithmNeed;
 use crate::telemetry::{Metrics, Reporter};
-use crate::train::learn::stages::{TrainingData, advantage_config, compute_advantages, update_weights};
+use crate::train::learn::advantages::{by_step, compute_advantages, of_tokens};
+use crate::train::learn::generated::without_generated;
+use crate::train::learn::stages::{TrainingData, advantage_config, update_weights};
 use crate::train::learn::update::{UpdateSettings, report_skipped};
 use crate::train::options::Summary;
 use crate::train::start::resume::StartState;
@@ -145,9 +147,8 @@ impl Training {
         // 3. Advantages: one number for each sampled token. GRPO compares the return R of a
         //    trajectory with its group, A = (R - mean(R)) / (std(R) + 1e-6), without failed
         //    trajectories (rl/advantages/grpo.rs).
-        let steps = data.steps(settings.objective, &self.session.renderer);
-        let advantages = advantage_config(&mut self.policy, &self.run.script, settings, &data.trainable)
-            .and_then(|config| compute_advantages(steps, config, data.trajectories()))
+        let advantages = advantage_config(&mut self.policy, &self.run.script, settings)
+            .and_then(|config| compute_advantages(&mut data.steps, config, &data.trajectories))
             .map_err(|error| self.keep(error, trajectories))?;
 
         // 4. Optimiser steps: `epochs` passes in `mini_batches` each.
@@ -158,8 +159,9 @@ impl Training {
             update_weights(&mut self.policy, &mut self.run.state, &mut data, &advantages, settings, &self.run.reporter)
                 .map_err(|error| self.keep(error, trajectories))?;
 
-        let by_step = data.trainable.without_generated(advantages.by_step(data.trajectories()));
-        self.step.keep_advantages(trajectories, by_step, &advantages);
+        let by_step = by_step(&advantages, &data.steps, trajectories.len());
+        let by_step = without_generated(&data.trajectories, by_step);
+        self.step.keep_advantages(trajectories, by_step, of_tokens(&advantages, &data.steps));
         self.step.changed |= outcome.updates.iter().any(|update| update.stepped);
         let mut values = Metrics::new();
         let version = self.run.state.policy_version + u64::from(self.step.changed);

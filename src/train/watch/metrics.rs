@@ -10,16 +10,17 @@ use crate::eval::by_source;
 use crate::mdp::{AtK, Evaluation, FinishReason, Limit, Status, Step, ToolRecord, Trajectory};
 use crate::model::{peak_memory, resident_memory};
 use crate::native;
+use crate::rl::advantages::Advantages;
 use crate::rl::kl::KlController;
+use crate::rl::losses::explained_variance;
 use crate::rl::pack::{Row, separate_tokens};
 use crate::telemetry::Metrics;
-use crate::train::learn::advantages::AdvantageBatch;
+use crate::train::learn::advantages::of_tokens;
 use crate::train::learn::policy::TrainedPolicy;
 use crate::train::learn::stages::{TrainingData, UpdateOutcome};
 use crate::train::learn::supervised::SupervisedStats;
 use crate::train::learn::update::{UpdateSettings, UpdateStats};
-use crate::train::learn::update_batch::UpdateBatch;
-use crate::train::learn::value::CriticStats;
+use crate::train::learn::value::{CriticStats, targets};
 
 /// Rewards, lengths, tool calls and failures of a step's trajectories.
 pub(crate) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved: impl Fn(&Trajectory) -> f64) {
@@ -153,22 +154,22 @@ pub(crate) fn outcome(
     outcome: &UpdateOutcome,
     policy: &TrainedPolicy,
     data: &TrainingData<'_>,
-    batch: &AdvantageBatch,
+    advantages: &Advantages,
     settings: UpdateSettings<'_>,
     version: u64,
 ) {
     let UpdateSettings { learner, objective, lr, .. } = settings;
-    advantages(metrics, batch);
+    advantage_statistics(metrics, of_tokens(advantages, &data.steps));
     update(metrics, &outcome.updates, lr, version);
-    packing(metrics, data.trajectories(), &data.batch.rows);
-    if batch.skipped.is_some() {
+    packing(metrics, &data.trajectories, &data.rows);
+    if advantages.skipped.is_some() {
         metrics.set("policy/skipped", (learner.epochs * learner.mini_batches) as f64);
     }
     kl_penalty(metrics, &policy.kl, outcome.kl, objective.kl_coef.coef() > 0.0);
     if policy.critic.is_some() {
-        critic(metrics, &outcome.critic_updates, &data.batch);
+        critic(metrics, &outcome.critic_updates, &data.rows);
     }
-    data.mismatch.log(metrics, &data.batch.rows, &outcome.updates);
+    data.mismatch.log(metrics, &data.rows, &outcome.updates);
 }
 
 /// Loss, clipping, KL, entropy and mismatch of a step's updates. Metrics of optimiser steps are
@@ -227,10 +228,10 @@ pub(crate) fn groups(metrics: &mut Metrics, groups: usize, dropped: usize) {
 }
 
 /// Advantages of sampled tokens, if there are any.
-fn advantages(metrics: &mut Metrics, batch: &AdvantageBatch) {
+fn advantage_statistics(metrics: &mut Metrics, advantages: impl Iterator<Item = f64>) {
     let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
     let (mut least, mut highest) = (f64::INFINITY, f64::NEG_INFINITY);
-    for advantage in batch.all() {
+    for advantage in advantages {
         count += 1.0;
         sum += advantage;
         squares += advantage * advantage;
@@ -258,7 +259,7 @@ fn kl_penalty(metrics: &mut Metrics, controller: &KlController, kl: Option<f64>,
 }
 
 /// The critic's updates, and its explained variance before them.
-fn critic(metrics: &mut Metrics, updates: &[CriticStats], data: &UpdateBatch) {
+fn critic(metrics: &mut Metrics, updates: &[CriticStats], rows: &[Row]) {
     metrics.set("critic/skipped", updates.iter().filter(|u| u.skipped.is_some()).count() as f64);
     let updates: Vec<&CriticStats> = updates.iter().filter(|u| u.stepped).collect();
     if !updates.is_empty() {
@@ -267,9 +268,10 @@ fn critic(metrics: &mut Metrics, updates: &[CriticStats], data: &UpdateBatch) {
         metrics.set("critic/clip_frac", mean(&|u| u.clip_frac));
         metrics.set("critic/grad_norm", mean(&|u| u.grad_norm));
     }
-    if data.target_count() > 0 {
-        metrics.set("critic/value", data.mean_value());
-        metrics.set("critic/explained_variance", data.explained_variance());
+    let (values, returns): (Vec<f64>, Vec<f64>) = targets(rows).unzip();
+    if !values.is_empty() {
+        metrics.set("critic/value", values.iter().sum::<f64>() / values.len() as f64);
+        metrics.set("critic/explained_variance", explained_variance(&values, &returns));
     }
 }
 

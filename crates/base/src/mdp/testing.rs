@@ -22,6 +22,7 @@ pub fn step(prompt_ids: &[u32], response_ids: &[u32]) -> Step {
         next_privileged: None,
         next_prompt_ids: Vec::new(),
         server: None,
+        generated: false,
     }
 }
 

@@ -172,6 +172,10 @@ pub struct Step {
     /// empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<Box<ServerReply>>,
+    /// Generated text that is trained on, not an action: a step of the trajectories of an update
+    /// alone, which are not stored.
+    #[serde(skip)]
+    pub generated: bool,
 }
 
 impl Step {

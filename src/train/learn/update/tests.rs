@@ -45,15 +45,15 @@ pub(crate) fn row(trajectory: usize, pieces: &[(&[u32], bool)], first_step: u32)
     row
 }
 
-pub(crate) fn batch(mut rows: Vec<Row>, advantage: impl Fn(usize) -> f64) -> UpdateBatch {
+pub(crate) fn batch(mut rows: Vec<Row>, advantage: impl Fn(usize) -> f64) -> Vec<Row> {
     for row in &mut rows {
         row.advantages = vec![advantage(row.trajectory); row.len()];
     }
-    UpdateBatch { rows, ..UpdateBatch::default() }
+    rows
 }
 
 /// Loss and gradients of a batch, without an optimiser step.
-fn gradients(model: &Model, batch: &UpdateBatch, learner: &Learner) -> (f64, Vec<Tensor>) {
+fn gradients(model: &Model, batch: &[Row], learner: &Learner) -> (f64, Vec<Tensor>) {
     let mut optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default()).unwrap();
     let objective = Objective::new(learner, &Sampling::default(), false).unwrap();
     let update = Update { model, objective: &objective, learner, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
@@ -104,13 +104,13 @@ fn micro_batches_of_bf16_weights_are_added_up_in_f32() {
     // With a budget of one token, every row is a micro-batch.
     let learner = learner("reinforce", 1);
     let mut exact: Vec<Tensor> = Vec::new();
-    for (members, gradient) in rows.iter().zip(&all.rows) {
-        let mut only = all.rows.clone();
+    for (members, gradient) in rows.iter().zip(&all) {
+        let mut only = all.clone();
         for row in only.iter_mut().filter(|row| row.trajectory != members.trajectory) {
             row.advantages.fill(0.0);
         }
         assert_eq!(gradient.trajectory, members.trajectory);
-        let (_, summed) = gradients(&model, &UpdateBatch { rows: only, ..UpdateBatch::default() }, &learner);
+        let (_, summed) = gradients(&model, &only, &learner);
         if exact.is_empty() {
             exact = summed.iter().map(|gradient| gradient.zeros_like().to_kind(Dtype::Double)).collect();
         }

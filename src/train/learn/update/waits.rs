@@ -12,6 +12,7 @@ use crate::mdp::Sampling;
 use crate::model::{Critic, LoraConfig};
 use crate::native::meta;
 use crate::rl::objective::PolicyLoss as Formula;
+use crate::train::learn::privileged::Prefixes;
 use crate::train::learn::value::{queue_critic, share, update_critic};
 
 /// Operations that wait for a number of the device.
@@ -43,7 +44,7 @@ fn graph() -> LossGraph {
 }
 
 /// Rows that share a beginning, sampled from sets of tokens, with the columns that losses read.
-fn full_batch() -> UpdateBatch {
+fn full_batch() -> Vec<Row> {
     let mut rows = six_rows();
     for row in &mut rows {
         for index in 0..row.len() {
@@ -55,8 +56,8 @@ fn full_batch() -> UpdateBatch {
         (row.rewards, row.sum_pi_squared, row.values) = (column(1.0), column(0.1), column(0.25));
         (row.targets, row.returns) = (row.loss_mask.clone(), vec![1.0; tokens]);
     }
-    let all = batch(rows, |trajectory| (trajectory as f64 * 0.7).sin() + 0.3);
-    UpdateBatch { group_of: vec![0, 0, 1, 1, 2, 2], ..all }
+    rows.iter_mut().for_each(|row| row.group = row.trajectory / 2);
+    batch(rows, |trajectory| (trajectory as f64 * 0.7).sin() + 0.3)
 }
 
 /// Micro-batches of tensors without numbers: an operation that waits for a number of the device
@@ -74,7 +75,7 @@ fn micro_batches_run_without_numbers() {
             let critic = Critic::new(model, None).unwrap();
             let value_loss = |hidden: &Tensor, batch: &MicroBatch| {
                 let values = critic.values(hidden, &batch.predict)?;
-                let (loss, clipped) = share(&values, batch, &all.rows, 12, &learner("ppo", 8).critic)?;
+                let (loss, clipped) = share(&values, batch, &all, 12, &learner("ppo", 8).critic)?;
                 Ok((loss.shallow_clone(), [loss.detach(), clipped]))
             };
             for (loss, graph) in &losses {
@@ -102,7 +103,7 @@ fn micro_batches_run_without_numbers() {
                     trained.filter(|(_, parameter)| parameter.kind() == Dtype::Float && !parameter.grad().defined());
                 let without: Vec<String> = without.map(|(name, _)| name).collect();
                 assert!(without.is_empty(), "{loss}: {without:?}");
-                assert!(update.read(&queued, &all.rows, true, &mut stats).is_err());
+                assert!(update.read(&queued, &all, true, &mut stats).is_err());
             }
         }
     })
@@ -118,7 +119,7 @@ fn micro_batches_of_a_critic_run_without_numbers() {
         for separate in [true, false] {
             let critic = Critic::new(&policy, separate.then(|| model(Dtype::BFloat16))).unwrap();
             let mut optimizer = AdamW::new(critic.parameters(), adamw::AdamWOptions::default()).unwrap();
-            let parts = (&all.rows[..], &micro_batches[..], 12);
+            let parts = (&all[..], &micro_batches[..], 12);
             let numbers = queue_critic(&critic, &policy, &mut optimizer, parts, &learner("ppo", 8).critic).unwrap();
             assert_eq!(numbers.len(), 4);
             assert!(native::read_numbers(&numbers).is_err());
@@ -161,7 +162,7 @@ fn micro_batches_of_custom_losses_never_wait_for_the_device() {
     let model = model(Dtype::BFloat16);
     let mut graph = graph();
     let mut all = batch(six_rows(), |trajectory| (trajectory as f64 * 0.7).sin() + 0.3);
-    all.group_of = vec![0, 0, 1, 1, 2, 9];
+    all.iter_mut().zip([0, 0, 1, 1, 2, 9]).for_each(|(row, group)| row.group = group);
     let update_with = |graph: LossGraph| {
         let learner = learner("ppo", 8);
         let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
@@ -202,7 +203,9 @@ fn micro_batches_of_a_critic_never_wait_for_the_device() {
     for separate in [true, false] {
         let critic = Critic::new(&policy, separate.then(|| model(Dtype::BFloat16))).unwrap();
         let mut optimizer = AdamW::new(critic.parameters(), adamw::AdamWOptions::default()).unwrap();
-        let stats = assert_no_waits("a critic", || update_critic(&critic, &policy, &mut optimizer, &all, &learner));
+        let stats = assert_no_waits("a critic", || {
+            update_critic(&critic, &policy, &mut optimizer, (&all, &Prefixes::default()), &learner)
+        });
         assert!(stats.stepped && stats.loss > 0.0 && stats.grad_norm > 0.0, "{stats:?}");
     }
 }
