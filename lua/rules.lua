@@ -7,10 +7,13 @@ local NOT_FOR_TRAINING = "leave it out; it is for `r1 infer` and `r1 lua`"
 local OTHER_DISTRIBUTION = "sampling.repetition_penalty and sampling.logit_bias sample from another distribution than "
   .. "the policy's, which training can't score"
 
--- A setting that is also given as an option of the loss. The options of a custom loss are options
--- of the recipe's function.
+-- The name of a recipe's function among estimators and losses.
+local OF_RECIPE = "the recipe's function"
+
+-- A setting that is also given as an option of the loss. Options of the recipe's function are
+-- options of its own.
 local function twice(trainer, setting, option)
-  if trainer.loss[option] ~= nil and trainer.loss.name ~= "custom" then
+  if trainer.loss[option] ~= nil and trainer.loss.name ~= OF_RECIPE then
     return `{setting} and \`{option}\` of trainer.loss set the same value`
   end
   return nil
@@ -431,6 +434,7 @@ local NO_EFFECT = {
     why = function(recipe)
       local loss = recipe.loss
       if not recipe.settings.trainer.clip or not loss or loss.has_clip or recipe.has_clip then return nil end
+      if recipe.settings.trainer.loss.name == OF_RECIPE then return "the recipe's function `loss` has no clip" end
       return `the loss \`{loss.name}\` has no clip`
     end,
     hint = "leave it out; on the command line: trainer.clip=null",

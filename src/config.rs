@@ -21,7 +21,7 @@ mod source;
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value as Json;
 
 pub use algorithms::{Algorithm, algorithm_names};
@@ -30,9 +30,7 @@ pub use correction::{Estimate, Importance, Measure, Rejection, Scope};
 pub use data::{Compression, Curriculum, DataFormat, DataSettings, OverlongPrompts};
 pub use env::{CallRewards, EnvSettings, ExcessCalls, OnOverflow, ToolChoice};
 pub use kl::{Kl, KlKind, KlPlace};
-pub use learner::{
-    CUSTOM, Choice, CriticSettings, Decay, Filter, Learner, MiniBatchBy, OnNan, RoutingReplay, WeightGroup,
-};
+pub use learner::{Choice, CriticSettings, Decay, Filter, Learner, MiniBatchBy, OnNan, RoutingReplay, WeightGroup};
 pub use policy::{Dtype, InitModel, LORA_TARGETS, LoraSettings, PolicySettings, Price, ServerApi, Switch};
 pub use reference::{Lacking, NumberRange, check_ranges, lacking, settings, value_of};
 pub use refusal::{refused, unknown_hint};
@@ -71,7 +69,7 @@ section! {
         /// Concurrency, retries and failures of rollouts.
         rollout: RolloutSettings = RolloutSettings::default();
         /// Algorithm and its settings: a result of r1.grpo, r1.ppo, r1.sft or r1.trainer.
-        trainer: Trainer = Trainer::Grpo(Learner::default());
+        trainer: Trainer = Trainer::Rl { learner: Learner::default(), critic: false };
         /// Evaluation on data.eval.
         eval: EvalSettings = EvalSettings::default();
         /// Checkpoints and the exported model.
@@ -135,14 +133,31 @@ section! {
 
 /// The training algorithm and its settings. In Lua: `r1.grpo { … }`, `r1.ppo { … }`, `r1.sft { …
 /// }`, or `r1.trainer { algorithm = … }`.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(tag = "algorithm", rename_all = "lowercase")]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Trainer {
-    /// Reinforcement learning without a critic.
-    Grpo(Learner),
-    /// Reinforcement learning with a critic.
-    Ppo(Learner),
+    /// Reinforcement learning, with a critic or without.
+    Rl {
+        learner: Learner,
+        critic: bool,
+    },
     Sft(Sft),
+}
+
+impl Serialize for Trainer {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        struct Tagged<'a, T> {
+            algorithm: &'static str,
+            #[serde(flatten)]
+            settings: &'a T,
+        }
+        match self {
+            Self::Rl { learner, critic } => {
+                Tagged { algorithm: if *critic { "ppo" } else { "grpo" }, settings: learner }.serialize(serializer)
+            }
+            Self::Sft(sft) => Tagged { algorithm: "sft", settings: sft }.serialize(serializer),
+        }
+    }
 }
 
 impl Sft {
@@ -181,7 +196,7 @@ impl Field for Trainer {
             return Err(Misfit::not_one_of(&at, name, &names));
         };
         let learner = Learner::read(key, &fields, Some(&settings))?;
-        Ok(if critic { Self::Ppo(learner) } else { Self::Grpo(learner) })
+        Ok(Self::Rl { learner, critic })
     }
 
     fn tables() -> Vec<Table> {
@@ -199,23 +214,36 @@ impl Field for Trainer {
 
     fn reloaded(_: Reload, old: &Self, new: &Self) -> Self {
         match (old, new) {
-            (Self::Grpo(old), Self::Grpo(new)) => Self::Grpo(Learner::reload(old, new)),
-            (Self::Ppo(old), Self::Ppo(new)) => Self::Ppo(Learner::reload(old, new)),
+            (Self::Rl { learner: old, critic }, Self::Rl { learner: new, critic: new_critic })
+                if critic == new_critic =>
+            {
+                Self::Rl { learner: Learner::reload(old, new), critic: *critic }
+            }
             _ => old.clone(),
         }
     }
 }
 
 impl Trainer {
+    /// The settings of reinforcement learning.
+    pub fn learner(&self) -> Option<&Learner> {
+        if let Self::Rl { learner, .. } = self { Some(learner) } else { None }
+    }
+
+    /// Whether a critic is trained.
+    pub fn has_critic(&self) -> bool {
+        matches!(self, Self::Rl { critic: true, .. })
+    }
+
     /// Whether sampling records the experts of each token (`trainer.routing_replay`).
     pub fn replays_routing(&self) -> bool {
-        matches!(self, Self::Grpo(learner) | Self::Ppo(learner) if learner.routing_replay == RoutingReplay::Rollout)
+        self.learner().is_some_and(|learner| learner.routing_replay == RoutingReplay::Rollout)
     }
 
     /// `tokens_per_batch`; 0 selects it.
     pub fn tokens_per_batch_mut(&mut self) -> &mut usize {
         match self {
-            Self::Grpo(learner) | Self::Ppo(learner) => &mut learner.tokens_per_batch,
+            Self::Rl { learner, .. } => &mut learner.tokens_per_batch,
             Self::Sft(sft) => &mut sft.tokens_per_batch,
         }
     }
@@ -223,7 +251,7 @@ impl Trainer {
     /// Whether activations are recomputed in the backward pass.
     pub fn gradient_checkpointing(&self) -> bool {
         match self {
-            Self::Grpo(learner) | Self::Ppo(learner) => learner.gradient_checkpointing,
+            Self::Rl { learner, .. } => learner.gradient_checkpointing,
             Self::Sft(sft) => sft.gradient_checkpointing,
         }
     }

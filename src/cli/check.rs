@@ -111,8 +111,8 @@ fn objective(script: &Script) -> Result<(Words, Vec<Error>)> {
     let yes = |truth: bool, what: &'static str| if truth { what } else { "" };
     let description = format!(
         "estimator {}, loss {}{}{}{}",
-        learner.estimator.name,
-        learner.loss.name,
+        learner.estimator.shown(),
+        learner.loss.shown(),
         yes(critic, ", a critic"),
         yes(objective.has_reference(), ", a reference policy"),
         yes(warnings.is_empty(), ": no contradicting settings"),

@@ -39,7 +39,7 @@ impl Algorithm {
         let written = Value::Object(file.trainer.clone());
         let mut settings = Learner::read("trainer", &written, Some(&Learner::default())).unwrap_or_default();
         let choice =
-            |(name, options): &algorithms::NamedChoice| Choice { name: name.clone(), options: options.clone() };
+            |(name, options): &algorithms::NamedChoice| Choice { options: options.clone(), ..Choice::new(name) };
         if file.advantage {
             settings.estimator = Choice::new(file.name);
         } else if let Some(estimator) = &file.estimator {
@@ -75,7 +75,8 @@ pub fn papers() -> impl Iterator<Item = (&'static str, &'static str)> {
 
 /// `` `gspo` with `seq = "step"` ``
 #[cfg(test)]
-fn shown(Choice { name, options }: &Choice) -> String {
+fn shown(choice: &Choice) -> String {
+    let (name, options) = (choice.shown(), &choice.options);
     let options: Vec<String> = options.iter().map(|(name, value)| format!("`{name} = {value}`")).collect();
     if options.is_empty() { format!("`{name}`") } else { format!("`{name}` with {}", options.join(", ")) }
 }

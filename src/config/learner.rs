@@ -1,6 +1,6 @@
 //! Settings of reinforcement learning: `r1.grpo { … }`, `r1.ppo { … }`.
 
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::{Map, Value};
 
 use super::algorithms::WITH_CRITIC;
@@ -18,14 +18,14 @@ section! {
         groups_per_step: usize = 16, unit("tasks"), range("≥ 1");
         /// Tree sampling: some trajectories of a group continue from states of others.
         branch: Branch = Branch::default();
-        /// Advantage estimator: a name, or a table of `name` and its options. custom is the
-        /// recipe's function `advantage`.
-        estimator: Choice = Choice::new("grpo"), range("one of docs/reference/algorithms.md, or custom"), reload(Reload::Options);
+        /// Advantage estimator: a name, or a table of `name` and its options. The recipe's function
+        /// `advantage` takes its place.
+        estimator: Choice = Choice::new("grpo"), range("one of docs/reference/algorithms.md"), reload(Reload::Options);
         /// Reward shaping before the estimator.
         shaping: Shaping = Shaping::default();
-        /// Policy loss: a name, or a table of `name` and its options. custom is the recipe's
-        /// function `loss`.
-        loss: Choice = Choice::new("ppo"), range("one of docs/reference/algorithms.md, or custom"), reload(Reload::Options);
+        /// Policy loss: a name, or a table of `name` and its options. The recipe's function `loss`
+        /// takes its place.
+        loss: Choice = Choice::new("ppo"), range("one of docs/reference/algorithms.md"), reload(Reload::Options);
         /// { low, high }: clip range of the ratio; the default of the loss if not set.
         clip: Option<(f64, f64)> = None, range("0 < low ≤ 1, high > 0");
         /// Aggregation of token losses; the default of the loss if not set.
@@ -105,9 +105,6 @@ section! {
     }
 }
 
-/// The name of an estimator or a loss that a recipe writes in Lua.
-pub const CUSTOM: &str = "custom";
-
 impl Learner {
     /// Tokens per micro-batch without a GPU.
     const TOKENS: usize = 4096;
@@ -128,10 +125,12 @@ impl Learner {
     }
 }
 
-/// A choice by name with options: `"grpo"`, or `{ name = "grpo", normalize = "none" }`.
+/// An estimator or a loss with options: `"grpo"`, or `{ name = "grpo", normalize = "none" }`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
-    pub name: String,
+    /// `None`: the recipe's function.
+    #[serde(serialize_with = "shown")]
+    pub name: Option<String>,
     #[serde(flatten)]
     pub options: Map<String, Value>,
 }
@@ -155,9 +154,9 @@ impl Field for Choice {
             Value::String(name) => Ok(Self::new(name)),
             Value::Object(fields) => {
                 let mut options = fields.clone();
-                let name = match options.remove("name") {
-                    Some(Value::String(name)) => name,
-                    None => default_value.map(|default_value| default_value.name.clone()).ok_or_else(odd)?,
+                let Self { name, .. } = match options.remove("name") {
+                    Some(Value::String(name)) => Self::new(&name),
+                    None => default_value.cloned().ok_or_else(odd)?,
                     Some(_) => return Err(odd()),
                 };
                 Ok(Self { name, options })
@@ -180,19 +179,46 @@ impl<'de> Deserialize<'de> for Choice {
 }
 
 impl Choice {
+    /// The recipe's function in stored settings and in messages.
+    pub const OF_RECIPE: &str = "the recipe's function";
+
+    /// The same in recipes and in the runs of older versions.
+    const OF_RECIPE_BEFORE: &str = "custom";
+
     pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned(), options: Map::new() }
+        let named = ![Self::OF_RECIPE, Self::OF_RECIPE_BEFORE].contains(&name);
+        Self { name: named.then(|| name.to_owned()), options: Map::new() }
     }
 
-    /// Whether it is the recipe's own function.
-    pub fn is_custom(&self) -> bool {
-        self.name == CUSTOM
+    /// The recipe's function, without options.
+    pub fn of_recipe() -> Self {
+        Self::new(Self::OF_RECIPE)
+    }
+
+    /// Whether it is the recipe's function.
+    pub fn is_of_recipe(&self) -> bool {
+        self.name.is_none()
+    }
+
+    /// Its name, for readers.
+    pub fn shown(&self) -> &str {
+        self.name.as_deref().unwrap_or(Self::OF_RECIPE)
+    }
+
+    /// Whether two names in stored settings, of runs of any version, are the same.
+    pub fn is_same_name(old: &Value, new: &Value) -> bool {
+        let name = |stored: &Value| stored.as_str().map(|name| Self::new(name).name);
+        old == new || name(old).is_some() && name(old) == name(new)
     }
 
     #[cfg(test)]
     pub(super) fn with(name: &str, option: &str, value: Value) -> Self {
-        Self { name: name.to_owned(), options: Map::from_iter([(option.to_owned(), value)]) }
+        Self { options: Map::from_iter([(option.to_owned(), value)]), ..Self::new(name) }
     }
+}
+
+fn shown<S: Serializer>(name: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(name.as_deref().unwrap_or(Choice::OF_RECIPE))
 }
 
 choices! {
@@ -288,5 +314,13 @@ mod tests {
         let table = read(json!({ "name": "grpo", "normalize": "none" })).unwrap();
         assert_eq!(table, Choice::with("grpo", "normalize", json!("none")));
         assert_eq!(serde_json::to_value(&table).unwrap(), json!({ "name": "grpo", "normalize": "none" }));
+        // The recipe's function, as it is stored now and as it was stored before.
+        let of_recipe = serde_json::to_value(Choice::of_recipe()).unwrap();
+        assert_eq!(of_recipe, json!({ "name": "the recipe's function" }));
+        for stored in [of_recipe, json!("custom"), json!({ "name": "custom" })] {
+            assert_eq!(read(stored).unwrap(), Choice::of_recipe());
+        }
+        let same = |old: &str, new: &str| Choice::is_same_name(&json!(old), &json!(new));
+        assert!(same("custom", "the recipe's function") && same("grpo", "grpo") && !same("custom", "grpo"));
     }
 }

@@ -15,10 +15,13 @@ pub use super::losses::{Terms, Unit};
 use super::options::{at_least, at_least_zero, fields, names, refuse_rest, table, take_from, unknown, within};
 use super::pack::{MicroBatch, Row};
 use super::reference::ReferenceRow;
-use crate::config::{CUSTOM, Input, LossGraph};
+use crate::config::{Input, LossGraph};
 use crate::error::{Error, Kind, Result};
 
-/// A named loss, ready to be computed.
+/// The loss of a recipe in messages: the name of its function.
+pub(super) const FUNCTION: &str = "loss";
+
+/// A loss, ready to be computed.
 #[derive(Clone, Debug)]
 pub struct PolicyLoss {
     pub name: &'static str,
@@ -169,8 +172,8 @@ impl PolicyLoss {
     /// # Errors
     /// [`Kind::Usage`] for a value of the wrong type.
     pub fn of_graph(graph: Arc<LossGraph>, options: &Map<String, Value>) -> Result<Self> {
-        let terms = take_from(CUSTOM, &mut options.clone(), &TERMS)?;
-        let objective = Self { name: CUSTOM, formula: Formula::of_graph(graph), terms };
+        let terms = take_from(FUNCTION, &mut options.clone(), &TERMS)?;
+        let objective = Self { name: FUNCTION, formula: Formula::of_graph(graph), terms };
         objective.check()?;
         Ok(objective)
     }

@@ -13,11 +13,11 @@ use super::advantages::{Advantages, Estimator};
 use super::aggregate::Denominators;
 use super::correction::{Importance, Mismatch, Rejection};
 use super::custom;
-use super::objective::{Inputs, PolicyLoss, Unit};
+use super::objective::{FUNCTION, Inputs, PolicyLoss, Unit};
 use super::options::{names, refuse_rest, table, take};
 use super::rewards::{Grouping, KlPenalty, Method, OverlongPenalty, RewardShaping, Shaping, shape};
 use super::rows::{Batch, StepRow};
-use crate::config::{CUSTOM, Input, LossGraph};
+use crate::config::{Input, LossGraph};
 use crate::error::{Error, Kind, Result};
 use crate::native::{self, load_cuda_torch};
 
@@ -108,10 +108,10 @@ pub struct PlainLoss {
 /// # Errors
 /// As [`loss`], and errors of the evaluation of the graph.
 pub fn custom_loss(graph: &LossGraph, rows: &[StepRow], options: &Value) -> Result<PlainLoss> {
-    let mut rest = table(CUSTOM, &integral(options))?;
-    let corrections: Corrections = take(CUSTOM, &mut rest)?;
+    let mut rest = table(FUNCTION, &integral(options))?;
+    let corrections: Corrections = take(FUNCTION, &mut rest)?;
     let loss_agg = rest.shift_remove("loss_agg").map(|value| ("loss_agg".to_owned(), value));
-    refuse_rest(CUSTOM, &rest, &["loss_agg", "importance", "rejection", "correction_over"].map(str::to_owned))?;
+    refuse_rest(FUNCTION, &rest, &["loss_agg", "importance", "rejection", "correction_over"].map(str::to_owned))?;
     let objective = PolicyLoss::of_graph(Arc::new(graph.clone()), &loss_agg.into_iter().collect())?;
     report(&objective, rows, corrections)
 }

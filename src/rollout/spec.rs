@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{Settings, Trainer};
+use crate::config::Settings;
 use crate::mdp::{Sampling, StreamSeed, Trajectory, environment_seed};
 use crate::script::Split;
 
@@ -81,7 +81,7 @@ impl Spec {
             env_seed: trajectory.seed,
             max_context: if max_context == 0 && !served { defaults.max_context } else { max_context },
             served,
-            next_prompt: trajectory.split == Split::Train && matches!(settings.trainer, Trainer::Ppo(_)),
+            next_prompt: trajectory.split == Split::Train && settings.trainer.has_critic(),
             ..defaults
         }
     }

@@ -21,14 +21,6 @@ mod run;
 mod start;
 mod watch;
 
-use crate::config::Trainer;
-use crate::error::{Error, Kind, Result};
-use crate::telemetry::Reporter;
-
-use self::run::cold_start::{self, ColdStartRun};
-use self::run::policy_loop;
-use self::start::resume::StartState;
-
 pub use self::eval::command::{EvalOptions, Evaluated, evaluate_models};
 pub use self::eval::server::counting_renderer;
 pub use self::learn::advantages::{AdvantageConfig, AdvantageSource, compute_advantages};
@@ -43,6 +35,7 @@ pub(crate) use self::run::calls::{RolloutOptions, UpdateOptions};
 pub use self::run::cold_start::check as check_cold_start;
 pub use self::run::masks::{ShownToken, ShownTrajectory, masks};
 pub use self::run::plan::{MemoryPlan, plan};
+pub use self::run::policy_loop::run;
 pub use self::run::sft::run as run_supervised;
 pub(crate) use self::run::training::Training;
 pub use self::start::agent::{Agent, LoadedAgent};
@@ -50,17 +43,3 @@ pub use self::start::context::context_limit_message;
 pub use self::start::generation::{model_sampling, sets_sampling};
 pub use self::start::script_log::in_words as log_in_words;
 pub use self::watch::report::far_files_in_words;
-
-/// Trains the recipe's policy by reinforcement learning; returns a summary.
-pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
-    let opened = match cold_start::run(StartState::new(options, reporter)?, reporter)? {
-        ColdStartRun::Ready(opened) => *opened,
-        ColdStartRun::Interrupted(summary) => return Ok(*summary),
-    };
-    match &opened.script.settings.trainer {
-        Trainer::Grpo(_) | Trainer::Ppo(_) => policy_loop::run(opened, reporter),
-        Trainer::Sft(_) => Err(Error::new(Kind::Usage, "this recipe's trainer is r1.sft")
-            .at_path(&options.script)
-            .hint(format!("run it with `r1 sft {}`", options.script.display()))),
-    }
-}

@@ -25,7 +25,6 @@ return r1.recipe {
   sampling = { max_new_tokens = 6 },
   trainer = r1.grpo {
     steps = 3, group_size = 3, groups_per_step = 2, lr = 1e-3, epochs = 2, mini_batches = 2, tokens_per_batch = 64,
-    loss = "custom",
   },
   checkpoint = { every = 3, keep = 0 },
 }
@@ -91,7 +90,7 @@ fn a_ppo_loss_in_lua_equals_the_built_in_one_to_the_bit() {
 fn a_copy_of_an_algorithm_trains_to_the_same_weights_and_has_its_options() {
     let recipe = |algorithm: &str| {
         let trainer = format!("trainer = r1.trainer {{\n    algorithm = {algorithm},");
-        let recipe = RECIPE.replace("  LOSS\n", "").replace("    loss = \"custom\",\n", "");
+        let recipe = RECIPE.replace("  LOSS\n", "");
         recipe.replace("trainer = r1.grpo {", &trainer)
     };
     let (copied, built_in) = (recipe("require(\"mine\")"), recipe("\"gspo\""));
@@ -157,7 +156,7 @@ fn an_invalid_loss_in_lua_is_reported_by_check_and_run() {
     let error = fail(dir.path(), &["run", "a.lua", "trainer.importance={}", "trainer.recompute_above=1e-3"]);
     assert!(error.contains("without b.weights"), "{error}");
     let error = fail(dir.path(), &["run", "a.lua", "trainer.clip=[0.2, 0.2]"]);
-    assert!(error.contains("`custom` has no clip"), "{error}");
+    assert!(error.contains("the recipe's function `loss` has no clip"), "{error}");
 }
 
 #[test]

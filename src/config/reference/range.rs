@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn settings_out_of_range_are_refused_by_name() {
-        let with = |learner| Settings { trainer: Trainer::Grpo(learner), ..Settings::default() };
+        let with = |learner| Settings { trainer: Trainer::Rl { learner, critic: false }, ..Settings::default() };
         assert!(check_ranges(&Settings::default()).is_ok());
         let lr = refused(&with(Learner { lr: -1.0, ..Learner::default() }));
         assert_eq!(lr, "trainer.lr is -1.0\n  hint: give a number that is at least 0; the default is 1e-6");

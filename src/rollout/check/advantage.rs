@@ -1,9 +1,8 @@
-//! Tests a custom estimator (`advantage`) on groups of the tested trajectories.
+//! Tests a recipe's estimator (`advantage`) on groups of the tested trajectories.
 
 use super::contract::TestedTrajectory;
 use super::{CheckReport, Finding};
 use crate::algorithms::{Anchor, Estimated, GroupInput, GroupMember, Level, MemberAdvantages, TokenLists};
-use crate::config::Trainer;
 use crate::error::{Error, Result};
 use crate::mdp::Trajectory;
 use crate::script::{Script, Split, Worker};
@@ -12,15 +11,15 @@ use crate::script::{Script, Split, Worker};
 /// failures. Parts, tasks and lengths come from tested trajectories; rewards and values are made
 /// up.
 pub(super) fn check(tried: &[TestedTrajectory], worker: &Worker, script: &Script, report: &mut CheckReport) {
-    let (Trainer::Grpo(learner) | Trainer::Ppo(learner)) = &script.settings.trainer else { return };
+    let Some(learner) = script.settings.trainer.learner() else { return };
     let played = |it: &&TestedTrajectory| {
         it.which.split == Split::Train && !it.trajectory.status.is_failure() && !it.trajectory.steps.is_empty()
     };
     let trajectories: Vec<&Trajectory> = tried.iter().filter(played).map(|it| &it.trajectory).collect();
-    if !learner.estimator.is_custom() || trajectories.is_empty() {
+    if !learner.estimator.is_of_recipe() || trajectories.is_empty() {
         return;
     }
-    let critic = matches!(script.settings.trainer, Trainer::Ppo(_));
+    let critic = script.settings.trainer.has_critic();
     let size = learner.group_size.max(2);
     for (what, size, failed, reward) in [
         ("rewards that differ", size, 0, (|index| index as f64 - 0.5) as fn(usize) -> f64),

@@ -10,7 +10,7 @@ use super::endings::{self, repeat, reset_line};
 use super::others;
 use super::replies::{self, ReplyContext, ReplyKind};
 use super::{CheckOptions, CheckReport, Finding, Severity};
-use crate::config::{Settings, Trainer};
+use crate::config::Settings;
 use crate::error::Result;
 use crate::mdp::{Observation, Scripted, Status, Trajectory};
 use crate::rollout::ending::of_row;
@@ -137,7 +137,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &C
 /// Calls `row_order` and `row_weight` for the first training rows: after no success, after half and
 /// after all of a group.
 fn curriculum(worker: &Worker, settings: &Settings, report: &mut CheckReport) {
-    let (Trainer::Grpo(learner) | Trainer::Ppo(learner)) = &settings.trainer else { return };
+    let Some(learner) = settings.trainer.learner() else { return };
     let group = learner.group_size as f64;
     let trial = |row: u64| -> Result<()> {
         worker.row_key(row)?;

@@ -1,7 +1,7 @@
 //! Tests the contract of a recipe: runs trajectories with scripted responses, in two virtual
 //! machines, before training.
 //!
-//! - `advantage`: results of a custom estimator
+//! - `advantage`: results of a recipe's estimator
 //! - `replies`: kinds of responses: empty, noise, calls of every tool, invalid calls, the task's
 //!   own answer
 //! - `contract`: rules for rows, tools, resets, states, steps

@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 use super::args::fail;
 use super::argument::host_object;
 use crate::algorithms::{AlgorithmFile, FileLoss};
-use crate::config::CUSTOM;
+use crate::config::Choice;
 use crate::script::runtime::convert::kind;
 
 const NAME: &str = "r1.algorithm";
@@ -33,7 +33,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
             other => return Err(fail(lua, NAME, format!("`advantage` is a function, got {}", kind(&other)))),
         };
         let loss = table.raw_get::<Value>("loss")?.as_function().cloned();
-        Ok(OwnAlgorithm { declared: AlgorithmFile::read(lua, CUSTOM, "", &table)?, loss, advantage })
+        Ok(OwnAlgorithm { declared: AlgorithmFile::read(lua, "", "", &table)?, loss, advantage })
     };
     r1.raw_set("algorithm", lua.create_function(make)?)
 }
@@ -53,13 +53,13 @@ impl OwnAlgorithm {
         }
         let defaults = options.iter().map(|option| (option.name.clone(), option.default.clone())).collect();
         if self.advantage.is_some() {
-            choose(fields, "estimator", CUSTOM, &defaults);
+            choose(fields, "estimator", Choice::OF_RECIPE, &defaults);
         } else if let Some((name, options)) = estimator {
             choose(fields, "estimator", name, options);
         }
         match loss {
             Some(FileLoss::Of((name, options))) => choose(fields, "loss", name, options),
-            Some(FileLoss::Own) => choose(fields, "loss", CUSTOM, &defaults),
+            Some(FileLoss::Own) => choose(fields, "loss", Choice::OF_RECIPE, &defaults),
             None => {}
         }
     }
@@ -67,7 +67,7 @@ impl OwnAlgorithm {
 
 /// Sets the name of an estimator or a loss, with options that are not written, unless another one
 /// is written.
-fn choose(fields: &mut Map<String, Json>, field: &str, name: &str, defaults: &Map<String, Json>) {
+pub(super) fn choose(fields: &mut Map<String, Json>, field: &str, name: &str, defaults: &Map<String, Json>) {
     let written = fields.entry(field).or_insert_with(|| Json::Object(Map::new()));
     let Json::Object(written) = written else { return };
     if written.contains_key("name") {

@@ -16,12 +16,12 @@ pub(crate) fn misplaced_function(function: &str, path: &str) -> Error {
         "estimator" if trainer => (
             "an estimator's name",
             "the recipe's own function goes next to the trainer: r1.recipe { advantage = function(group) … end, trainer = \
-             r1.grpo { estimator = \"custom\" } } (docs/guide/your-own-algorithm.md)",
+             r1.grpo { … } } (docs/guide/your-own-algorithm.md)",
         ),
         "loss" if trainer => (
             "a loss's name",
             "the recipe's own function goes next to the trainer: r1.recipe { loss = function(b) … end, trainer = r1.grpo { \
-             loss = \"custom\" } } (docs/guide/your-own-algorithm.md)",
+             … } } (docs/guide/your-own-algorithm.md)",
         ),
         "lr" | "warmup" | "decay" | "final_lr" if trainer => (
             "plain data",

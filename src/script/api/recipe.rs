@@ -5,15 +5,15 @@ use std::collections::BTreeMap;
 use mlua::{Function, Lua, Table, Value};
 use serde_json::{Map, Value as Json};
 
-use super::algorithm::OwnAlgorithm;
+use super::algorithm::{OwnAlgorithm, choose};
 use super::args::{FromField, TableFields, fail, fail_with};
 use super::argument::{Argument, argument, host_object};
 use super::arguments::{Arguments, arguments};
 use super::data::DataSource;
 use super::trainer::TrainerArgument;
-use crate::config::{self, CUSTOM, Choice, DataSettings, Learner, Settings};
+use crate::config::{self, Choice, DataSettings, Learner, Settings};
 use crate::error::{Error, Kind};
-use crate::schema::Section;
+use crate::schema::{Field, Section};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::definitions::{Env, EvalEnv, Recipe};
 use crate::script::settings;
@@ -95,10 +95,24 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
         algorithm = (own_loss.is_some() || own_advantage.is_some()).then_some(Box::new(declared));
         (loss, advantage) = (loss.or(own_loss), advantage.or(own_advantage));
     }
-    let trainer = arguments.trainer.map(|TrainerArgument { written, settings: trainer, .. }| {
+    let mut trainer = arguments.trainer.map(|TrainerArgument { written, settings: trainer, .. }| {
         settings.insert("trainer".to_owned(), written);
         trainer
     });
+    if !matches!(trainer, Some(config::Trainer::Sft(_))) {
+        let functions = [("estimator", advantage.is_some()), ("loss", loss.is_some())];
+        for (field, _) in functions.into_iter().filter(|(_, there)| *there) {
+            let written = settings.entry("trainer").or_insert_with(|| Json::Object(Map::new()));
+            written
+                .as_object_mut()
+                .into_iter()
+                .for_each(|fields| choose(fields, field, Choice::OF_RECIPE, &Map::new()));
+        }
+        if let Some(trainer) = &mut trainer {
+            let read = config::Trainer::read("trainer", &settings["trainer"], None);
+            *trainer = read.map_err(|error| fail_with(lua, NAME, config::refused(error)))?;
+        }
+    }
     let Eval { functions: eval, settings: of_eval } = arguments.eval;
     settings.extend(of_eval.map(|section| ("eval".to_owned(), section)));
     let Data { rows, settings: of_data } = arguments.data;
@@ -109,10 +123,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
         settings.insert("cold_start".to_owned(), section.settings.clone());
     }
     let settings = Json::Object(settings);
-    let learner = match &trainer {
-        Some(config::Trainer::Grpo(learner) | config::Trainer::Ppo(learner)) => Some(learner.clone()),
-        Some(config::Trainer::Sft(_)) | None => None,
-    };
+    let learner = trainer.as_ref().and_then(config::Trainer::learner).cloned();
     let typed = settings::read_with(&settings, trainer).map_err(|error| fail_with(lua, NAME, error))?;
     let rewards = |env: &Env| env.step.is_some() || env.flow.is_some() || env.reward.is_some();
     let unrewarded = envs.iter().find(|(_, env)| !rewards(env)).map(|(name, _)| name.as_str());
@@ -125,7 +136,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
             "reinforcement learning needs a `reward` function, or an env whose `step` or `flow` returns rewards";
         return Err(fail(lua, NAME, format!("{message}{which}")));
     }
-    let chosen = |choice: fn(Learner) -> Choice| learner.clone().is_some_and(|learner| choice(learner).is_custom());
+    let chosen = |choice: fn(Learner) -> Choice| learner.clone().is_some_and(|learner| choice(learner).is_of_recipe());
     let estimator = ("estimator", chosen(|learner| learner.estimator));
     own_function(lua, estimator, "advantage", "advantage = function(group) … end", advantage.is_some())?;
     own_function(lua, ("loss", chosen(|learner| learner.loss)), "loss", "loss = function(b) … end", loss.is_some())?;
@@ -186,19 +197,18 @@ fn cold_start(lua: &Lua, recipe: Recipe, trainer: Option<&config::Trainer>) -> m
     Ok(Box::new(recipe))
 }
 
-/// Refuses the selection of a custom function that the recipe does not have. The reverse is refused
-/// with the settings of the command line, which may select it (`recipe::load`).
+/// Refuses the selection of a function that the recipe does not have.
 fn own_function(
     lua: &Lua,
-    (choice, custom): (&str, bool),
+    (choice, selected): (&str, bool),
     field: &str,
     example: &str,
     there: bool,
 ) -> mlua::Result<()> {
-    if !custom || there {
+    if !selected || there {
         return Ok(());
     }
-    let message = format!("`trainer.{choice}` is \"{CUSTOM}\", and the recipe has no `{field}`");
+    let message = format!("`trainer.{choice}` is {}, and the recipe has no `{field}`", Choice::OF_RECIPE);
     let error = Error::new(Kind::Script, message).about_setting(format!("trainer.{choice}"));
     Err(fail_with(lua, NAME, error.hint(format!("give it one: {example} (docs/guide/your-own-algorithm.md)"))))
 }

@@ -12,7 +12,7 @@ use super::own_format::{self, Formats};
 use super::params::with_params;
 use super::row_functions::check_row_functions;
 use crate::algorithms::{AlgorithmFile, FileLoss, Trace};
-use crate::config::{Choice, EnvSettings, Learner, Limits, LossGraph, Settings, Source, Trainer};
+use crate::config::{Choice, EnvSettings, Learner, Limits, LossGraph, Settings, Source};
 use crate::data::Dataset;
 use crate::error::{Error, Kind, Result, nearest, readable, suggest};
 use crate::script::api;
@@ -45,7 +45,7 @@ pub struct Script {
     pub source: String,
     /// The recipe's settings with the command line's overrides.
     pub settings: Settings,
-    /// The recipe's policy loss, if `trainer.loss` is "custom".
+    /// The recipe's policy loss, if `trainer.loss` is its function.
     pub loss: Option<Arc<LossGraph>>,
     /// What the recipe's algorithm declares about its functions.
     pub declared: Option<Arc<AlgorithmFile>>,
@@ -178,21 +178,17 @@ impl Script {
         if let (Some(phase), Some(recipe)) = (&settings.cold_start, &recipe.cold_start) {
             can_make_rows(phase, recipe, cold_start::PREFIX).map_err(|error| error.at_path(path))?;
         }
-        let loss = match &settings.trainer {
-            Trainer::Grpo(learner) | Trainer::Ppo(learner) if learner.loss.is_custom() => {
-                Some(Arc::new(traced(vm, &recipe, learner).map_err(|error| error.at_path(path))?))
-            }
-            _ => None,
-        };
+        let learner = settings.trainer.learner();
+        let loss = learner.filter(|learner| learner.loss.is_of_recipe());
+        let loss = loss.map(|learner| traced(vm, &recipe, learner).map(Arc::new).map_err(|error| error.at_path(path)));
+        let loss = loss.transpose()?;
         let declared = recipe.algorithm.as_deref().filter(|algorithm| algorithm.advantage);
-        let advantage_options = match &settings.trainer {
-            Trainer::Grpo(learner) | Trainer::Ppo(learner) if learner.estimator.is_custom() => {
-                let options = take_options(declared, "estimator", &learner.estimator);
-                options.map_err(|error| error.at_path(path))?
-            }
-            _ => Map::new(),
+        let estimator = learner.map(|learner| &learner.estimator).filter(|estimator| estimator.is_of_recipe());
+        let advantage_options = match estimator {
+            Some(estimator) => take_options(declared, "estimator", estimator).map_err(|error| error.at_path(path))?,
+            None => Map::new(),
         };
-        selected_functions(&recipe, &settings).map_err(|error| error.at_path(path))?;
+        used_functions(&recipe).map_err(|error| error.at_path(path))?;
         let datasets = unopened(&settings);
         let (modules, resources) = (Arc::new(vm.modules()), Arc::new(vm.resources()));
         let hash = hash(&source, &modules, &resources);
@@ -368,24 +364,22 @@ pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
     Err(Error::new(Kind::Script, format!("the script returns {got}; it must return r1.recipe {{ … }}")).at_path(path))
 }
 
-/// Refuses a function `advantage` or `loss` that neither the recipe nor the command line selects.
-/// The command line may compare a recipe's own loss with a built-in one.
-fn selected_functions(recipe: &Recipe, settings: &Settings) -> Result<()> {
-    let chosen = |settings: &Settings| match &settings.trainer {
-        Trainer::Grpo(learner) | Trainer::Ppo(learner) => [learner.estimator.is_custom(), learner.loss.is_custom()],
-        Trainer::Sft(_) => [false, false],
-    };
-    let (written, now) = (chosen(&recipe.typed), chosen(settings));
-    let functions = [("advantage", "estimator", &recipe.advantage), ("loss", "loss", &recipe.loss)];
-    for (at, (field, choice, function)) in functions.into_iter().enumerate() {
-        if function.is_some() && !written[at] && !now[at] {
-            let message = format!("`{field}` is used with trainer.{choice} = \"custom\" only");
-            let hint = format!(
-                "set {choice} = \"custom\" in the trainer, or trainer.{choice}=custom on the command line, or leave \
-                 `{field}` out"
-            );
-            return Err(Error::new(Kind::Script, message).about_setting(format!("trainer.{choice}")).hint(hint));
-        }
+/// Refuses a function `advantage` or `loss` that the recipe does not use. The command line may compare
+/// it with an estimator or a loss of r1.
+fn used_functions(recipe: &Recipe) -> Result<()> {
+    let learner = recipe.typed.trainer.learner();
+    let estimator = ("advantage", "estimator", &recipe.advantage, learner.map(|learner| &learner.estimator));
+    let loss = ("loss", "loss", &recipe.loss, learner.map(|learner| &learner.loss));
+    for (field, setting, function, choice) in [estimator, loss] {
+        let why = match choice {
+            _ if function.is_none() => continue,
+            Some(choice) if choice.is_of_recipe() => continue,
+            Some(choice) => format!("trainer.{setting} is \"{}\"", choice.shown()),
+            None => "the trainer is r1.sft".to_owned(),
+        };
+        let message = format!("`{field}` is not used: {why}");
+        let error = Error::new(Kind::Script, message).about_setting(format!("trainer.{setting}"));
+        return Err(error.hint(format!("leave trainer.{setting} or `{field}` out")));
     }
     Ok(())
 }
@@ -415,7 +409,7 @@ fn take_options(declared: Option<&AlgorithmFile>, field: &str, chosen: &Choice) 
 /// The recipe's own loss as a graph.
 fn traced(vm: &Vm, recipe: &Recipe, learner: &Learner) -> Result<LossGraph> {
     let Some(function) = &recipe.loss else {
-        return Err(Error::new(Kind::Script, "trainer.loss is \"custom\" and the recipe has no `loss`")
+        return Err(Error::new(Kind::Script, "trainer.loss is the recipe's function, and the recipe has no `loss`")
             .hint("add one: loss = function(b) … end (docs/guide/your-own-algorithm.md)"));
     };
     let trace = match recipe.algorithm.as_deref().filter(|algorithm| algorithm.loss == Some(FileLoss::Own)) {

@@ -341,8 +341,11 @@ impl Worker {
     /// [`Kind::Script`] with its place, where it fails or returns something else than it must.
     pub fn advantages(&self, batch: &[GroupInput], count: usize) -> Result<Vec<Estimated>> {
         let Some(function) = &self.recipe.advantage else {
-            return Err(Error::new(Kind::Script, "trainer.estimator is \"custom\" and the recipe has no `advantage`")
-                .at_path(&self.script.path));
+            return Err(Error::new(
+                Kind::Script,
+                "trainer.estimator is the recipe's function, and the recipe has no `advantage`",
+            )
+            .at_path(&self.script.path));
         };
         let call = |arguments: (&Table, &Value)| {
             let call = Call::new(EntryPoint::Advantage, (0, 0), &self.vm.limits);

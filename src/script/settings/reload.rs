@@ -85,17 +85,18 @@ mod tests {
         new.env.format = "hermes".to_owned();
         new.limits.cpu = 9.0;
         new.eval.every = 4;
-        new.trainer = Trainer::Grpo(Learner {
+        let learner = Learner {
             lr: 1e-3,
             group_size: 3,
             branch: Branch { roots: 2, ..Branch::default() },
             estimator: Choice::new("rloo"),
             loss: Choice {
-                name: "ppo".to_owned(),
                 options: [("dual_clip".to_owned(), 3.0.into())].into_iter().collect(),
+                ..Choice::new("ppo")
             },
             ..Learner::default()
-        });
+        };
+        new.trainer = Trainer::Rl { learner, critic: false };
         let merged = merge(&old, &new);
         let keys = |changes: &[Change]| changes.iter().map(|change| change.key.clone()).collect::<Vec<_>>();
         assert_eq!(
@@ -122,7 +123,8 @@ mod tests {
     #[test]
     fn reload_defers_another_algorithm_to_a_restart() {
         let old = Settings::default();
-        let new = Settings { trainer: Trainer::Ppo(Learner { lr: 1.0, ..Learner::default() }), ..old.clone() };
+        let learner = Learner { lr: 1.0, ..Learner::default() };
+        let new = Settings { trainer: Trainer::Rl { learner, critic: true }, ..old.clone() };
         let merged = merge(&old, &new);
         assert!(merged.changed.is_empty());
         assert!(merged.waiting.iter().any(|change| change.key == "trainer.algorithm"));

@@ -3,7 +3,6 @@
 use serde_json::json;
 
 use super::*;
-use crate::config::Trainer;
 use crate::mdp::{CallKind, Observation, Role, Status};
 
 const DESIGN: &str = include_str!("../../../tests/lua/retool_design.lua");
@@ -13,7 +12,7 @@ fn the_example_recipe_works_as_written() {
     let bench = Bench::new(DESIGN);
     bench.file("train.jsonl", "{\"problem\": \"6*7?\", \"answer\": \"42\"}\n");
     let script = bench.load(&[]).unwrap();
-    let Trainer::Grpo(grpo) = &script.settings.trainer else { panic!() };
+    let grpo = script.settings.trainer.learner().unwrap();
     assert_eq!((grpo.group_size, grpo.clip, grpo.lr), (8, Some((0.2, 0.28)), 1e-6));
     assert_eq!(script.settings.env.format, "retool");
     let worker = Worker::new(&script, None).unwrap();

@@ -9,7 +9,7 @@ use crate::config::{Input, Over, Shape};
 fn with(body: &str) -> String {
     format!(
         "return r1.recipe {{ env = r1.env {{}}, reward = function() return 0 end, loss = function(b, options)\n{body}\nend,\n\
-         trainer = r1.grpo {{ loss = 'custom' }} }}"
+         trainer = r1.grpo {{}} }}"
     )
 }
 
@@ -128,20 +128,39 @@ fn bad_losses_are_refused_at_their_line() {
     let error = option.load(&["trainer.loss={\"name\": \"custom\", \"bta\": 2}"]).unwrap_err();
     assert_eq!(error.message, "the option `bta` is set, and the function `loss` does not read it");
     assert_eq!(error.hint.as_deref(), Some("did you mean `beta`?"));
+    let loss = "loss = function(b) return b.logp end";
     let unused =
-        refused("return r1.recipe { reward = print, loss = function(b) return b.logp end, trainer = r1.grpo {} }");
-    assert!(unused.contains("`loss` is used with trainer.loss = \"custom\" only"), "{unused}");
-    // The command line may select it, or another one.
-    let bench = Bench::new("return r1.recipe { reward = print, loss = function(b) return b.logp end }");
-    assert!(bench.load(&["trainer.loss=custom"]).unwrap().loss.is_some());
-    assert!(bench.load(&["trainer.loss=ppo"]).is_err());
-    let bench = Bench::new(&with("return b.logp"));
-    assert!(bench.load(&["trainer.loss=ppo"]).unwrap().loss.is_none());
-    let bench = "return r1.recipe { reward = print, advantage = function(group) return { 1 } end }";
-    assert!(refused(bench).contains("`advantage` is used with trainer.estimator = \"custom\" only"));
-    assert!(Bench::new(bench).load(&["trainer.estimator=custom"]).is_ok());
+        refused(&format!("return r1.recipe {{ reward = print, {loss}, trainer = r1.grpo {{ loss = 'gspo' }} }}"));
+    assert!(unused.contains("`loss` is not used: trainer.loss is \"gspo\""), "{unused}");
+    let unused = refused(&format!("return r1.recipe {{ {loss}, trainer = r1.sft {{}} }}"));
+    assert!(unused.contains("`loss` is not used: the trainer is r1.sft"), "{unused}");
+    let bench =
+        "return r1.recipe { reward = print, advantage = function() end, trainer = r1.grpo { estimator = 'rloo' } }";
+    assert!(refused(bench).contains("`advantage` is not used: trainer.estimator is \"rloo\""));
     let missing = refused("return r1.recipe { reward = print, trainer = r1.grpo { loss = 'custom' } }");
-    assert!(missing.contains("\"custom\", and the recipe has no `loss`"), "{missing}");
+    assert!(missing.contains("`trainer.loss` is the recipe's function, and the recipe has no `loss`"), "{missing}");
+}
+
+#[test]
+fn the_functions_of_a_recipe_are_its_estimator_and_its_loss() {
+    let functions = "advantage = function() return {} end, loss = function(b, o) return b.logp * (o.scale or 1) end";
+    let is_chosen = |script: &Script| {
+        let learner = script.settings.trainer.learner().unwrap();
+        [learner.estimator.is_of_recipe(), learner.loss.is_of_recipe() && script.loss.is_some()]
+    };
+    for trainer in ["", "trainer = r1.grpo {}", "trainer = r1.trainer { algorithm = 'rloo', loss = { scale = 2 } }"] {
+        let bench = Bench::new(&format!("return r1.recipe {{ reward = print, {functions}, {trainer} }}"));
+        assert_eq!(is_chosen(&bench.load(&[]).unwrap()), [true, true], "{trainer}");
+        // The command line may compare them with others.
+        assert_eq!(is_chosen(&bench.load(&["trainer.loss=ppo"]).unwrap()), [true, false]);
+        let of_r1 = bench.load(&["trainer.estimator=rloo", "trainer.loss.name=ppo"]).unwrap();
+        assert_eq!(is_chosen(&of_r1), [false, false]);
+    }
+    let bench = Bench::new(&format!(
+        "return r1.recipe {{ reward = print, {functions}, trainer = r1.grpo {{ loss = {{ scale = 2 }} }} }}"
+    ));
+    let loss = bench.load(&["trainer.loss.scale=3"]).unwrap().settings.trainer.learner().unwrap().loss.clone();
+    assert_eq!(serde_json::json!(loss), serde_json::json!({ "name": "the recipe's function", "scale": 3 }));
 }
 
 /// A recipe with an algorithm of this definition.
@@ -162,9 +181,9 @@ fn an_algorithm_of_a_recipe_has_an_estimator_a_loss_and_settings() {
     );
     let bench = Bench::new(&source);
     let script = bench.load(&["trainer.loss.scale=3"]).unwrap();
-    let crate::config::Trainer::Ppo(learner) = &script.settings.trainer else { panic!("no critic") };
-    assert_eq!((learner.epochs, learner.group_size, learner.estimator.name.as_str()), (3, 1, "gae"));
-    let options = serde_json::json!({ "name": "custom", "scale": 3, "loss_agg": "seq-mean-token-mean" });
+    let crate::config::Trainer::Rl { learner, critic: true } = &script.settings.trainer else { panic!("no critic") };
+    assert_eq!((learner.epochs, learner.group_size, learner.estimator.shown()), (3, 1, "gae"));
+    let options = serde_json::json!({ "name": "the recipe's function", "scale": 3, "loss_agg": "seq-mean-token-mean" });
     assert_eq!(serde_json::to_value(&learner.loss).unwrap(), options);
     assert_ne!(script.loss.unwrap().nodes, bench.load(&[]).unwrap().loss.unwrap().nodes);
     let error = bench.load(&["trainer.loss.scale=0"]).unwrap_err();
@@ -172,8 +191,8 @@ fn an_algorithm_of_a_recipe_has_an_estimator_a_loss_and_settings() {
     // Another loss by name, and a function for the advantages.
     let source = with_algorithm("loss = { name = 'gspo', seq = 'step' }, advantage = function() return {} end", "");
     let script = Bench::new(&source).load(&[]).unwrap();
-    let crate::config::Trainer::Grpo(learner) = &script.settings.trainer else { panic!("a critic") };
-    assert_eq!((learner.estimator.name.as_str(), learner.loss.name.as_str()), ("custom", "gspo"));
+    let crate::config::Trainer::Rl { learner, critic: false } = &script.settings.trainer else { panic!("a critic") };
+    assert_eq!((learner.estimator.shown(), learner.loss.shown()), ("the recipe's function", "gspo"));
     assert!(script.loss.is_none() && learner.loss.options["seq"] == "step");
 }
 
@@ -216,7 +235,7 @@ fn options_of_a_function_advantage_are_those_that_the_algorithm_declares() {
     assert!(error.message.contains("declares no option `scala`"), "{error}");
     assert_eq!((error.kind, error.hint.as_deref()), (crate::error::Kind::Usage, Some("did you mean `scale`?")));
     let plain = "return r1.recipe { env = r1.env {}, reward = function() return 0 end, advantage = function() end,\n\
-                 trainer = r1.grpo { estimator = { name = 'custom', lambda = 0.9 } } }";
+                 trainer = r1.grpo { estimator = { lambda = 0.9 } } }";
     assert!(refused(plain).contains("the recipe's function `advantage`, and has no option `lambda`"));
     for (definition, reason) in [
         ("needs = 'groups'", "`needs` must be a list of names, got the text \"groups\""),

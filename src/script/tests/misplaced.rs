@@ -9,17 +9,17 @@ fn misplaced_functions_get_a_hint() {
     assert_snapshot!(refused("return r1.recipe {\n  trainer = r1.grpo {\n    lr = 1,\n    estimator = function(group) return {} end,\n  },\n}"), @r#"
     r1.grpo: `trainer.estimator` is a function; it takes an estimator's name
       --> x.lua:4
-      hint: the recipe's own function goes next to the trainer: r1.recipe { advantage = function(group) … end, trainer = r1.grpo { estimator = "custom" } } (docs/guide/your-own-algorithm.md)
+      hint: the recipe's own function goes next to the trainer: r1.recipe { advantage = function(group) … end, trainer = r1.grpo { … } } (docs/guide/your-own-algorithm.md)
     "#);
     assert_snapshot!(refused("r1.ppo { estimator = { name = function() end } }"), @r#"
     r1.ppo: `trainer.estimator.name` is a function; it takes an estimator's name
       --> x.lua:1
-      hint: the recipe's own function goes next to the trainer: r1.recipe { advantage = function(group) … end, trainer = r1.grpo { estimator = "custom" } } (docs/guide/your-own-algorithm.md)
+      hint: the recipe's own function goes next to the trainer: r1.recipe { advantage = function(group) … end, trainer = r1.grpo { … } } (docs/guide/your-own-algorithm.md)
     "#);
     assert_snapshot!(refused("r1.trainer { algorithm = 'rloo', loss = function() end }"), @r#"
     r1.trainer: `trainer.loss` is a function; it takes a loss's name
       --> x.lua:1
-      hint: the recipe's own function goes next to the trainer: r1.recipe { loss = function(b) … end, trainer = r1.grpo { loss = "custom" } } (docs/guide/your-own-algorithm.md)
+      hint: the recipe's own function goes next to the trainer: r1.recipe { loss = function(b) … end, trainer = r1.grpo { … } } (docs/guide/your-own-algorithm.md)
     "#);
     assert_snapshot!(refused("r1.grpo { lr = function(step) return 1 end }"), @r#"
     r1.grpo: `trainer.lr` is a function; it takes plain data

@@ -38,9 +38,9 @@ fn overrides_set_anything_in_the_recipe() {
     ])
     .unwrap();
     let settings = &script.settings;
-    let Trainer::Grpo(grpo) = &settings.trainer else { panic!() };
+    let grpo = settings.trainer.learner().unwrap();
     assert_eq!((grpo.steps, grpo.lr, grpo.clip, grpo.kl.coef), (3, 2e-6, Some((0.1, 0.3)), 0.01));
-    assert_eq!(grpo.estimator.name, "grpo");
+    assert_eq!(grpo.estimator.shown(), "grpo");
     assert_eq!(grpo.estimator.options["normalize"], "none");
     assert_eq!((settings.name.as_str(), settings.limits.cpu), ("7", 2.0));
     assert_eq!(settings.policy.model, "Qwen/Qwen2.5-1.5B-Instruct");
@@ -54,8 +54,8 @@ fn overrides_set_anything_in_the_recipe() {
 #[test]
 fn an_algorithm_name_selects_its_settings_and_loop() {
     let script = with(&["trainer.algorithm=pspo", "trainer.clip=[0.1,0.3]"]).unwrap();
-    let Trainer::Ppo(learner) = &script.settings.trainer else { panic!() };
-    assert_eq!((learner.estimator.name.as_str(), learner.loss.name.as_str()), ("gae", "pspo"));
+    let Trainer::Rl { learner, critic: true } = &script.settings.trainer else { panic!() };
+    assert_eq!((learner.estimator.shown(), learner.loss.shown()), ("gae", "pspo"));
     // Settings of the recipe and the command line stay.
     assert_eq!((learner.steps, learner.clip), (3, Some((0.1, 0.3))));
 }

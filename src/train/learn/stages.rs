@@ -26,7 +26,7 @@ use crate::telemetry::Reporter;
 use crate::text::Renderer;
 use crate::train::rules::objective::Objective;
 
-/// The trajectories of an update in the forms that its stages read.
+/// The trajectories of an update in the forms that its stages and its metrics read.
 pub(crate) struct TrainingData<'a> {
     /// With the steps of generated text that is trained on.
     pub(crate) trajectories: Cow<'a, [Trajectory]>,

@@ -43,7 +43,7 @@ impl Objective {
     /// As [`policy::PolicyLoss::new`]; `Kind::Script` for a custom loss that its settings
     /// contradict.
     pub fn of(script: &Script, learner: &Learner, critic: bool) -> Result<Self> {
-        let custom_loss = script.loss.clone().filter(|_| learner.loss.is_custom());
+        let custom_loss = script.loss.clone().filter(|_| learner.loss.is_of_recipe());
         let objective = Self::new(learner, &script.settings.sampling, critic)?;
         let function = match &script.declared {
             Some(algorithm) if algorithm.advantage => AdvantageFunction::of(algorithm, &script.advantage_options),
@@ -79,15 +79,12 @@ impl Objective {
     /// # Errors
     /// `Kind::Script` names the setting and the reason.
     pub fn new(learner: &Learner, sampling: &Sampling, critic: bool) -> Result<Self> {
-        check_ranges(&Settings { trainer: Trainer::Grpo(learner.clone()), ..Settings::default() })?;
+        check_ranges(&Settings { trainer: Trainer::Rl { learner: learner.clone(), critic }, ..Settings::default() })?;
         refusals::check("trainer", learner)?;
         refusals::check("sampling", sampling)?;
         let options = Value::Object(learner.estimator.options.clone());
-        let estimator = if learner.estimator.is_custom() {
-            None
-        } else {
-            Some(Estimator::new(&learner.estimator.name, &options).map_err(|error| at("estimator", error))?)
-        };
+        let estimator = learner.estimator.name.as_ref().map(|name| Estimator::new(name, &options));
+        let estimator = estimator.transpose().map_err(|error| at("estimator", error))?;
         let mut policy = policy_objective(learner).map_err(|error| at("loss", error))?;
         learner.shaping.check().map_err(|error| at("shaping", error))?;
         let mut shaping = RewardShaping::from(learner.shaping.clone());
@@ -173,11 +170,11 @@ fn at(field: &str, error: Error) -> Error {
 
 /// The loss with the settings that the recipe has outside of its options.
 pub(super) fn policy_objective(learner: &Learner) -> Result<policy::PolicyLoss> {
-    let is_custom = learner.loss.is_custom();
     let mut options = learner.loss.options.clone();
     let mut put = |name: &str, value: Value| drop(options.insert(name.to_owned(), value));
     // `unused` reports a clip that the loss does not have.
-    let clips = !is_custom && policy::PolicyLoss::named(&learner.loss.name)?.has_option("clip_low");
+    let name = learner.loss.name.as_deref();
+    let clips = name.map_or(Ok(false), |name| Ok(policy::PolicyLoss::named(name)?.has_option("clip_low")))?;
     if let Some((low, high)) = learner.clip.filter(|_| clips) {
         put("clip_low", low.into());
         put("clip_high", high.into());
@@ -188,10 +185,10 @@ pub(super) fn policy_objective(learner: &Learner) -> Result<policy::PolicyLoss> 
     if learner.entropy != 0.0 {
         put("entropy_coef", learner.entropy.into());
     }
-    if is_custom {
-        return policy::PolicyLoss::of_graph(Arc::default(), &options);
+    match name {
+        Some(name) => policy::PolicyLoss::new(name, &Value::Object(options)),
+        None => policy::PolicyLoss::of_graph(Arc::default(), &options),
     }
-    policy::PolicyLoss::new(&learner.loss.name, &Value::Object(options))
 }
 
 #[cfg(test)]
@@ -223,8 +220,8 @@ mod tests {
     fn every_estimator_and_loss_is_accepted_or_refused_with_a_reason() {
         for estimator in Estimator::names() {
             for loss in policy::PolicyLoss::names() {
-                let choice = |name: &str| Choice { name: name.to_owned(), options: Map::new() };
-                let learner = Learner { estimator: choice(estimator), loss: choice(loss), ..Learner::default() };
+                let learner =
+                    Learner { estimator: Choice::new(estimator), loss: Choice::new(loss), ..Learner::default() };
                 let critic = Estimator::new(estimator, &Value::Null).unwrap().needs().contains(&AlgorithmNeed::Critic);
                 match Objective::new(&learner, &Sampling::default(), critic) {
                     Ok(objective) => assert_eq!(objective.policy.name, loss),
@@ -237,7 +234,7 @@ mod tests {
     #[test]
     fn contradictions_are_refused() {
         let learner = Learner::default();
-        let gae = Learner { estimator: Choice { name: "gae".to_owned(), options: Map::new() }, ..learner.clone() };
+        let gae = Learner { estimator: Choice::new("gae"), ..learner.clone() };
         assert!(refused(&gae, false).contains("use r1.ppo"));
         assert!(refused(&learner, true).contains("use r1.grpo"));
         assert!(refused(&Learner { group_size: 1, ..learner.clone() }, false).contains("group"));
@@ -249,7 +246,7 @@ mod tests {
         let several = Learner { mini_batches: 2, ..by_step.clone() };
         assert!(refused(&several, false).contains("one for each number of a step"));
         assert!(refused(&Learner { step_ratio_clip: 1.0, ..by_step.clone() }, false).contains("step_ratio_clip is 1"));
-        let gae = Choice { name: "gae".to_owned(), options: Map::new() };
+        let gae = Choice::new("gae");
         assert!(refused(&Learner { estimator: gae, ..by_step }, true).contains("without a critic"));
         let parts = Learner {
             shaping: Shaping { prime: true, ..Shaping::default() },
@@ -260,7 +257,7 @@ mod tests {
         assert!(refused(&Learner { lr: f64::NAN, ..learner.clone() }, false).contains("trainer.lr is NaN"));
         let twice = Learner {
             kl: Kl { coef: 0.1, ..Kl::default() },
-            loss: Choice { name: "ppo".to_owned(), options: Map::from_iter([("kl_coef".to_owned(), 0.2.into())]) },
+            loss: Choice { options: Map::from_iter([("kl_coef".to_owned(), 0.2.into())]), ..Choice::new("ppo") },
             ..learner.clone()
         };
         assert!(refused(&twice, false).contains("trainer.kl.coef and `kl_coef` of trainer.loss"));

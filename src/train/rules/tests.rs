@@ -10,7 +10,7 @@ use crate::mdp::Sampling;
 use crate::rl::advantages::{AlgorithmNeed, Estimator};
 
 fn choice(name: &str, options: Value) -> Choice {
-    Choice { name: name.to_owned(), options: serde_json::from_value::<Map<String, Value>>(options).unwrap() }
+    Choice { options: serde_json::from_value::<Map<String, Value>>(options).unwrap(), ..Choice::new(name) }
 }
 
 /// Settings with an estimator and a loss, the latter with options.
@@ -20,7 +20,7 @@ fn learner(estimator: &str, loss: &str, options: Value) -> Learner {
 
 fn refused(learner: &Learner) -> Option<Error> {
     let critic =
-        Estimator::new(&learner.estimator.name, &Value::Null).unwrap().needs().contains(&AlgorithmNeed::Critic);
+        Estimator::new(learner.estimator.shown(), &Value::Null).unwrap().needs().contains(&AlgorithmNeed::Critic);
     Objective::new(learner, &Sampling::default(), critic).err()
 }
 
@@ -87,8 +87,8 @@ fn a_number_given_as_setting_and_as_option_of_the_loss_is_refused() {
 
 #[test]
 fn a_custom_loss_has_options_of_its_own() {
-    assert!(refused(&learner("grpo", "custom", json!({ "clip_low": 0.1 }))).is_none());
-    let clipped = Learner { clip: Some((0.1, 0.2)), ..learner("grpo", "custom", json!({ "kl_coef": 0.1 })) };
+    assert!(refused(&learner("grpo", Choice::OF_RECIPE, json!({ "clip_low": 0.1 }))).is_none());
+    let clipped = Learner { clip: Some((0.1, 0.2)), ..learner("grpo", Choice::OF_RECIPE, json!({ "kl_coef": 0.1 })) };
     let error = refused(&clipped).map(|error| error.to_string()).unwrap_or_default();
     assert!(!error.contains("set the same value"), "{error}");
 }

@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::objective::policy_objective;
 use super::refusals::{BrokenRule, adapter_targets, broken, loss_facts};
-use crate::config::{Lacking, Learner, Settings, Trainer, lacking, value_of};
+use crate::config::{Lacking, Learner, Settings, lacking, value_of};
 use crate::error::{Error, Result};
 use crate::script::Script;
 
@@ -57,15 +57,12 @@ fn unused(
     if let Some(name) = value_of(written, "trainer.algorithm").as_str() {
         values["trainer"]["algorithm"] = name.into();
     }
-    let learner = match &settings.trainer {
-        Trainer::Grpo(learner) | Trainer::Ppo(learner) => Some(learner),
-        Trainer::Sft(_) => None,
-    };
+    let learner = settings.trainer.learner();
     let recipe = json!({
         "settings": values,
         "written": written,
         "typed": typed,
-        "critic": matches!(settings.trainer, Trainer::Ppo(_)),
+        "critic": settings.trainer.has_critic(),
         // The clip range is that of the loss, not of the trainer. One that is refused elsewhere has
         // no facts.
         "loss": learner.and_then(|learner| {
@@ -73,7 +70,7 @@ fn unused(
             Some(loss_facts(&loss))
         }),
         // The clip range of the recipe's own algorithm.
-        "has_clip": learner.is_some_and(|learner| learner.loss.is_custom())
+        "has_clip": learner.is_some_and(|learner| learner.loss.is_of_recipe())
             && script.declared.as_ref().is_some_and(|algorithm| algorithm.has_clip()),
     });
     let mut unused = broken("unused", &recipe)?;

@@ -26,13 +26,10 @@ pub struct ValidatedTrainer {
 /// # Errors
 /// `Kind::Script` or `Kind::Usage` names the setting and the reason.
 pub fn validate(script: &Script) -> Result<ValidatedTrainer> {
-    let (learner, critic) = match &script.settings.trainer {
-        Trainer::Grpo(learner) => (learner, false),
-        Trainer::Ppo(learner) => (learner, true),
-        Trainer::Sft(_) => {
-            return Err(Error::new(Kind::Usage, "this recipe's trainer is r1.sft, which has no trajectories")
-                .at_path(&script.path));
-        }
+    let &Trainer::Rl { ref learner, critic } = &script.settings.trainer else {
+        return Err(
+            Error::new(Kind::Usage, "this recipe's trainer is r1.sft, which has no trajectories").at_path(&script.path)
+        );
     };
     let placed = |error| script.placed(error);
     check_ranges(&script.settings).map_err(placed)?;

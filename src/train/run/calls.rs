@@ -10,10 +10,10 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::cold_start::{self, ColdStartRun};
+use super::cold_start;
 use super::open_step::UpdateTrajectories;
 use super::training::Training;
-use crate::config::{CUSTOM, Choice, Filter, Learner, LossGraph, Settings, Sft};
+use crate::config::{Choice, Filter, Learner, LossGraph, Settings, Sft};
 use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::{Demonstration, Split, Trajectory};
 use crate::rl::advantages::AlgorithmNeed;
@@ -103,14 +103,13 @@ impl Training {
     /// # Errors
     /// As `r1 run`.
     pub(crate) fn for_program(options: &RunOptions, reporter: &Reporter) -> Result<Self> {
-        match cold_start::run(StartState::new(options, reporter)?, reporter)? {
-            ColdStartRun::Ready(opened) => {
-                let training = Self::open(*opened, reporter)?;
-                training.run.standing.continued_by(training.again());
-                Ok(training)
-            }
-            ColdStartRun::Interrupted(_) => Err(Error::new(Kind::Interrupted, "stopped during the cold start")),
+        let mut opened = StartState::new(options, reporter)?;
+        if cold_start::run(&mut opened, reporter)?.is_some() {
+            return Err(Error::new(Kind::Interrupted, "stopped during the cold start"));
         }
+        let training = Self::open(opened, reporter)?;
+        training.run.standing.continued_by(training.again());
+        Ok(training)
     }
 
     /// The call of a program that continues the run.
@@ -216,17 +215,17 @@ impl Training {
         let UpdateOptions { estimator, loss, graph, epochs, mini_batches, .. } = wanted;
         let mut learner = self.learner.clone();
         let of_recipe = self.objective.policy.formula.graph();
-        let mut custom = of_recipe.filter(|_| learner.loss.is_custom()).cloned();
+        let mut function = of_recipe.filter(|_| learner.loss.is_of_recipe()).cloned();
         if let Some(estimator) = estimator {
             learner.estimator = estimator.clone();
         }
         if let Some(loss) = loss {
             learner.loss = loss.clone();
-            custom = None;
+            function = None;
         }
         if let Some(graph) = graph {
-            learner.loss = Choice::new(CUSTOM);
-            custom = Some(Arc::new(graph.clone()));
+            learner.loss = Choice::of_recipe();
+            function = Some(Arc::new(graph.clone()));
         }
         // Settings for the loss of the recipe do not apply to this one.
         if loss.is_some() || graph.is_some() {
@@ -237,7 +236,7 @@ impl Training {
         if learner == self.learner && graph.is_none() {
             return Ok((learner, self.objective.clone()));
         }
-        let objective = Objective::new(&learner, &self.session.settings.sampling, critic)?.with_loss(custom)?;
+        let objective = Objective::new(&learner, &self.session.settings.sampling, critic)?.with_loss(function)?;
         Ok((learner, objective))
     }
 

@@ -5,6 +5,7 @@ use super::training::Training;
 use crate::error::{Error, Result};
 use crate::mdp::Trajectory;
 use crate::telemetry::Metrics;
+use crate::train::start::checkpoint::with_note;
 use crate::train::start::session::Session;
 use crate::train::watch::failures::replay_command;
 use crate::train::watch::report;
@@ -65,7 +66,6 @@ impl Training {
             }
             Err(failed) => format!("the sampled trajectories could not be stored: {}", failed.message),
         };
-        let hint = error.hint.as_ref().map_or_else(|| kept.clone(), |hint| format!("{hint}; {kept}"));
-        Error { hint: Some(hint), ..error }
+        with_note(error, kept)
     }
 }

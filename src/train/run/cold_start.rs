@@ -6,32 +6,28 @@
 //! is the policy and the reference policy that reinforcement learning starts from. A run that is
 //! interrupted during the cold start resumes there.
 
+use std::path::PathBuf;
+
 use super::sft;
 use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
 use crate::script::Script;
 use crate::store::{Origins, RunDir};
 use crate::telemetry::Reporter;
-use crate::train::options::{RunOptions, Summary};
+use crate::train::options::RunOptions;
 use crate::train::rules::unused::unused_settings;
 use crate::train::rules::validate::{check_supervised, validate};
 use crate::train::start::cold_start_result::{FOLDER, no_result, result};
 use crate::train::start::resume::{Resumed, StartState, record};
 
-/// A run before its first step of reinforcement learning.
-pub(crate) enum ColdStartRun {
-    Ready(Box<StartState>),
-    /// Stopped by Ctrl-C during the cold start.
-    Interrupted(Box<Summary>),
-}
-
-/// Runs the recipe's cold start, if it has one and this run has not completed it.
+/// Runs the recipe's cold start, if it has one and this run has not completed it. If the user stops
+/// it, returns the directory of the run.
 ///
 /// # Errors
 /// Errors of `r1 sft` and of [`validate`], so that a contradiction is found before the cold start.
-pub(crate) fn run(mut opened: StartState, reporter: &Reporter) -> Result<ColdStartRun> {
+pub(crate) fn run(opened: &mut StartState, reporter: &Reporter) -> Result<Option<PathBuf>> {
     if opened.script.settings.cold_start.is_none() {
-        return Ok(ColdStartRun::Ready(Box::new(opened)));
+        return Ok(None);
     }
     validate(&opened.script)?;
     let resumed = opened.resumed.take();
@@ -71,15 +67,14 @@ pub(crate) fn run(mut opened: StartState, reporter: &Reporter) -> Result<ColdSta
         if summary.interrupted {
             reporter.text("next");
             reporter.text(&format!("  {}", options.resume_command("run", run)));
-            let summary = Summary { run_dir: run.to_owned(), interrupted: true, ..Summary::default() };
-            return Ok(ColdStartRun::Interrupted(Box::new(summary)));
+            return Ok(Some(run.to_owned()));
         }
         if result(run)?.is_none() {
             return Err(no_result(run));
         }
     }
     opened.resumed = Some(resumed);
-    Ok(ColdStartRun::Ready(Box::new(opened)))
+    Ok(None)
 }
 
 /// Validates the settings of a recipe's cold start before anything runs; returns the warnings.

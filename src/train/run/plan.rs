@@ -136,7 +136,7 @@ fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result
     let checkpointing = settings.trainer.gradient_checkpointing();
     let shape = Footprint { config: &config, device, kind, adapter: of_policy.as_ref(), checkpointing, threads };
     let reference = match &settings.trainer {
-        Trainer::Grpo(_) | Trainer::Ppo(_) => {
+        Trainer::Rl { .. } => {
             let ValidatedTrainer { objective, warnings, .. } = validate(script)?;
             report::warn(reporter, &warnings);
             objective.has_reference() && !adapter::is_new(policy, fetching)?
@@ -148,7 +148,7 @@ fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result
     };
     match &settings.trainer {
         Trainer::Sft(_) => context(policy, &config, reporter),
-        Trainer::Grpo(_) | Trainer::Ppo(_) => context_of_rollouts(policy, &config, reporter)?,
+        Trainer::Rl { .. } => context_of_rollouts(policy, &config, reporter)?,
     };
     let weights = shape.weights() + shape.adapted() * 4;
     let free = available_memory(device).map(|bytes| bytes.saturating_sub(weights));
@@ -182,7 +182,7 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Memo
     held.extend(loaded);
     held.extend(held_by_run(shape, settings, reference));
     let (mut sampling, mut learning) = (Vec::new(), in_update(shape, settings));
-    if let Trainer::Grpo(learner) | Trainer::Ppo(learner) = &settings.trainer {
+    if let Some(learner) = settings.trainer.learner() {
         let context = context_tokens(shape, settings);
         let cache = if cpu && element == 2 && shape.adapter.is_none() { Dtype::Float } else { shape.kind };
         let (device, slots) = ((cache, shape.device), settings.rollout.concurrency);

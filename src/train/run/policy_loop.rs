@@ -24,10 +24,11 @@
 use std::time::Instant;
 
 use super::calls::{MetricValues, RolloutOptions, UpdateOptions};
+use super::cold_start;
 use super::collect::{Draw, collect};
 use super::open_step::UpdateTrajectories;
 use super::training::Training;
-use crate::error::{Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::eval::solved;
 use crate::rl::advantages::AlgorithmNeed;
 use crate::telemetry::{Metrics, Reporter};
@@ -35,14 +36,23 @@ use crate::train::learn::advantages::{by_step, compute_advantages, of_tokens};
 use crate::train::learn::generated::without_generated;
 use crate::train::learn::stages::{TrainingData, advantage_config, update_weights};
 use crate::train::learn::update::{UpdateSettings, report_skipped};
-use crate::train::options::Summary;
+use crate::train::options::{RunOptions, Summary};
 use crate::train::start::resume::StartState;
 use crate::train::watch::metrics;
 use crate::train::watch::report;
 use crate::train::watch::tensorboard;
 
-/// Trains the recipe's policy and returns a summary of the run.
-pub(crate) fn run(opened: StartState, reporter: &Reporter) -> Result<Summary> {
+/// Trains the recipe's policy by reinforcement learning; returns a summary.
+pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
+    let mut opened = StartState::new(options, reporter)?;
+    if opened.script.settings.trainer.learner().is_none() {
+        return Err(Error::new(Kind::Usage, "this recipe's trainer is r1.sft")
+            .at_path(&options.script)
+            .hint(format!("run it with `r1 sft {}`", options.script.display())));
+    }
+    if let Some(run_dir) = cold_start::run(&mut opened, reporter)? {
+        return Ok(Summary { run_dir, interrupted: true, ..Summary::default() });
+    }
     let started = Instant::now();
     let mut training = Training::open(opened, reporter)?;
     let before = training.evaluate_first()?;

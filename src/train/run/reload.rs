@@ -9,7 +9,6 @@ use serde_json::{Map, Value, json};
 
 use super::run_state::RunState;
 use super::training::{Reloads, Training};
-use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
 use crate::rollout::Spec;
 use crate::script::{Change, ReloadedScript, Script, Split, Watcher, WatcherOptions};
@@ -94,7 +93,7 @@ impl Training {
         reloads.applied += reloads_found.len();
         let Some(ReloadedScript { script, .. }) = reloads_found.into_iter().next_back() else { return Ok(()) };
         let settings = script.settings.clone();
-        if let Trainer::Grpo(learner) | Trainer::Ppo(learner) = &settings.trainer {
+        if let Some(learner) = settings.trainer.learner() {
             self.objective = Objective::of(&script, learner, self.policy.critic.is_some())?;
             if learner.kl != self.learner.kl {
                 self.policy.kl = self.objective.kl_coef;

@@ -58,7 +58,15 @@ pub(crate) fn with_kept(error: Error, step: u64, saved: Result<PathBuf>) -> Erro
         Ok(path) => format!("the weights after step {step} are kept in {}", path.display()),
         Err(failed) => format!("the weights after step {step} could not be kept: {}", failed.message),
     };
-    let hint = error.hint.as_ref().map_or_else(|| kept.clone(), |hint| format!("{hint}; {kept}"));
+    with_note(error, kept)
+}
+
+/// An error with a note after its hint.
+pub(crate) fn with_note(error: Error, note: String) -> Error {
+    let hint = match &error.hint {
+        Some(hint) => format!("{hint}; {note}"),
+        None => note,
+    };
     Error { hint: Some(hint), ..error }
 }
 

@@ -85,11 +85,11 @@ pub(crate) fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference:
     if reference {
         held.push(share("reference", "a model of its own".to_owned(), shape.weights() + shape.packed()));
     }
-    let (Trainer::Grpo(learner) | Trainer::Ppo(learner)) = &settings.trainer else { return held };
+    let Trainer::Rl { learner, critic } = &settings.trainer else { return held };
     if learner.ema > 0.0 {
         held.push(share("average", "of the weights, in f32".to_owned(), 4 * learned));
     }
-    if matches!(settings.trainer, Trainer::Ppo(_)) && !learner.critic.shared {
+    if *critic && !learner.critic.shared {
         let bytes =
             shape.weights() + shape.packed() + shape.numbers() * (8 + element + if element == 2 { 4 } else { 0 });
         held.push(share("critic", "weights, gradients and moments of a model of its own".to_owned(), bytes));
@@ -100,7 +100,7 @@ pub(crate) fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference:
 pub(crate) fn in_update(shape: &Footprint<'_>, settings: &Settings) -> Vec<MemoryShare> {
     let (learned, learned_bytes) = learned(shape);
     let (tokens, several) = match &settings.trainer {
-        Trainer::Grpo(learner) | Trainer::Ppo(learner) => {
+        Trainer::Rl { learner, .. } => {
             let context = context_tokens(shape, settings);
             (learner.tokens_at_once().max(context), several(learner, context))
         }
@@ -176,8 +176,7 @@ mod tests {
             settings.policy.max_context = 2048;
             *settings.trainer.tokens_per_batch_mut() = tokens;
             let chosen = with_micro_batches(&shape, &settings, false, Some(gigabytes << 30));
-            let Trainer::Grpo(learner) = &chosen.trainer else { panic!("the default trainer is GRPO") };
-            learner.tokens_at_once()
+            chosen.trainer.learner().unwrap().tokens_at_once()
         };
         let gpu = Device::Cuda(0);
         let sizes = [40, 77, 136, 400].map(|gigabytes| of(gpu, gigabytes, false, 0));

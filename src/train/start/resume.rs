@@ -10,12 +10,13 @@ use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
 
+use super::checkpoint::with_note;
 use super::cold_start_result;
 use super::files::run_name;
 use super::interrupt::InterruptState;
 use super::origins;
 use crate::config::refuse_server;
-use crate::config::{PolicySettings, Settings};
+use crate::config::{Choice, PolicySettings, Settings};
 use crate::error::{Error, Kind, Result};
 use crate::load::load_script;
 use crate::script::{Change, Script, changes};
@@ -242,6 +243,7 @@ impl Resumed {
         // default.
         let default = |key: &str| defaults.pointer(&format!("/{}", key.replace('.', "/"))).cloned();
         changed.retain(|change| !(change.old.is_null() && default(&change.key).as_ref() == Some(&change.new)));
+        changed.retain(|change| !Choice::is_same_name(&change.old, &change.new));
         changed
     }
 }
@@ -360,7 +362,7 @@ pub(crate) fn of_the_run(error: Error, stored: &[String], config: &Path) -> Erro
         return error;
     }
     let hint = format!("the setting is one of the run's own, kept in {}", config.display());
-    Error { hint: Some(error.hint.map_or_else(|| hint.clone(), |error_hint| format!("{error_hint}; {hint}"))), ..error }
+    with_note(error, hint)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use tch::Tensor;
 use crate::native::upload;
 use r1_base::error::Result;
 
-/// Packed rows without padding. Rows do not attend to each other.
+/// Packed rows without padding, the input of a model. Rows do not attend to each other.
 #[derive(Debug)]
 pub struct Packed {
     /// `[T]` i64 token ids.

@@ -64,7 +64,7 @@ fn gradients(model: &Model, batch: &[Row], learner: &Learner) -> (f64, Vec<Tenso
 }
 
 pub(crate) fn learner(loss: &str, tokens_per_batch: usize) -> Learner {
-    let loss = crate::config::Choice { name: loss.to_owned(), options: serde_json::Map::new() };
+    let loss = crate::config::Choice::new(loss);
     Learner { loss, tokens_per_batch, ..Learner::default() }
 }
 
