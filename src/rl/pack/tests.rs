@@ -103,6 +103,7 @@ fn advantages_of_steps_reach_their_tokens() {
         returns: vec![vec![4.0, 0.0], vec![5.0]],
         targets: vec![vec![true, false], vec![true]],
         counted: vec![true; 2],
+        skipped: None,
     };
     put_advantages(&mut rows, &steps[..2], &advantages);
     assert_eq!(rows[0].advantages, [0.0, 1.0, 2.0, 0.0, 3.0]);

@@ -13,7 +13,7 @@ use super::data::DataSource;
 use super::trainer::TrainerArgument;
 use crate::config::{self, Choice, DataSettings, Learner, Settings};
 use crate::error::{Error, Kind};
-use crate::schema::{Field, Section};
+use crate::schema::{self, Section};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::definitions::{Env, EvalEnv, Recipe};
 use crate::script::settings;
@@ -109,7 +109,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
                 .for_each(|fields| choose(fields, field, Choice::OF_RECIPE, &Map::new()));
         }
         if let Some(trainer) = &mut trainer {
-            let read = config::Trainer::read("trainer", &settings["trainer"], None);
+            let read = <config::Trainer as schema::Field>::read("trainer", &settings["trainer"], None);
             *trainer = read.map_err(|error| fail_with(lua, NAME, config::refused(error)))?;
         }
     }

@@ -12,7 +12,7 @@ use crate::text::Tokenizer;
 
 /// Text for the critic before the steps of trajectories, as token ids.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Prefixes {
+pub(crate) struct Prefixes {
     /// By trajectory: one for all of its steps, or one for each step and one for the next
     /// observation. Empty if there is none.
     of: Vec<Vec<Vec<u32>>>,

@@ -174,7 +174,8 @@ pub(super) fn policy_objective(learner: &Learner) -> Result<policy::PolicyLoss> 
     let mut put = |name: &str, value: Value| drop(options.insert(name.to_owned(), value));
     // `unused` reports a clip that the loss does not have.
     let name = learner.loss.name.as_deref();
-    let clips = name.map_or(Ok(false), |name| Ok(policy::PolicyLoss::named(name)?.has_option("clip_low")))?;
+    let named = name.map(policy::PolicyLoss::named).transpose()?;
+    let clips = named.is_some_and(|loss| loss.has_option("clip_low"));
     if let Some((low, high)) = learner.clip.filter(|_| clips) {
         put("clip_low", low.into());
         put("clip_high", high.into());
