@@ -239,7 +239,7 @@ fn bundles(rows: &[&Row], tokens: usize) -> Vec<Vec<usize>> {
 }
 
 /// The tensors of one micro-batch: T tokens of packed rows, of which N are sampled. The model reads
-/// those of T, the loss those of N.
+/// the tokens, the loss the sampled ones.
 #[derive(Debug)]
 pub struct MicroBatch {
     /// `[T]` i64, rows one after the other.

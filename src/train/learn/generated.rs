@@ -20,7 +20,7 @@ pub(crate) fn acting_step(trajectory: &Trajectory, step: usize) -> usize {
     trajectory.steps.iter().take(step).filter(|step| !step.generated).count()
 }
 
-/// Values per step, without those of generated steps.
+/// Values per step, without generated steps.
 pub(crate) fn without_generated<T>(trajectories: &[Trajectory], by_step: Vec<Option<Vec<T>>>) -> Vec<Option<Vec<T>>> {
     let acted = |(numbers, trajectory): (Option<Vec<T>>, &Trajectory)| {
         let pairs = numbers?.into_iter().zip(&trajectory.steps);
