@@ -146,16 +146,17 @@ pub enum Trainer {
 impl Serialize for Trainer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         #[derive(Serialize)]
-        struct Tagged<'a, T> {
+        struct WithAlgorithm<'a, T> {
             algorithm: &'static str,
             #[serde(flatten)]
             settings: &'a T,
         }
         match self {
             Self::Rl { learner, critic } => {
-                Tagged { algorithm: if *critic { "ppo" } else { "grpo" }, settings: learner }.serialize(serializer)
+                WithAlgorithm { algorithm: if *critic { "ppo" } else { "grpo" }, settings: learner }
+                    .serialize(serializer)
             }
-            Self::Sft(sft) => Tagged { algorithm: "sft", settings: sft }.serialize(serializer),
+            Self::Sft(sft) => WithAlgorithm { algorithm: "sft", settings: sft }.serialize(serializer),
         }
     }
 }

@@ -21,7 +21,7 @@ struct HostEstimator {
     /// Its paper, or the system that defines it.
     paper: &'static str,
     about: &'static str,
-    formula: Formula,
+    formula: EstimatorFormula,
 }
 
 static HOST: [HostEstimator; 4] = [
@@ -29,19 +29,19 @@ static HOST: [HostEstimator; 4] = [
         name: "gae",
         paper: "arXiv:1506.02438",
         about: "GAE over steps (Agent-R1, arXiv:2511.14460)",
-        formula: Formula::Gae(Gae { gamma: 1.0, lambda: 1.0, bootstrap: true, whiten: Whiten::Std }),
+        formula: EstimatorFormula::Gae(Gae { gamma: 1.0, lambda: 1.0, bootstrap: true, whiten: Whiten::Std }),
     },
     HostEstimator {
         name: "gae_token",
         paper: "arXiv:1506.02438",
         about: "GAE over sampled tokens, as in verl",
-        formula: Formula::GaeToken(Gae { gamma: 1.0, lambda: 1.0, bootstrap: true, whiten: Whiten::Variance }),
+        formula: EstimatorFormula::GaeToken(Gae { gamma: 1.0, lambda: 1.0, bootstrap: true, whiten: Whiten::Variance }),
     },
     HostEstimator {
         name: "gae_bilevel",
         paper: "arXiv:2504.20073",
         about: "GAE over steps, then over the tokens of each (RAGEN)",
-        formula: Formula::GaeBilevel(GaeBilevel {
+        formula: EstimatorFormula::GaeBilevel(GaeBilevel {
             gamma_turn: 0.95,
             gamma: 1.0,
             lambda: 1.0,
@@ -53,13 +53,13 @@ static HOST: [HostEstimator; 4] = [
         name: "grpo",
         paper: "arXiv:2402.03300",
         about: "return minus the mean of the group, over its deviation",
-        formula: Formula::Grpo(Grpo { normalize: Deviation::Std, epsilon: EPSILON }),
+        formula: EstimatorFormula::Grpo(Grpo { normalize: Deviation::Std, epsilon: EPSILON }),
     },
 ];
 
 /// The formula of an estimator with its options.
 #[derive(Clone, Debug)]
-enum Formula {
+enum EstimatorFormula {
     /// Over steps.
     Gae(Gae),
     /// Over sampled tokens.
@@ -69,7 +69,7 @@ enum Formula {
     Lua(LuaEstimator),
 }
 
-impl Formula {
+impl EstimatorFormula {
     /// With the options of a table; those that it does not have keep their values.
     fn read(&self, name: &str, options: &mut Map<String, Value>) -> Result<Self> {
         Ok(match self {
@@ -134,7 +134,7 @@ fn files() -> impl Iterator<Item = &'static AlgorithmFile> {
 #[derive(Clone, Debug)]
 pub struct Estimator {
     name: &'static str,
-    formula: Formula,
+    formula: EstimatorFormula,
 }
 
 impl Estimator {
@@ -144,12 +144,12 @@ impl Estimator {
 
     /// Every estimator, as docs/reference/algorithms.md lists it.
     pub fn reference() -> impl Iterator<Item = ReferenceRow> {
-        let row = |name, paper, about, formula: &Formula| {
+        let row = |name, paper, about, formula: &EstimatorFormula| {
             let needs = formula.needs().iter().filter_map(|need| need.words()).collect();
             ReferenceRow { name, paper, about, options: formula.options(), needs }
         };
         let of_file = move |file: &'static AlgorithmFile| {
-            let formula = Formula::Lua(LuaEstimator::new(file, &Value::Null).ok()?);
+            let formula = EstimatorFormula::Lua(LuaEstimator::new(file, &Value::Null).ok()?);
             Some(row(file.name, &file.paper, &file.about, &formula))
         };
         let of_host = move |host: &HostEstimator| row(host.name, host.paper, host.about, &host.formula);
@@ -164,7 +164,7 @@ impl Estimator {
     /// the nearest names), a value of the wrong type or out of its range.
     pub fn new(name: &str, options: &Value) -> Result<Self> {
         if let Some(file) = files().find(|file| file.name == name) {
-            return Ok(Self { name: file.name, formula: Formula::Lua(LuaEstimator::new(file, options)?) });
+            return Ok(Self { name: file.name, formula: EstimatorFormula::Lua(LuaEstimator::new(file, options)?) });
         }
         let mut options = table(name, options)?;
         let host = HOST.iter().find(|host| host.name == name);
@@ -187,10 +187,10 @@ impl Estimator {
     /// The unit of one of its advantages.
     pub fn level(&self) -> Level {
         match &self.formula {
-            Formula::Gae(_) => Level::Step,
-            Formula::GaeToken(_) | Formula::GaeBilevel(_) => Level::Token,
-            Formula::Grpo(_) => Level::Trajectory,
-            Formula::Lua(lua) => lua.function.level,
+            EstimatorFormula::Gae(_) => Level::Step,
+            EstimatorFormula::GaeToken(_) | EstimatorFormula::GaeBilevel(_) => Level::Token,
+            EstimatorFormula::Grpo(_) => Level::Trajectory,
+            EstimatorFormula::Lua(lua) => lua.function.level,
         }
     }
 
