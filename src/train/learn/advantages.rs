@@ -56,8 +56,8 @@ pub fn compute_advantages(
             AdvantageSource::Script(function) => function.estimate(steps, trajectories)?,
             AdvantageSource::Given(advantages) => given_advantages::advantages(steps, trajectories, advantages)?,
         };
-        if let Some(given) = given_returns {
-            given_advantages::put_returns(&mut result, steps, trajectories, given)?;
+        if let Some(numbers) = given_returns {
+            given_advantages::put_returns(&mut result, steps, trajectories, numbers)?;
         }
         result.finite(steps)?;
         Ok(result)

@@ -30,11 +30,11 @@ pub enum GivenStep {
 fn given_for(
     row: &StepRow,
     trajectories: &[Trajectory],
-    given: &[GivenAdvantages],
+    numbers: &[GivenAdvantages],
     what: &str,
 ) -> Result<Option<GivenStep>> {
     let wrong = |why: String| Err(Error::new(Kind::Usage, why).in_step(row.trajectory, row.step));
-    let steps = match given.get(row.trajectory as usize) {
+    let steps = match numbers.get(row.trajectory as usize) {
         None => return Ok(None),
         Some(GivenAdvantages::All(number)) => return Ok(Some(GivenStep::All(*number))),
         Some(GivenAdvantages::Steps(steps)) => steps,
@@ -56,11 +56,11 @@ fn counts(row: &StepRow) -> bool {
 pub(crate) fn advantages(
     rows: &[StepRow],
     trajectories: &[Trajectory],
-    given: &[GivenAdvantages],
+    numbers: &[GivenAdvantages],
 ) -> Result<Advantages> {
     let mut result = Advantages::none(rows);
     for (index, row) in rows.iter().enumerate() {
-        let row_advantages = match given_for(row, trajectories, given, "advantages")? {
+        let row_advantages = match given_for(row, trajectories, numbers, "advantages")? {
             None => continue,
             Some(GivenStep::All(advantage)) => vec![advantage; row.mask.len()],
             Some(GivenStep::Tokens(tokens)) => tokens,
@@ -80,11 +80,11 @@ pub(crate) fn put_returns(
     advantages: &mut Advantages,
     rows: &[StepRow],
     trajectories: &[Trajectory],
-    given: &[GivenAdvantages],
+    numbers: &[GivenAdvantages],
 ) -> Result<()> {
     let mut result = Advantages::none(rows);
     for (index, row) in rows.iter().enumerate() {
-        let row_returns = given_for(row, trajectories, given, "returns")?.filter(|_| counts(row));
+        let row_returns = given_for(row, trajectories, numbers, "returns")?.filter(|_| counts(row));
         result.counted[index] = row_returns.is_some();
         match row_returns {
             None => {}
