@@ -6,8 +6,12 @@ use super::functions::named;
 use super::names::symbol;
 use super::number::Rational;
 use super::parse::Parser;
-use super::token::TokenKind;
+use super::token::{TokenKind, lists};
 use super::words;
+
+/// Commands that begin no factor.
+const OPERATORS: &str =
+    "} ] rangle rfloor rceil cup in approx ne le ge \\ end pm mp cdot times choose div equiv $ circ";
 
 impl Parser<'_> {
     pub(super) fn sum(&mut self) -> Option<Expr> {
@@ -142,30 +146,7 @@ impl Parser<'_> {
             Some(TokenKind::Letter(_)) => !self.at_union_letter(),
             Some(TokenKind::Word(_) | TokenKind::Text(_)) => !self.at_connector(),
             Some(TokenKind::Mark(c)) => matches!(c, '(' | '[' | '{') || (*c == '|' && self.bars == 0),
-            Some(TokenKind::Command(name)) => !matches!(
-                name.as_str(),
-                "}" | "]"
-                    | "rangle"
-                    | "rfloor"
-                    | "rceil"
-                    | "cup"
-                    | "in"
-                    | "approx"
-                    | "ne"
-                    | "le"
-                    | "ge"
-                    | "\\"
-                    | "end"
-                    | "pm"
-                    | "mp"
-                    | "cdot"
-                    | "times"
-                    | "choose"
-                    | "div"
-                    | "equiv"
-                    | "$"
-                    | "circ"
-            ),
+            Some(TokenKind::Command(name)) => !lists(OPERATORS, name),
             _ => false,
         }
     }
@@ -176,8 +157,6 @@ impl Parser<'_> {
         if !value.is_whole() || !self.after_number() {
             return None;
         }
-        let kinds =
-            |from: usize, to: usize| (from..to).map(|i| self.ahead(i).map(|token| &token.kind)).collect::<Vec<_>>();
         let proper = |above: &Rational, below: &Rational, count: usize| {
             (above < below && above.is_whole() && below.is_whole() && !above.is_negative()).then(|| {
                 (
@@ -187,7 +166,7 @@ impl Parser<'_> {
                 )
             })
         };
-        let fraction = match &kinds(0, 7)[..] {
+        let fraction = match &[0, 1, 2, 3, 4, 5, 6].map(|count| self.kind(count)) {
             [
                 Some(TokenKind::Command(name)),
                 Some(TokenKind::Mark('{')),
@@ -242,22 +221,18 @@ impl Parser<'_> {
     fn raised(&mut self, mut base: Expr) -> Option<Expr> {
         // `5!`; `5!!` is a double factorial and `5!=` a relation.
         if matches!(self.peek(), Some(TokenKind::Mark('!')))
-            && !matches!(self.ahead(1).map(|token| &token.kind), Some(TokenKind::Mark('=' | '!')))
+            && !matches!(self.kind(1), Some(TokenKind::Mark('=' | '!')))
         {
             self.skip(1);
             base = Expr::Call(UnaryFunction::Factorial, vec![base]);
         }
-        let degree = match (self.ahead(1).map(|token| &token.kind), self.ahead(2).map(|token| &token.kind)) {
-            (Some(TokenKind::Command(name)), _) if name == "circ" => true,
-            (Some(TokenKind::Mark('{')), Some(TokenKind::Command(name))) => name == "circ",
-            _ => false,
-        };
+        let degree = self.at_circle(1) || (self.kind(1) == Some(&TokenKind::Mark('{')) && self.at_circle(2));
         if degree || !self.mark('^') {
             return Some(base);
         }
         // `x^{(n)}` may be a derivative.
-        let index = matches!(self.peek(), Some(TokenKind::Mark('{')))
-            && matches!(self.ahead(1).map(|token| &token.kind), Some(TokenKind::Mark('(')));
+        let index =
+            matches!(self.peek(), Some(TokenKind::Mark('{'))) && matches!(self.kind(1), Some(TokenKind::Mark('(')));
         if index && base.has_symbol() {
             return None;
         }

@@ -259,12 +259,11 @@ impl MathComparison {
         if !transcendental && endless(other) == Some(false) {
             return None;
         }
+        let (x, y) = (float::evaluate(decimal, self.point(0))?, float::evaluate(other, self.point(0))?);
         if digits < DIGITS {
             // `\cos 60^\circ` is 0.5; any rounding differs by more than the tolerance.
-            let (x, y) = (float::evaluate(decimal, self.point(0))?, float::evaluate(other, self.point(0))?);
             return Some(digits <= PRECISE && x.agrees(y));
         }
-        let (x, y) = (float::evaluate(decimal, self.point(0))?, float::evaluate(other, self.point(0))?);
         let unit = 10_f64.powi(1 - i32::try_from(digits.min(15)).ok()?);
         Some(y.is_real() && (x.value - y.value).norm() <= unit * y.value.norm() + 4.0 * y.error)
     }

@@ -54,13 +54,12 @@ impl Point<'_> {
 
 /// The exact value; `None` if it is not a rational function, undefined at the point, or too long.
 pub(super) fn evaluate(expr: &Expr, point: Point) -> Option<Gaussian> {
-    let value = inner(expr, point)?;
-    point.budget.spend(value.cost())?;
-    Some(value)
+    inner(expr, point).and_then(|value| point.budget.spend(value.cost()).map(|()| value))
 }
 
 fn inner(expr: &Expr, point: Point) -> Option<Gaussian> {
     let each = |part: &Expr| evaluate(part, point);
+    let spent = |value: Gaussian| point.budget.spend(value.cost()).map(|()| value);
     match expr {
         Expr::Number { value, .. } => Some(Gaussian::real(value.clone())),
         Expr::Symbol(name) => Some(Gaussian::real(point.value(name))),
@@ -68,20 +67,12 @@ fn inner(expr: &Expr, point: Point) -> Option<Gaussian> {
         Expr::Constant(Constant::E) => Some(Gaussian::real(point.value("e is not the name of a symbol"))),
         Expr::Constant(Constant::I) => Some(Gaussian::imaginary_unit()),
         Expr::Sum(parts) => {
-            let mut total = Gaussian::real(Rational::whole(0));
-            for part in parts {
-                total = total.add(&each(part)?)?;
-                point.budget.spend(total.cost())?;
-            }
-            Some(total)
+            let zero = Gaussian::real(Rational::whole(0));
+            parts.iter().try_fold(zero, |total, part| spent(total.add(&each(part)?)?))
         }
         Expr::Product(parts) => {
-            let mut total = Gaussian::real(Rational::whole(1));
-            for part in parts {
-                total = total.multiply(&each(part)?)?;
-                point.budget.spend(total.cost())?;
-            }
-            Some(total)
+            let one = Gaussian::real(Rational::whole(1));
+            parts.iter().try_fold(one, |total, part| spent(total.multiply(&each(part)?)?))
         }
         Expr::Quotient(above, below) => each(above)?.divide(&each(below)?),
         Expr::Negative(inside) => Some(each(inside)?.negative()),
@@ -119,19 +110,12 @@ fn call(function: UnaryFunction, arguments: &[Expr], point: Point) -> Option<Gau
     if arguments.iter().any(|argument| argument.any(&names)) {
         return None;
     }
-    let mut values = Vec::with_capacity(arguments.len());
-    for argument in arguments {
-        values.push(evaluate(argument, point)?.as_real()?.clone());
-    }
+    let real = |argument: &Expr| evaluate(argument, point)?.as_real().cloned();
+    let values = arguments.iter().map(real).collect::<Option<Vec<_>>>()?;
     let whole = |value: &Rational, limit: i64| value.as_i64().filter(|value| (0..=limit).contains(value));
     let value = match (function, values.as_slice()) {
-        (UnaryFunction::Abs, [value]) => {
-            if value.is_negative() {
-                value.negative()
-            } else {
-                value.clone()
-            }
-        }
+        (UnaryFunction::Abs, [value]) if value.is_negative() => value.negative(),
+        (UnaryFunction::Abs, [value]) => value.clone(),
         (UnaryFunction::Floor, [value]) => value.floor(),
         (UnaryFunction::Ceiling, [value]) => value.negative().floor().negative(),
         (UnaryFunction::Factorial, [value]) => {

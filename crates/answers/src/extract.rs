@@ -5,7 +5,10 @@
 //! omitted deliberately: the last number of a text without a stated answer is not an answer. There
 //! is no recursion, and the time is linear in the length of the text.
 
+use std::sync::LazyLock;
+
 use super::statement::{self, Stated};
+use super::words::phrases;
 
 /// Commands that draw a box.
 const BOXED: [&str; 3] = ["\\boxed", "\\fbox", "\\framebox"];
@@ -125,24 +128,7 @@ fn boxes(text: &str) -> Option<Boxes> {
 }
 
 /// Words between two boxes with which the second begins another statement.
-const STATES: &[&str] = &[
-    "answer",
-    "is",
-    "are",
-    "so",
-    "thus",
-    "then",
-    "finally",
-    "therefore",
-    "hence",
-    "we",
-    "get",
-    "but",
-    "not",
-    "equals",
-    "wait",
-    "actually",
-];
+static STATES: LazyLock<Vec<&str>> = LazyLock::new(|| phrases("states"));
 
 /// Whether the text between two boxes joins them into one answer: it has nothing but connectors, or
 /// "and" or "or" without another statement. A full stop separates two statements of an answer.
@@ -171,15 +157,8 @@ pub(super) fn pieces(text: &str) -> Vec<TextSpan<'_>> {
     while let Some(offset) = text[at..].find(['$', '\\']) {
         let start = at + offset;
         let rest = &text[start..];
-        let (open, close) = if rest.starts_with("$$") {
-            ("$$", "$$")
-        } else if rest.starts_with('$') {
-            ("$", "$")
-        } else if rest.starts_with("\\[") {
-            ("\\[", "\\]")
-        } else if rest.starts_with("\\(") {
-            ("\\(", "\\)")
-        } else {
+        let delimiters = [("$$", "$$"), ("$", "$"), ("\\[", "\\]"), ("\\(", "\\)")];
+        let Some((open, close)) = delimiters.into_iter().find(|(open, _)| rest.starts_with(open)) else {
             // Any other command, including `\$` and `\\`.
             let next = rest[1..].chars().next().map_or(0, char::len_utf8);
             at = start + 1 + next;
@@ -214,11 +193,8 @@ fn is_price(text: &str, end: usize, close: &str) -> bool {
 
 /// The last [`TAIL`] bytes, from the start of a line if possible.
 fn tail(text: &str) -> &str {
-    let Some(mut from) = text.len().checked_sub(TAIL) else { return text };
-    while !text.is_char_boundary(from) {
-        from += 1;
-    }
-    let rest = &text[from..];
+    let Some(from) = text.len().checked_sub(TAIL) else { return text };
+    let rest = &text[text.ceil_char_boundary(from)..];
     rest.split_once('\n').map_or(rest, |(_, lines)| lines)
 }
 

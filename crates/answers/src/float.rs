@@ -117,33 +117,15 @@ pub(super) fn evaluate(expr: &Expr, point: Point) -> Option<Approximate> {
         Expr::Constant(Constant::Pi) => real(std::f64::consts::PI),
         Expr::Constant(Constant::E) => real(std::f64::consts::E),
         Expr::Constant(Constant::I) => Approximate::rounded(Complex64::i(), 0.0),
-        Expr::Sum(parts) => {
-            let mut total = real(0.0)?;
-            for part in parts {
-                total = total.add(each(part)?)?;
-            }
-            Some(total)
-        }
-        Expr::Product(parts) => {
-            let mut total = real(1.0)?;
-            for part in parts {
-                total = total.multiply(each(part)?)?;
-            }
-            Some(total)
-        }
+        Expr::Sum(parts) => parts.iter().try_fold(real(0.0)?, |total, part| total.add(each(part)?)),
+        Expr::Product(parts) => parts.iter().try_fold(real(1.0)?, |total, part| total.multiply(each(part)?)),
         Expr::Quotient(above, below) => each(above)?.divide(each(below)?),
         Expr::Negative(inside) => {
             let inside = each(inside)?;
             Approximate::rounded(-inside.value, inside.error)
         }
         Expr::Power(base, exponent) => power(each(base)?, each(exponent)?),
-        Expr::Call(function, arguments) => {
-            let mut values = Vec::with_capacity(arguments.len());
-            for argument in arguments {
-                values.push(each(argument)?);
-            }
-            call(*function, &values)
-        }
+        Expr::Call(function, arguments) => call(*function, &arguments.iter().map(each).collect::<Option<Vec<_>>>()?),
         _ => None,
     }
 }

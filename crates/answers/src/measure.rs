@@ -108,8 +108,7 @@ impl Parser<'_> {
 
     /// `^2` after a unit: `\text{ cm}^2`.
     fn unit_power(&mut self) -> Option<String> {
-        let circle = |count: usize| matches!(self.ahead(count).map(|token| &token.kind), Some(TokenKind::Command(name)) if name == "circ");
-        if circle(1) || circle(2) || !self.mark('^') {
+        if self.at_circle(1) || self.at_circle(2) || !self.mark('^') {
             return Some(String::new());
         }
         let braced = self.mark('{');
@@ -121,7 +120,7 @@ impl Parser<'_> {
     /// `/h`, `/\text{s}^2` after a unit.
     fn rate(&mut self) -> Option<String> {
         let is_rate = matches!(self.peek(), Some(TokenKind::Mark('/')));
-        let below = match self.ahead(1).map(|token| &token.kind) {
+        let below = match self.kind(1) {
             Some(TokenKind::Letter(letter)) if is_rate && words::UNIT_LETTERS.contains(letter) => letter.to_string(),
             Some(TokenKind::Word(word) | TokenKind::Text(word)) if is_rate && words::is_unit(word, true) => {
                 word.clone()
@@ -134,7 +133,7 @@ impl Parser<'_> {
 
     /// The `/hour` of `\$5/hour`.
     pub(super) fn price_rate(&mut self) -> Option<String> {
-        let word = matches!(self.ahead(1).map(|token| &token.kind), Some(TokenKind::Word(_) | TokenKind::Text(_)));
+        let word = matches!(self.kind(1), Some(TokenKind::Word(_) | TokenKind::Text(_)));
         if self.units.is_empty() || !word || !self.after_number() {
             return None;
         }
@@ -144,19 +143,18 @@ impl Parser<'_> {
     /// The unit of `57 g`, `5 \mu m`, `9.8 m/s^2`: a letter at the end of an answer that is one
     /// number.
     fn unit_letter(&mut self) -> Option<String> {
-        let kind = |count: usize| self.ahead(count).map(|token| &token.kind);
-        let micro = usize::from(matches!(kind(0), Some(TokenKind::Command(name)) if name == "mu"));
-        let letter = match kind(micro)? {
+        let micro = usize::from(matches!(self.kind(0), Some(TokenKind::Command(name)) if name == "mu"));
+        let letter = match self.kind(micro)? {
             TokenKind::Letter(letter) if words::UNIT_LETTERS.contains(letter) => *letter,
             TokenKind::Text(text) if micro > 0 && text.len() == 1 => text.chars().next()?,
             _ => return None,
         };
-        let power = kind(micro + 1) == Some(&TokenKind::Mark('^'));
+        let power = self.kind(micro + 1) == Some(&TokenKind::Mark('^'));
         let rate = matches!(
-            (kind(micro + 1), kind(micro + 2)),
+            (self.kind(micro + 1), self.kind(micro + 2)),
             (Some(TokenKind::Mark('/')), Some(TokenKind::Letter('s' | 'h')))
         );
-        let ends = matches!(kind(micro + 1), None | Some(TokenKind::Mark(',' | ';'))) || power || rate;
+        let ends = matches!(self.kind(micro + 1), None | Some(TokenKind::Mark(',' | ';'))) || power || rate;
         if !(ends && self.after_only_number() && (self.spaced() || micro > 0 || rate)) {
             return None;
         }
@@ -198,14 +196,14 @@ impl Parser<'_> {
     }
 
     pub(super) fn degree_tokens(&self) -> usize {
-        let kind = |count: usize| self.ahead(count).map(|token| &token.kind);
-        let circle = |count: usize| matches!(kind(count), Some(TokenKind::Command(name)) if name == "circ");
-        match kind(0) {
+        match self.kind(0) {
             // `f \circ g` is a composition.
-            Some(TokenKind::Command(_)) if circle(0) && self.after_value() => 1,
-            Some(TokenKind::Mark('^')) if circle(1) => 2,
+            Some(TokenKind::Command(_)) if self.at_circle(0) && self.after_value() => 1,
+            Some(TokenKind::Mark('^')) if self.at_circle(1) => 2,
             Some(TokenKind::Mark('^'))
-                if kind(1) == Some(&TokenKind::Mark('{')) && circle(2) && kind(3) == Some(&TokenKind::Mark('}')) =>
+                if self.kind(1) == Some(&TokenKind::Mark('{'))
+                    && self.at_circle(2)
+                    && self.kind(3) == Some(&TokenKind::Mark('}')) =>
             {
                 4
             }

@@ -7,7 +7,7 @@ use super::arithmetic::product;
 use super::expr::{Constant, Expr, UnaryFunction};
 use super::functions::{NameSyntax, named};
 use super::parse::Parser;
-use super::token::TokenKind;
+use super::token::{TokenKind, lists};
 
 /// Commands that are variables. Any other unknown command may be an operator, and a text with an
 /// operator that is not understood equals only the same text.
@@ -39,7 +39,7 @@ impl Parser<'_> {
             }
             _ => match named(name) {
                 Some(named) => self.named(named),
-                None if LETTERS.split(' ').any(|letter| letter == name) => self.variable(&format!("\\{name}")),
+                None if lists(LETTERS, name) => self.variable(&format!("\\{name}")),
                 None => None,
             },
         }
@@ -48,27 +48,16 @@ impl Parser<'_> {
     pub(super) fn named(&mut self, named: NameSyntax) -> Option<Expr> {
         let function = match named {
             NameSyntax::Constant(constant) => return Some(Expr::Constant(constant)),
+            NameSyntax::Function(UnaryFunction::Binomial) => {
+                let above = self.argument()?;
+                return Some(Expr::Call(UnaryFunction::Binomial, vec![above, self.argument()?]));
+            }
+            NameSyntax::Function(UnaryFunction::Root) => {
+                let degree = if self.mark('[') { self.sum().filter(|_| self.mark(']'))? } else { Expr::whole(2) };
+                return Some(Expr::Call(UnaryFunction::Root, vec![degree, self.argument_or_number()?]));
+            }
             NameSyntax::Function(function) => function,
         };
-        match function {
-            UnaryFunction::Binomial => {
-                let above = self.argument()?;
-                return Some(Expr::Call(function, vec![above, self.argument()?]));
-            }
-            UnaryFunction::Root => {
-                let degree = if self.mark('[') {
-                    let degree = self.sum()?;
-                    if !self.mark(']') {
-                        return None;
-                    }
-                    degree
-                } else {
-                    Expr::whole(2)
-                };
-                return Some(Expr::Call(function, vec![degree, self.argument_or_number()?]));
-            }
-            _ => {}
-        }
         let base = if function == UnaryFunction::Log {
             Some(if self.mark('_') { self.argument_or_number()? } else { Expr::whole(10) })
         } else {
@@ -90,17 +79,13 @@ impl Parser<'_> {
             argument = if inside.has_symbol() { (**inside).clone() } else { in_radians((**inside).clone()) };
         }
         // `\sin^{-1} x` is the inverse function.
-        let inverse = match (&power, function) {
-            (Some(power), UnaryFunction::Sin | UnaryFunction::Cos | UnaryFunction::Tan) if is_minus_one(power) => {
-                Some(match function {
-                    UnaryFunction::Sin => UnaryFunction::Arcsin,
-                    UnaryFunction::Cos => UnaryFunction::Arccos,
-                    _ => UnaryFunction::Arctan,
-                })
-            }
+        let inverse = match function {
+            UnaryFunction::Sin => Some(UnaryFunction::Arcsin),
+            UnaryFunction::Cos => Some(UnaryFunction::Arccos),
+            UnaryFunction::Tan => Some(UnaryFunction::Arctan),
             _ => None,
         };
-        if let Some(inverse) = inverse {
+        if let Some(inverse) = inverse.filter(|_| power.as_ref().is_some_and(is_minus_one)) {
             return Some(Expr::Call(inverse, vec![argument]));
         }
         let call = Expr::Call(function, base.into_iter().chain([argument]).collect());
@@ -216,10 +201,7 @@ fn fingerprint(expr: &Expr) -> String {
 }
 
 fn is_minus_one(expr: &Expr) -> bool {
-    match expr {
-        Expr::Negative(inside) => **inside == Expr::whole(1),
-        _ => false,
-    }
+    *expr == Expr::whole(1).negated()
 }
 
 /// A variable, or the constant of that name.

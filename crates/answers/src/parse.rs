@@ -37,7 +37,15 @@ impl<'a> Parser<'a> {
     }
 
     pub(super) fn peek(&self) -> Option<&'a TokenKind> {
-        self.ahead(0).map(|token| &token.kind)
+        self.kind(0)
+    }
+
+    pub(super) fn kind(&self, count: usize) -> Option<&'a TokenKind> {
+        self.ahead(count).map(|token| &token.kind)
+    }
+
+    pub(super) fn at_circle(&self, count: usize) -> bool {
+        matches!(self.kind(count), Some(TokenKind::Command(name)) if name == "circ")
     }
 
     pub(super) fn ahead(&self, count: usize) -> Option<&'a Token> {
@@ -45,7 +53,7 @@ impl<'a> Parser<'a> {
     }
 
     pub(super) fn previous(&self) -> Option<&'a TokenKind> {
-        self.at.checked_sub(1).and_then(|at| self.tokens.get(at)).map(|token| &token.kind)
+        self.behind(1)
     }
 
     pub(super) fn behind(&self, count: usize) -> Option<&'a TokenKind> {
@@ -166,9 +174,7 @@ impl<'a> Parser<'a> {
                 TokenKind::Mark(',' | ';' | ')' | ']' | '}') => break,
                 TokenKind::Command(name) if name == "}" => break,
                 // `\text{east}^\circ`: a degree sign after a word is ignored.
-                TokenKind::Mark('^')
-                    if self.ahead(count + 1).is_some_and(|next| next.kind == TokenKind::Command("circ".into())) =>
-                {
+                TokenKind::Mark('^') if self.at_circle(count + 1) => {
                     count += 1;
                 }
                 _ => return None,
@@ -183,10 +189,7 @@ impl<'a> Parser<'a> {
     }
 
     fn is_formula(&self, word: &str) -> bool {
-        let alone = !matches!(
-            self.ahead(1).map(|token| &token.kind),
-            Some(TokenKind::Word(_) | TokenKind::Text(_) | TokenKind::Letter(_))
-        );
+        let alone = !matches!(self.kind(1), Some(TokenKind::Word(_) | TokenKind::Text(_) | TokenKind::Letter(_)));
         let upper = self.depth > 0 && word.chars().all(char::is_uppercase);
         alone && (upper || words::is_variables(&word.to_lowercase()))
     }
@@ -241,7 +244,7 @@ impl<'a> Parser<'a> {
 
     fn relation_sign(&mut self) -> Option<Relation> {
         // `:=`, `==`, `<=`, `>=`, `!=`
-        let next = matches!(self.ahead(1).map(|token| &token.kind), Some(TokenKind::Mark('=')));
+        let next = matches!(self.kind(1), Some(TokenKind::Mark('=')));
         let (relation, count) = match self.peek()? {
             TokenKind::Mark('=') => (Relation::Equal, 1 + usize::from(next)),
             TokenKind::Mark(':') if next => (Relation::Equal, 2),
@@ -267,9 +270,7 @@ impl<'a> Parser<'a> {
 
     fn ratio(&mut self) -> Option<Expr> {
         let mut parts = vec![self.union()?];
-        while matches!(self.peek(), Some(TokenKind::Mark(':')))
-            && !matches!(self.ahead(1).map(|token| &token.kind), Some(TokenKind::Mark('=')))
-        {
+        while matches!(self.peek(), Some(TokenKind::Mark(':'))) && !matches!(self.kind(1), Some(TokenKind::Mark('='))) {
             self.skip(1);
             parts.push(self.union()?);
         }
@@ -294,7 +295,7 @@ impl<'a> Parser<'a> {
     pub(super) fn at_union_letter(&self) -> bool {
         matches!(self.previous(), Some(TokenKind::Mark(')' | ']')))
             && matches!(self.peek(), Some(TokenKind::Letter('U')))
-            && matches!(self.ahead(1).map(|token| &token.kind), Some(TokenKind::Mark('(' | '[')))
+            && matches!(self.kind(1), Some(TokenKind::Mark('(' | '[')))
     }
 
     fn union_letter(&mut self) -> bool {

@@ -165,36 +165,24 @@ fn distinct(by: &MathComparison, items: &[Expr]) -> Vec<Expr> {
 /// `a < x <= b`, `x > a` and `a <= |x| <= b` as intervals.
 fn as_interval(expr: &Expr) -> Option<Expr> {
     let Expr::Related { first, rest } = expr else { return None };
+    let mut terms: Vec<&Expr> = std::iter::once(&**first).chain(rest.iter().map(|(_, term)| term)).collect();
+    let mut signs: Vec<Relation> = rest.iter().map(|(sign, _)| *sign).collect();
+    if matches!(signs.first()?, Relation::Greater | Relation::GreaterEqual) {
+        terms.reverse();
+        signs = signs.iter().rev().map(|sign| sign.flipped()).collect();
+    }
+    if !signs.iter().all(|sign| matches!(sign, Relation::Less | Relation::LessEqual)) {
+        return None;
+    }
+    let is_open = |index: usize| signs[index] == Relation::Less;
     let infinity = Expr::Constant(Constant::Infinity);
-    let (low, open, variable, close, high) = match rest.as_slice() {
-        [(one, middle), (two, last)] => {
-            let (one, two, low, high) = match (one, two) {
-                (Relation::Less | Relation::LessEqual, Relation::Less | Relation::LessEqual) => {
-                    (*one, *two, &**first, last)
-                }
-                (Relation::Greater | Relation::GreaterEqual, Relation::Greater | Relation::GreaterEqual) => {
-                    (*two, *one, last, &**first)
-                }
-                _ => return None,
-            };
-            (low.clone(), is_strict(one), middle, is_strict(two), high.clone())
+    let (low, open, variable, close, high) = match terms[..] {
+        [low, variable, high] => (low.clone(), is_open(0), variable, is_open(1), high.clone()),
+        [variable, high] if variable.has_symbol() && is_absolute(variable) => {
+            (high.clone().negated(), is_open(0), inside(variable), is_open(0), high.clone())
         }
-        [(sign, last)] => {
-            let (sign, variable, bound) =
-                if first.has_symbol() { (*sign, &**first, last) } else { (sign.flipped(), last, &**first) };
-            match sign {
-                Relation::Less | Relation::LessEqual if is_absolute(variable) => {
-                    (bound.clone().negated(), is_strict(sign), inside(variable), is_strict(sign), bound.clone())
-                }
-                Relation::Less | Relation::LessEqual => {
-                    (infinity.negated(), true, variable, is_strict(sign), bound.clone())
-                }
-                Relation::Greater | Relation::GreaterEqual => {
-                    (bound.clone(), is_strict(sign), variable, true, infinity)
-                }
-                _ => return None,
-            }
-        }
+        [variable, high] if variable.has_symbol() => (infinity.negated(), true, variable, is_open(0), high.clone()),
+        [low, variable] => (low.clone(), is_open(0), variable, true, infinity),
         _ => return None,
     };
     let interval = |low: Expr, open: bool, close: bool, high: Expr| Expr::Tuple {
@@ -210,10 +198,6 @@ fn as_interval(expr: &Expr) -> Option<Expr> {
         return Some(Expr::Union(vec![mirrored, interval(low, open, close, high)]));
     }
     matches!(variable, Expr::Symbol(_)).then(|| interval(low, open, close, high))
-}
-
-fn is_strict(sign: Relation) -> bool {
-    matches!(sign, Relation::Less | Relation::Greater)
 }
 
 fn is_absolute(expr: &Expr) -> bool {

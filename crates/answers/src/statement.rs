@@ -5,8 +5,11 @@
 //! brackets). A statement that denies ("not 6"), bounds ("more than 5") or guesses ("either 4 or
 //! 5") is no answer.
 
+use std::sync::LazyLock;
+
 use super::extract::{formula, pieces};
 use super::functions::named;
+use super::words::phrases;
 
 /// What a text states.
 #[derive(Debug)]
@@ -30,164 +33,16 @@ const WORDS: usize = 8;
 const REMARK: usize = 120;
 const CORRECTION: usize = 600;
 
-/// Between "the answer" and its value.
-const VERBS: &[&str] = &[
-    ":",
-    "=",
-    "is",
-    "are",
-    "equals",
-    "would be",
-    "will be",
-    "should be",
-    "must be",
-    "has to be",
-    "comes to",
-    "comes out to",
-    "comes out to be",
-    "works out to",
-    "turns out to be",
-    "becomes",
-];
-
-/// Words between "answer" and its verb: "the answer to this problem is".
-const NOUN_PHRASE: &[&str] = &[
-    "to", "the", "of", "for", "in", "this", "that", "your", "our", "question", "problem", "part", "exercise",
-    "original", "given", "a", "b",
-];
-
-/// Words after the verb that do not change the answer.
-const ADVERBS: &[&str] = &[
-    "therefore",
-    "thus",
-    "hence",
-    "then",
-    "simply",
-    "just",
-    "actually",
-    "really",
-    "indeed",
-    "clearly",
-    "obviously",
-    "exactly",
-    "precisely",
-    "in fact",
-    "of course",
-    "now",
-    "also",
-    "still",
-    "equal to",
-    "given by",
-    "found to be",
-    "as follows",
-    "approximately",
-    "about",
-    "roughly",
-    "definitely",
-    "always",
-    "only",
-    "again",
-    "so",
-    "simply put",
-    "option",
-    "choice",
-    "that",
-    "the number",
-    "the value",
-    "a total of",
-];
-
-/// Words of a remark that offers another answer.
-const ALTERNATIVES: &[&str] =
-    &["alternatively", "maybe", "perhaps", "possibly", "might", "could", "either", "otherwise"];
-
-/// Where an explanation begins, after a space or a comma.
-const EXPLAINS: &[&str] = &[
-    "because",
-    "since",
-    "which",
-    "not",
-    "and not",
-    "but not",
-    "rather than",
-    "instead of",
-    "as required",
-    "as desired",
-    "as needed",
-    "as expected",
-    "as claimed",
-    "as shown",
-    "as before",
-    "as above",
-    "in total",
-    "in all",
-    "altogether",
-    "in simplest form",
-    "in lowest terms",
-    "i.e",
-    "e.g",
-    "so the",
-    "so that",
-    "so we",
-];
-
-/// Words before a value that make it a bound, a denial or a guess.
-const HEDGES: &[&str] = &[
-    "not", "no", "never", "neither", "nor", "either", "between", "greater", "less", "more", "fewer", "larger",
-    "smaller", "bigger", "higher", "lower", "least", "most", "above", "below", "under", "over", "maybe", "perhaps",
-    "possibly", "unknown", "minus", "negative", "plus", "times", "twice", "half", "double", "triple", "multiple",
-    "factor", "divisor", "square", "root", "cube", "from",
-];
-
-/// Words after a value that add a condition or another value.
-const CONDITIONS: &[&str] =
-    &["or", "and", "if", "unless", "when", "except", "otherwise", "but", "with", "remainder", "mod", "modulo", "times"];
-
-/// Words after "the answer is" that say something about the answer.
-const COMMENTS: &[&str] = &[
-    "correct",
-    "right",
-    "wrong",
-    "incorrect",
-    "helpful",
-    "clear",
-    "in",
-    "above",
-    "below",
-    "given",
-    "shown",
-    "found",
-    "obtained",
-    "reasonable",
-];
-
-/// Before "answer": the statement is about another answer, or a supposition.
-const OTHERS: &[&str] = &[
-    "if",
-    "suppose",
-    "supposing",
-    "assume",
-    "assuming",
-    "whether",
-    "unless",
-    "wrong",
-    "incorrect",
-    "previous",
-    "earlier",
-    "initial",
-    "old",
-    "other",
-    "another",
-    "no",
-    "why",
-    "possible",
-    "suggested",
-    "proposed",
-    "given",
-    "student's",
-    "his",
-    "her",
-];
+// The lists of phrases.tsv, where their meaning is.
+static VERBS: LazyLock<Vec<&str>> = LazyLock::new(|| phrases("verbs"));
+static NOUN_PHRASE: LazyLock<Vec<&str>> = LazyLock::new(|| phrases("noun_phrase"));
+static ADVERBS: LazyLock<Vec<&str>> = LazyLock::new(|| phrases("adverbs"));
+static ALTERNATIVES: LazyLock<Vec<&str>> = LazyLock::new(|| phrases("alternatives"));
+static EXPLAINS: LazyLock<Vec<&str>> = LazyLock::new(|| phrases("explains"));
+static HEDGES: LazyLock<Vec<&str>> = LazyLock::new(|| phrases("hedges"));
+static CONDITIONS: LazyLock<Vec<&str>> = LazyLock::new(|| phrases("conditions"));
+static COMMENTS: LazyLock<Vec<&str>> = LazyLock::new(|| phrases("comments"));
+static OTHERS: LazyLock<Vec<&str>> = LazyLock::new(|| phrases("others"));
 
 /// The last statement of an answer. After a box only "final answer", a heading, and "the answer is
 /// actually" count.
@@ -200,7 +55,7 @@ pub(super) fn last(text: &str, boxed: bool) -> Stated {
         let Some(start) = begin(&lower, at, boxed) else { continue };
         let rest = &text[start..];
         let rest = rest.trim_start_matches([':', '*', '_', ' ', '\n', '\r', '=', '"']);
-        let length = sentence(head(rest, SENTENCE));
+        let length = sentence(&rest[..rest.floor_char_boundary(SENTENCE)]);
         match value(&rest[..length]) {
             Stated::Nothing => {}
             stated => return corrected(&rest[length..], stated),
@@ -262,15 +117,6 @@ fn starts_with_words(text: &str, phrase: &str) -> bool {
     let whole = phrase.ends_with(char::is_alphanumeric);
     text.strip_prefix(phrase)
         .is_some_and(|rest| !whole || !rest.starts_with(|c: char| c.is_alphanumeric() || c == '\''))
-}
-
-/// The first bytes of a text, up to `most`.
-fn head(text: &str, limit: usize) -> &str {
-    let mut end = text.len().min(limit);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
 }
 
 /// The length of the first sentence: up to a full stop, an exclamation or question mark that ends
@@ -417,7 +263,7 @@ fn is_prose(text: &str) -> bool {
 
 /// Whether a bracket holds words: "(8 boxes of 9)" and not "(x + 1)".
 fn is_remark(text: &str) -> bool {
-    let inside = head(text, 200).split(')').next().unwrap_or_default();
+    let inside = text[..text.floor_char_boundary(200)].split(')').next().unwrap_or_default();
     let word = |word: &str| word.chars().count() >= 3 && named(word).is_none();
     inside.split(|c: char| !c.is_alphabetic()).any(word) || inside.starts_with(['≈', '$'])
 }
@@ -425,7 +271,7 @@ fn is_remark(text: &str) -> bool {
 /// A statement after the remarks that follow it: "wait, it should be 6", "that is wrong".
 fn corrected(remarks: &str, stated: Stated) -> Stated {
     let remarks = remarks.trim_start_matches(['.', '!', '?', '*', ' ', '\n']);
-    let remarks = head(remarks, CORRECTION);
+    let remarks = &remarks[..remarks.floor_char_boundary(CORRECTION)];
     let lower = remarks.to_ascii_lowercase();
     if ["or ", "or, ", "alternatively", "maybe", "perhaps", "possibly"].iter().any(|word| lower.starts_with(word)) {
         return Stated::Unclear;

@@ -3,7 +3,11 @@
 //! Spacing commands and sizes (`\left`, `\,`, `\!`) are dropped; commands with the same meaning are
 //! unified (`\dfrac`, `\tfrac`). Numbers are in [`super::literal`].
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
 use super::number::Rational;
+use super::words::rows;
 
 /// Maximum number of tokens of an answer.
 const MAX_LENGTH: usize = 1500;
@@ -96,101 +100,24 @@ const TYPEFACES: &str = "text textbf textit textrm textnormal textsf textsc text
     mbox hbox mathrm mathbf mathit mathsf mathtt mathcal mathscr mathfrak operatorname mathbb";
 
 /// Whether a list of names separated by spaces has the name.
-fn lists(names: &str, name: &str) -> bool {
+pub(super) fn lists(names: &str, name: &str) -> bool {
     names.split(' ').any(|other| other == name)
 }
 
-/// Other names of commands.
-const NAMES: [(&str, &str); 32] = [
-    ("dfrac", "frac"),
-    ("tfrac", "frac"),
-    ("cfrac", "frac"),
-    ("dbinom", "binom"),
-    ("tbinom", "binom"),
-    ("leq", "le"),
-    ("leqslant", "le"),
-    ("leqq", "le"),
-    ("geq", "ge"),
-    ("geqslant", "ge"),
-    ("geqq", "ge"),
-    ("lt", "<"),
-    ("gt", ">"),
-    ("neq", "ne"),
-    ("sim", "approx"),
-    ("simeq", "approx"),
-    ("thickapprox", "approx"),
-    ("infinity", "infty"),
-    ("ast", "cdot"),
-    ("lbrace", "{"),
-    ("rbrace", "}"),
-    ("lbrack", "["),
-    ("rbrack", "]"),
-    ("lvert", "vert"),
-    ("rvert", "vert"),
-    ("bigcup", "cup"),
-    ("land", "and"),
-    ("lor", "or"),
-    ("vee", "or"),
-    ("degree", "circ"),
-    ("rarr", "to"),
-    ("rightarrow", "to"),
-];
-
-/// Characters that are equivalent to a command.
-const SIGNS: [(char, &str); 23] = [
-    ('×', "times"),
-    ('·', "cdot"),
-    ('⋅', "cdot"),
-    ('∗', "cdot"),
-    ('÷', "div"),
-    ('≤', "le"),
-    ('≥', "ge"),
-    ('≠', "ne"),
-    ('≈', "approx"),
-    ('∞', "infty"),
-    ('∪', "cup"),
-    ('∈', "in"),
-    ('±', "pm"),
-    ('∓', "mp"),
-    ('√', "sqrt"),
-    ('π', "pi"),
-    ('°', "circ"),
-    ('θ', "theta"),
-    ('α', "alpha"),
-    ('β', "beta"),
-    ('⟨', "langle"),
-    ('⟩', "rangle"),
-    ('∅', "emptyset"),
-];
-
 const SUPERSCRIPTS: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
 
-/// Fractions of one character: numerator and denominator.
-const FRACTIONS: [(char, i64, i64); 18] = [
-    ('½', 1, 2),
-    ('⅓', 1, 3),
-    ('⅔', 2, 3),
-    ('¼', 1, 4),
-    ('¾', 3, 4),
-    ('⅕', 1, 5),
-    ('⅖', 2, 5),
-    ('⅗', 3, 5),
-    ('⅘', 4, 5),
-    ('⅙', 1, 6),
-    ('⅚', 5, 6),
-    ('⅐', 1, 7),
-    ('⅛', 1, 8),
-    ('⅜', 3, 8),
-    ('⅝', 5, 8),
-    ('⅞', 7, 8),
-    ('⅑', 1, 9),
-    ('⅒', 1, 10),
-];
+/// The names in commands.tsv, and their commands.
+static COMMANDS: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| rows(include_str!("commands.tsv")).collect());
+
+/// The command that a character stands for.
+fn sign(c: char) -> Option<&'static str> {
+    COMMANDS.get(&*c.encode_utf8(&mut [0; 4])).copied()
+}
 
 /// The value of a fraction of one character.
 pub(super) fn vulgar_fraction(c: char) -> Option<Rational> {
-    let (_, above, below) = FRACTIONS.iter().find(|(sign, ..)| *sign == c)?;
-    Rational::whole(*above).divide(&Rational::whole(*below))
+    let (above, below) = sign(c)?.split_once('/')?;
+    Rational::decimal(above, 0)?.divide(&Rational::decimal(below, 0)?)
 }
 
 /// The text of LaTeX that is not understood, without what only changes its appearance; `None` for
@@ -286,8 +213,8 @@ impl Lexer<'_> {
                 source: power.to_string(),
             });
         }
-        if let Some((_, name)) = SIGNS.iter().find(|(sign, _)| *sign == c) {
-            return self.push(TokenKind::Command((*name).to_owned()));
+        if let Some(name) = sign(c) {
+            return self.push(TokenKind::Command(name.to_owned()));
         }
         match c {
             '\u{2212}' | '\u{2013}' => self.push(TokenKind::Mark('-')),
@@ -298,11 +225,11 @@ impl Lexer<'_> {
 
     fn letters(&mut self) -> Option<()> {
         let from = self.at;
-        if let Some((_, name)) = SIGNS.iter().find(|(sign, _)| Some(*sign) == self.peek(0)) {
+        if let Some(name) = self.peek(0).and_then(sign) {
             self.at += 1;
-            return self.push(TokenKind::Command((*name).to_owned()));
+            return self.push(TokenKind::Command(name.to_owned()));
         }
-        while self.peek(0).is_some_and(|c| c.is_alphabetic() && !SIGNS.iter().any(|(sign, _)| *sign == c)) {
+        while self.peek(0).is_some_and(|c| c.is_alphabetic() && sign(c).is_none()) {
             self.at += 1;
         }
         // TeX: only the first letter after `^` is the exponent.
@@ -355,16 +282,11 @@ impl Lexer<'_> {
         if lists(TYPEFACES, &name) {
             return self.typeface(nesting);
         }
-        let name = NAMES.iter().find(|(other, _)| *other == name).map_or(name.as_str(), |(_, name)| name);
-        match name {
-            "<" | ">" => self.push(TokenKind::Mark(if name == "<" { '<' } else { '>' })),
-            "[" | "]" => self.push(TokenKind::Mark(if name == "[" { '[' } else { ']' })),
-            "vert" | "mid" => self.push(TokenKind::Mark('|')),
-            "colon" => self.push(TokenKind::Mark(':')),
-            "pounds" => self.push(TokenKind::Mark('£')),
-            "euro" => self.push(TokenKind::Mark('€')),
-            "yen" => self.push(TokenKind::Mark('¥')),
-            "and" | "or" => self.push(TokenKind::Word(name.to_owned())),
+        let name = COMMANDS.get(name.as_str()).copied().unwrap_or(&name);
+        let mark = name.chars().next().filter(|mark| "<>[]|:£€¥".contains(*mark));
+        match (name, mark) {
+            (_, Some(mark)) => self.push(TokenKind::Mark(mark)),
+            ("and" | "or", _) => self.push(TokenKind::Word(name.to_owned())),
             _ => self.push(TokenKind::Command(name.to_owned())),
         }
     }

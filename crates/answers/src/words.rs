@@ -1,70 +1,27 @@
 //! Units, magnitudes and phrases.
 
-/// Units that are recognised after a number without a space, and their other names. Names of one
-/// letter are omitted: `5 m` may be a product.
-const UNITS: &[(&str, &[&str])] = &[
-    ("mm", &["millimeter", "millimetre"]),
-    ("cm", &["centimeter", "centimetre"]),
-    ("m", &["meter", "metre"]),
-    ("km", &["kilometer", "kilometre"]),
-    ("in", &["inch", "inches"]),
-    ("ft", &["foot", "feet"]),
-    ("yd", &["yard"]),
-    ("mi", &["mile"]),
-    ("mg", &["milligram"]),
-    ("g", &["gram"]),
-    ("kg", &["kilogram"]),
-    ("lb", &["lbs"]),
-    ("oz", &["ounce"]),
-    ("ml", &["milliliter", "millilitre"]),
-    ("l", &["liter", "litre"]),
-    ("gal", &["gallon"]),
-    ("ms", &["millisecond"]),
-    ("s", &["sec", "secs", "second"]),
-    ("min", &["mins", "minute"]),
-    ("h", &["hr", "hrs", "hour"]),
-    ("day", &[]),
-    ("week", &[]),
-    ("month", &[]),
-    ("year", &["yr", "yrs"]),
-    ("degree", &["deg"]),
-    ("radian", &["rad"]),
-    ("degree c", &["degrees celsius", "degree celsius", "celsius", "°c", "degrees c"]),
-    ("degree f", &["degrees fahrenheit", "degree fahrenheit", "fahrenheit", "°f", "degrees f"]),
-    ("dollar", &["usd", "buck"]),
-    ("cent", &["¢"]),
-    ("euro", &["eur"]),
-    ("yuan", &["rmb", "cny"]),
-    ("yen", &["jpy"]),
-    ("gbp", &["pound sterling", "pounds sterling"]),
-    ("rupee", &["inr"]),
-    ("mi/h", &["mph"]),
-    ("km/h", &["kph", "kmh"]),
-    ("μm", &["micrometer", "micrometre", "micron"]),
-    ("μg", &["microgram"]),
-    ("μs", &["microsecond"]),
-    ("nm", &["nanometer", "nanometre"]),
-    ("kw", &["kilowatt"]),
-    ("kj", &["kilojoule"]),
-    ("kpa", &["kilopascal"]),
-    ("cal", &["calorie"]),
-    ("kcal", &["kilocalorie"]),
-    ("acre", &[]),
-    ("hz", &["hertz"]),
-    ("khz", &["kilohertz"]),
-    ("joule", &[]),
-    ("watt", &[]),
-    ("volt", &[]),
-    ("newton", &[]),
-    ("%", &["percent", "pct", "percentage", "per cent"]),
-    ("way", &[]),
-    ("people", &["person"]),
-    ("apple", &[]),
-    ("time", &[]),
-    ("point", &["pts"]),
-    ("mol", &["mole"]),
-    ("cup", &[]),
-];
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use super::token::lists;
+
+/// The names of units in units.tsv, and the first name of each.
+static UNITS: LazyLock<HashMap<&str, &str>> = LazyLock::new(|| {
+    let all = rows(include_str!("units.tsv"));
+    let names = all.flat_map(|(name, others)| others.split(", ").chain([name]).map(move |other| (other, name)));
+    names.filter(|(other, _)| !other.is_empty()).collect()
+});
+
+/// The rows of a file with two columns.
+pub(super) fn rows(file: &'static str) -> impl Iterator<Item = (&'static str, &'static str)> {
+    file.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.split_once('\t'))
+}
+
+/// A list of phrases.tsv.
+pub(super) fn phrases(list: &str) -> Vec<&'static str> {
+    let lists = rows(include_str!("phrases.tsv")).filter(|(name, _)| *name == list);
+    lists.flat_map(|(_, phrases)| phrases.split(", ")).collect()
+}
 
 /// Words after a number without a meaning.
 const FILLERS: [&str; 4] = ["unit", "square unit", "cubic unit", "sq unit"];
@@ -85,7 +42,7 @@ pub(super) const UNIT_LETTERS: [char; 16] =
 pub(super) fn may_be_unit(phrase: &str) -> bool {
     !phrase.split(|c: char| !c.is_alphabetic()).any(|word| {
         let word = word.to_lowercase();
-        !word.is_empty() && NOT_UNITS.split_whitespace().any(|other| other == word)
+        !word.is_empty() && lists(NOT_UNITS, &word)
     })
 }
 
@@ -121,13 +78,13 @@ fn simple_unit(term: &str) -> Option<String> {
     if FILLERS.contains(&single.as_str()) {
         return None;
     }
-    let name = UNITS
-        .iter()
-        .find(|(name, others)| {
-            [term.as_str(), single.as_str()].iter().any(|word| name == word || others.contains(word))
-        })
-        .map_or(single.as_str(), |(name, _)| name);
+    let name = listed(&term, &single).unwrap_or(&single);
     Some(format!("{name}{power}{written}"))
+}
+
+/// The first name of a unit.
+fn listed(term: &str, singular: &str) -> Option<&'static str> {
+    UNITS.get(term).or_else(|| UNITS.get(singular)).copied()
 }
 
 fn singular(term: &str) -> String {
@@ -141,10 +98,7 @@ fn singular(term: &str) -> String {
 pub(super) fn is_unit(word: &str, spaced: bool) -> bool {
     let lower = word.to_lowercase();
     let single = singular(&lower);
-    let is_listed = UNITS.iter().any(|(name, others)| {
-        [lower.as_str(), single.as_str()].iter().any(|word| name == word || others.contains(word))
-    });
-    is_listed || (spaced && word.chars().count() >= 4) || FILLERS.contains(&single.as_str())
+    listed(&lower, &single).is_some() || (spaced && word.chars().count() >= 4) || FILLERS.contains(&single.as_str())
 }
 
 /// The value of a word such as `million`.
@@ -160,30 +114,34 @@ pub(super) fn magnitude(word: &str) -> Option<i64> {
     })
 }
 
+fn is_vowel(c: char) -> bool {
+    matches!(c.to_ascii_lowercase(), 'a' | 'e' | 'i' | 'o' | 'u')
+}
+
+fn is_usual_variable(c: char) -> bool {
+    matches!(c, 'a'..='d' | 'x'..='z')
+}
+
 /// Whether a word in a formula is a product of variables (`xyz`, `abc`, `nRT`), not an operator or
 /// a name.
 pub(super) fn is_product(word: &str) -> bool {
-    let vowel = |c: char| matches!(c.to_ascii_lowercase(), 'a' | 'e' | 'i' | 'o' | 'u');
     let count = word.chars().count();
     let operator = matches!(word.to_lowercase().as_str(), "mod" | "xor" | "nor" | "lcm" | "gcd");
-    let first_letters = word.chars().all(|c| matches!(c, 'a'..='d' | 'x'..='z'));
     !operator
         && (count <= 2
-            || first_letters
-            || (count <= 6 && !word.chars().any(vowel))
-            || (count == 3 && !word.chars().skip(1).take(1).any(vowel)))
+            || word.chars().all(is_usual_variable)
+            || (count <= 6 && !word.chars().any(is_vowel))
+            || (count == 3 && !word.chars().nth(1).is_some_and(is_vowel)))
 }
 
 /// Whether a word is a product of variables rather than English: it has no vowels (`xy`), or only
 /// letters such as `ab`.
 pub(super) fn is_variables(word: &str) -> bool {
     let fixed = matches!(word, "ad" | "da" | "cab" | "bad" | "dab" | "by" | "my");
-    let vowel = |c: char| matches!(c, 'a' | 'e' | 'i' | 'o' | 'u');
-    let first_letters = word.chars().all(|c| matches!(c, 'a'..='d' | 'x'..='z'));
     !fixed
         && (2..=4).contains(&word.len())
         && word.bytes().all(|byte| byte.is_ascii_lowercase())
-        && (first_letters || !word.chars().any(vowel))
+        && (word.chars().all(is_usual_variable) || !word.chars().any(is_vowel))
 }
 
 /// The letter of a choice with its text (`B. 42`, `(B) 42`, `\textbf{(B)}\ 42`).

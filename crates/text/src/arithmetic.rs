@@ -9,11 +9,13 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 use super::filters;
 use super::numbers::number_of;
 use super::python;
-use super::time_limit::in_time;
-use super::values::{Items, range};
+use super::size_limits::{ITEM, LONGEST, check_size};
+use super::time_limit::{in_time, keep};
+use super::values::Items;
 
 pub(super) const SAME: &str = "r1_same";
 pub(super) const IN: &str = "r1_in";
+pub(super) const TIMES: &str = "r1_times";
 pub(super) const FLOOR_DIVIDE: &str = "r1_floor_divide";
 pub(super) const MODULO: &str = "r1_modulo";
 pub(super) const TERM: &str = "r1_term";
@@ -38,6 +40,7 @@ const DEPTH: usize = 200;
 pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_filter(SAME, |a: &Value, b: &Value| same(a, b, 0));
     environment.add_filter(IN, |a: &Value, b: &Value| within(a, b));
+    environment.add_filter(TIMES, times);
     environment.add_filter(FLOOR_DIVIDE, |a: &Value, b: &Value| divided(a, b).map(|(quotient, _)| quotient));
     environment.add_filter(MODULO, modulo);
     environment.add_filter(TERM, |value: Value| list_only(value, "added"));
@@ -89,8 +92,8 @@ impl Sort {
         }
         Some(match value.downcast_object_ref::<Items>() {
             Some(items) if items.is_tuple() => Self::Tuple,
+            Some(items) if items.range().is_some() => Self::Range,
             Some(_) => Self::View,
-            None if range(value).is_some() => Self::Range,
             None => Self::List,
         })
     }
@@ -203,7 +206,7 @@ fn order(a: &Value, b: &Value, depth: usize, sign: &str) -> Result<Ordering, Err
 }
 
 /// A whole number; `True` is 1.
-fn whole(value: &Value) -> Option<i128> {
+pub(super) fn whole(value: &Value) -> Option<i128> {
     match value.kind() {
         ValueKind::Bool => Some(i128::from(value.is_true())),
         _ if value.is_integer() => i128::try_from(value.clone()).ok(),
@@ -215,6 +218,40 @@ fn of_whole(number: i128) -> Value {
     i64::try_from(number).map_or_else(|_| Value::from(number), Value::from)
 }
 
+/// `a * b`: a product of numbers, or a text or a list that is repeated. In minijinja a list that is
+/// repeated is made while it is read, and a filter would read as many items as the template wants.
+fn times(a: &Value, b: &Value) -> Result<Value, Error> {
+    in_time()?;
+    let (whole_a, whole_b) = (whole(a), whole(b));
+    if let (Some(x), Some(y)) = (number_of(a), number_of(b)) {
+        let Some((x, y)) = whole_a.zip(whole_b) else { return Ok((x * y).into()) };
+        return x.checked_mul(y).map(of_whole).ok_or_else(too_long);
+    }
+    let Some((repeated, count)) = whole_b.map(|count| (a, count)).or(whole_a.map(|count| (b, count))) else {
+        return Err(refuse(format!("{} can't be multiplied by {}", a.kind(), b.kind())));
+    };
+    let count = usize::try_from(count.max(0)).unwrap_or(usize::MAX);
+    if let Some(text) = repeated.as_str() {
+        check_size(text.len().saturating_mul(count))?;
+        return Ok(text.repeat(count).into());
+    }
+    if Sort::of(&list_only(repeated.clone(), "multiplied")?) != Some(Sort::List) {
+        return Err(refuse(format!("{} can't be multiplied by {}", a.kind(), b.kind())));
+    }
+    let items: Vec<Value> = repeated.try_iter()?.collect();
+    let length = items.len().saturating_mul(count);
+    if length.saturating_mul(ITEM) > LONGEST || !keep(length * ITEM) {
+        let why =
+            format!("it makes a text or list of more than {LONGEST} bytes: it multiplies a list that is too long");
+        return Err(Error::new(ErrorKind::OutOfFuel, why));
+    }
+    Ok(items.iter().cycle().take(length).cloned().collect())
+}
+
+fn too_long() -> Error {
+    refuse("a whole number of more than 38 digits".to_owned())
+}
+
 /// `a // b` and `a % b` of numbers.
 fn divided(a: &Value, b: &Value) -> Result<(Value, Value), Error> {
     let by_zero = || refuse(format!("{} is divided by zero", shown(a)));
@@ -223,7 +260,7 @@ fn divided(a: &Value, b: &Value) -> Result<(Value, Value), Error> {
             return Err(by_zero());
         }
         let (Some(quotient), Some(rest)) = (a.checked_div(b), a.checked_rem(b)) else {
-            return Err(refuse("a whole number of more than 38 digits".to_owned()));
+            return Err(too_long());
         };
         let down = rest != 0 && (rest < 0) != (b < 0);
         return Ok((of_whole(quotient - i128::from(down)), of_whole(if down { rest + b } else { rest })));

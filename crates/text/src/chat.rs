@@ -41,7 +41,7 @@ pub fn chat_messages(
                 let id = message.tool_call_id.as_ref().filter(|id| open.contains(id));
                 match (id, format) {
                     (Some(id), _) => ChatMessage::Result { id: id.clone(), text },
-                    (None, Some(format)) => ChatMessage::User(format.result(message)?),
+                    (None, Some(format)) => ChatMessage::User(format.result(std::slice::from_ref(message))?),
                     (None, None) => ChatMessage::User(text),
                 }
             }

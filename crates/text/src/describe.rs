@@ -4,9 +4,9 @@
 
 use serde_json::{Map, Value, json};
 
+use super::Format;
 use super::python;
 use super::template::Template;
-use super::tool_format::ToolFormat;
 use r1_base::error::Result;
 use r1_base::mdp::{DescribeTools, Role, ToolCall};
 
@@ -34,8 +34,7 @@ impl ToolSupport {
         let user = json!({"role": Role::User.name(), "content": "u"});
         let system = json!({"role": Role::System.name(), "content": MARK});
         let tools = [tool];
-        let render =
-            |messages: &[&Value], tools: Option<&[Value]>| template.render(&messages, tools, true, &Map::new()).ok();
+        let render = |messages: &[&Value], tools: Option<&[Value]>| template.render(&messages, tools, true).ok();
         let hides = |messages: &[&Value]| {
             let without = render(messages, None);
             without.is_some() && without == render(messages, Some(&tools))
@@ -46,11 +45,11 @@ impl ToolSupport {
 }
 
 /// Whether the host describes tools for a format that does not do so itself.
-pub(super) fn is_wanted(wanted: DescribeTools, format: &dyn ToolFormat, shown: ToolSupport) -> bool {
+pub(super) fn is_wanted(wanted: DescribeTools, format: &Format, shown: ToolSupport) -> bool {
     match wanted {
         DescribeTools::Never => false,
-        DescribeTools::Auto => format.shows_tools() && shown.hides_tools,
-        DescribeTools::Always => shown.hides_tools || !format.shows_tools(),
+        DescribeTools::Auto => format.rules().shows_tools && shown.hides_tools,
+        DescribeTools::Always => shown.hides_tools || !format.rules().shows_tools,
     }
 }
 
@@ -58,16 +57,18 @@ pub(super) fn is_wanted(wanted: DescribeTools, format: &dyn ToolFormat, shown: T
 ///
 /// # Errors
 /// Errors of the format's writer.
-pub(super) fn text(format: &dyn ToolFormat, tools: &[Value], code_tool: &str) -> Result<Option<String>> {
-    let (Some(syntax), Some(example)) = (format.syntax(), example(format, tools, code_tool)) else { return Ok(None) };
+pub(super) fn text(format: &Format, tools: &[Value], code_tool: &str) -> Result<Option<String>> {
+    let (Some(syntax), Some(example)) = (format.rules().syntax, example(format, tools, code_tool)) else {
+        return Ok(None);
+    };
     let schemas: Vec<String> = tools.iter().map(python::dumps).collect();
     let call = format.write(String::new(), &[example])?;
     Ok(Some(format!("# Tools\n\nYou can use these tools:\n{}\n\n{syntax}\n{}", schemas.join("\n"), call.trim())))
 }
 
 /// The call that shows the syntax of a format. `None` without a tool that can be called.
-fn example(format: &dyn ToolFormat, tools: &[Value], code_tool: &str) -> Option<ToolCall> {
-    format.example(tools, code_tool).or_else(|| first_call(tools))
+fn example(format: &Format, tools: &[Value], code_tool: &str) -> Option<ToolCall> {
+    (format.rules().example)(tools, code_tool).or_else(|| first_call(tools))
 }
 
 /// A call of the first tool, with a value for each required argument.
@@ -149,7 +150,6 @@ pub(super) fn put(messages: &mut Vec<Value>, text: &str, takes_system: bool) {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::formats::ALL;
     use crate::testing::with_template;
     use crate::{Renderer, Style};
     use r1_base::mdp::Message;
@@ -186,14 +186,14 @@ mod tests {
 
     #[test]
     fn every_built_in_format_describes_calls_that_it_reads() {
-        for format in ALL {
+        for format in Format::all() {
             let renderer = styled(BARE, format.name(), DescribeTools::Always);
             let prompt = renderer.prompt_text(&[Message::system("Be kind."), Message::user("q")], &tools()).unwrap();
             let system = prompt.split("<|im_end|>").next().unwrap();
             for wanted in ["Be kind.\n\n# Tools", "Books a \\\"room\\\".\\nAsk first.", "\"Runs code.\""] {
                 assert!(system.contains(wanted), "{}: {system}", format.name());
             }
-            let example = example(*format, &tools(), "python").unwrap();
+            let example = example(&format, &tools(), "python").unwrap();
             let written = format.write(String::new(), std::slice::from_ref(&example)).unwrap();
             assert!(system.ends_with(written.trim()), "{}: {system}", format.name());
             let reply = renderer.parse(&written, &tools()).unwrap();

@@ -54,8 +54,7 @@ impl Renderer {
         let open = !ended && self.format.leaves_open(reply_text);
         // Results of calls that the template renders can't be rendered without those calls.
         let shown_turn = self.turns(std::slice::from_ref(reply), &Preceding::default(), tools)?;
-        let native =
-            self.format.inner().hides_headers() || shown_turn.first().is_some_and(|turn| !turn.calls.is_empty());
+        let native = self.format.rules().hides_headers || shown_turn.first().is_some_and(|turn| !turn.calls.is_empty());
         let turns = self.turns(rest, &Preceding { open, reply: reply_text }, tools)?;
         let mut pieces = Pieces::default();
         match turns.split_first() {
@@ -152,7 +151,7 @@ impl Renderer {
         let turns = self.turns_as_given(std::slice::from_ref(message), &Preceding::default(), tools)?;
         let Some(turn) = turns.first() else { return Ok(false) };
         // Reasoning kept in its own field is not in the content, even if the prompt opened it.
-        let apart = turn.reasoning.is_some() || !turn.calls.is_empty() || self.format.inner().hides_headers();
+        let apart = turn.reasoning.is_some() || !turn.calls.is_empty() || self.format.rules().hides_headers;
         let begun = self.opens_thinking && !apart;
         let mut written = self.format.read(&turn.content(), begun, &self.code_tool, tools)?;
         if let Some(reasoning) = &turn.reasoning {

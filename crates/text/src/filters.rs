@@ -1,8 +1,7 @@
 //! Jinja2 filters and tests for which minijinja's output differs from Python's.
 
-use std::borrow::Cow;
 use std::cmp::Ordering;
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, ErrorKind, FormatStyle, State, Value as Jinja, format_filter};
@@ -24,10 +23,41 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     environment.set_unknown_method_callback(methods::call);
     environment.add_filter("tojson", tojson);
     environment.add_filter("string", text_of);
-    environment.add_filter("list", |state: &State, value: Jinja| {
-        check_list(&value)?;
-        minijinja::filters::list(state, value)
-    });
+    checked(
+        environment,
+        check_list,
+        [
+            ("list", Jinja::from_function(minijinja::filters::list)),
+            ("select", Jinja::from_function(minijinja::filters::select)),
+            ("reject", Jinja::from_function(minijinja::filters::reject)),
+            ("map", Jinja::from_function(minijinja::filters::map)),
+            ("split", Jinja::from_function(minijinja::filters::split)),
+            ("lines", Jinja::from_function(minijinja::filters::lines)),
+        ],
+    );
+    checked(
+        environment,
+        |_| in_time(),
+        [
+            ("first", Jinja::from_function(minijinja::filters::first)),
+            ("last", Jinja::from_function(minijinja::filters::last)),
+            ("selectattr", Jinja::from_function(minijinja::filters::selectattr)),
+            ("rejectattr", Jinja::from_function(minijinja::filters::rejectattr)),
+        ],
+    );
+    environment.add_filter(
+        "groupby",
+        |value: Jinja, attribute: Option<&str>, options: Kwargs| -> Result<Jinja, minijinja::Error> {
+            in_time()?;
+            let groups = minijinja::filters::groupby(value, attribute, options)?;
+            groups
+                .try_iter()?
+                .map(|group| {
+                    Ok(Items::group([group.get_attr("grouper")?, group.get_attr("list")?.try_iter()?.collect()]))
+                })
+                .collect()
+        },
+    );
     environment.add_filter("reverse", |value: &Jinja| {
         check_list(value)?;
         match value.kind() {
@@ -40,26 +70,6 @@ pub(super) fn register(environment: &mut Environment<'static>) {
         check_list(&values)?;
         refuse_mixed("unique", &values)?;
         minijinja::filters::unique(state, values, options)
-    });
-    environment.add_filter("select", |state: &State, value: Jinja, test: Option<Cow<'_, str>>, rest: Rest<Jinja>| {
-        check_list(&value)?;
-        minijinja::filters::select(state, value, test, rest)
-    });
-    environment.add_filter("reject", |state: &State, value: Jinja, test: Option<Cow<'_, str>>, rest: Rest<Jinja>| {
-        check_list(&value)?;
-        minijinja::filters::reject(state, value, test, rest)
-    });
-    environment.add_filter("map", |state: &State, value: Jinja, options: Rest<Jinja>| {
-        check_list(&value)?;
-        minijinja::filters::map(state, value, options)
-    });
-    environment.add_filter("split", |value: &Jinja, separator: Option<Arc<str>>, limit: Option<i64>| {
-        check_list(value)?;
-        minijinja::filters::split(value, separator, limit)
-    });
-    environment.add_filter("lines", |value: &Jinja| {
-        check_list(value)?;
-        minijinja::filters::lines(value)
     });
     for name in ["escape", "e"] {
         environment.add_filter(name, |value: &Jinja| -> Result<Jinja, minijinja::Error> {
@@ -143,6 +153,20 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     });
     environment
         .add_test("iterable", |value: &Jinja| value.is_undefined() || (!value.is_none() && value.try_iter().is_ok()));
+}
+
+/// Registers filters of minijinja that check their value first.
+pub(super) fn checked<const N: usize>(
+    environment: &mut Environment<'static>,
+    check: fn(&Jinja) -> Result<(), minijinja::Error>,
+    filters: [(&'static str, Jinja); N],
+) {
+    for (name, filter) in filters {
+        environment.add_filter(name, move |state: &State, values: Rest<Jinja>| {
+            values.first().map_or(Ok(()), check)?;
+            filter.call(state, &values)
+        });
+    }
 }
 
 pub(super) fn escape(text: &str) -> String {

@@ -1,34 +1,33 @@
 //! Tool-call formats: how a policy writes tool calls and how it receives the results.
 //!
-//! A built-in format is one file in `formats` that implements [`ToolFormat`], and one line in
-//! `formats::ALL`. [`OwnFormat`](super::OwnFormat) is a format defined by a recipe.
+//! A built-in format is a [`ToolFormat`] in one file of `formats`, and one line in `formats::ALL`.
+//! [`OwnFormat`] is a format defined by a recipe.
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::formats::native::{self, TemplateSupport};
+use super::formats::own::{self, OwnFormat};
+use super::formats::shared::on_a_line;
 use super::formats::{self, hermes, same_turn};
-use super::stream::ReplyStream;
+use super::stream::{ReplyStream, Think};
 use super::template::Template;
-use super::tool_format::{Preceding, ReadOptions, Reply, ToolFormat, Turn, read};
+use super::tool_format::{Preceding, Reply, ToolFormat, Turn};
 use r1_base::error::{Error, Kind, Result, suggest};
 use r1_base::mdp::{Message, ToolCall};
 
 /// A tool-call format: built in, or defined by a recipe.
 #[derive(Clone)]
-pub struct Format(FormatKind);
-
-#[derive(Clone)]
-enum FormatKind {
-    BuiltIn(&'static dyn ToolFormat),
-    Own(Arc<dyn ToolFormat>),
+pub struct Format {
+    rules: &'static ToolFormat,
+    own: Option<Arc<dyn OwnFormat + Send + Sync>>,
 }
 
 impl PartialEq for Format {
     fn eq(&self, other: &Self) -> bool {
-        let (this, other) = (self.inner(), other.inner());
-        this.name() == other.name() && this.version() == other.version()
+        let version = |format: &Self| format.own().map(|own| own.options().version.clone());
+        self.name() == other.name() && version(self) == version(other)
     }
 }
 
@@ -47,28 +46,31 @@ pub const CODE_TOOL: &str = "python";
 impl Format {
     /// Every built-in format.
     pub fn all() -> impl Iterator<Item = Self> {
-        formats::ALL.iter().map(|format| Self(FormatKind::BuiltIn(*format)))
+        formats::ALL.iter().map(|rules| Self { rules, own: None })
     }
 
-    pub(super) fn from_shared(format: Arc<dyn ToolFormat>) -> Self {
-        Self(FormatKind::Own(format))
+    /// A format defined by a recipe.
+    pub fn of_recipe(format: impl OwnFormat + Send + Sync + 'static) -> Self {
+        Self { rules: &ToolFormat::OWN, own: Some(Arc::new(format)) }
     }
 
-    pub(super) fn inner(&self) -> &dyn ToolFormat {
-        match &self.0 {
-            FormatKind::BuiltIn(format) => *format,
-            FormatKind::Own(format) => format.as_ref(),
-        }
+    pub(super) fn rules(&self) -> &'static ToolFormat {
+        self.rules
+    }
+
+    /// The functions of a recipe's format.
+    pub(super) fn own(&self) -> Option<&dyn OwnFormat> {
+        self.own.as_deref().map(|own| own as &dyn OwnFormat)
     }
 
     /// The name used in recipes.
     pub fn name(&self) -> &str {
-        self.inner().name()
+        self.own().map_or(self.rules.name, |own| &own.options().name)
     }
 
     /// Whether a recipe defines it.
     pub fn is_own(&self) -> bool {
-        matches!(self.0, FormatKind::Own(_))
+        self.own.is_some()
     }
 
     /// The built-in format with this name.
@@ -81,21 +83,25 @@ impl Format {
 
     /// The error for a name that is neither a built-in format nor in `own`.
     pub fn unknown(name: &str, recipe_names: &[&str]) -> Error {
-        let names = formats::ALL.iter().map(|format| format.name()).chain([AUTO]).chain(recipe_names.iter().copied());
+        let names = formats::ALL.iter().map(|format| format.name).chain([AUTO]).chain(recipe_names.iter().copied());
         Error::new(Kind::Script, format!("unknown format `{name}`")).hint(suggest(name, names))
     }
 
     /// The built-in format that fits a chat template; Hermes if none does.
     pub fn of(template: &Template) -> Self {
-        let fitting = formats::ALL.iter().find(|format| format.fits(template));
-        Self(FormatKind::BuiltIn(fitting.copied().unwrap_or(&hermes::FORMAT)))
+        let fitting = formats::ALL.iter().find(|format| (format.fits)(template));
+        Self { rules: fitting.copied().unwrap_or(&hermes::FORMAT), own: None }
     }
 
     /// A streaming parser for a reply. `begun`: the prompt has opened a `<think>` block.
     /// `code_tool`: the tool that bare code calls. `tools`: their JSON schemas give the types of
     /// arguments where the format has none.
     pub fn stream<'a>(&'a self, begun: bool, code_tool: &'a str, tools: &'a [Value]) -> ReplyStream<'a> {
-        ReplyStream::new(self.inner().scan(ReadOptions { begun, code_tool, tools }))
+        if let Some(own) = self.own() {
+            return own::stream(own, begun, tools);
+        }
+        let think = Think::new(begun, self.rules.thinking, self.rules.call_tags);
+        ReplyStream::new(think, (self.rules.scan)(code_tool, tools))
     }
 
     /// Parses a complete reply. [`Reply::errors`] has the calls that can't be parsed.
@@ -103,7 +109,16 @@ impl Format {
     /// # Errors
     /// `Kind::Script` if `parse` of a recipe's own format fails.
     pub fn read(&self, text: &str, begun: bool, code_tool: &str, tools: &[Value]) -> Result<Reply> {
-        read(self.inner().scan(ReadOptions { begun, code_tool, tools }), text)
+        self.stream(begun, code_tool, tools).read_whole(text)
+    }
+
+    /// Whether a message's text already contains its calls.
+    pub(super) fn holds_call(&self, text: &str) -> Result<bool> {
+        if let Some(holds_call) = self.rules.holds_call {
+            return Ok(holds_call(text));
+        }
+        let reply = self.read(text, false, "", &[])?;
+        Ok(!reply.tool_calls.is_empty() || !reply.errors.is_empty())
     }
 
     /// Appends calls to an assistant's text as the policy would write them.
@@ -111,29 +126,29 @@ impl Format {
     /// # Errors
     /// `Kind::Script` if a recipe's own format has no `write`, or it fails.
     pub fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
-        if calls.is_empty() { Ok(text) } else { self.inner().write(text, calls) }
+        match self.own() {
+            _ if calls.is_empty() => Ok(text),
+            Some(own) => Ok(on_a_line(text, &own.write(calls)?)),
+            None => Ok((self.rules.write)(text, calls)),
+        }
     }
 
     /// Whether calls can be written: a recipe's own format may lack `write`.
     pub fn can_write(&self) -> bool {
-        self.inner().can_write()
+        self.own().is_none_or(|own| own.options().writes)
     }
 
-    /// A tool's result as the text of a user message, for templates without the role `tool`.
-    ///
-    /// # Errors
-    /// `Kind::Script` if `result` of a recipe's own format fails.
-    pub fn result(&self, message: &Message) -> Result<String> {
-        let format = self.inner();
-        if let Some(style) = format.inside() {
-            return style.results_without_call(std::slice::from_ref(message));
-        }
-        Ok(format.results(std::slice::from_ref(message))?.unwrap_or_else(|| message.content.text()))
+    /// The text that shows results to the policy, by a function of the recipe.
+    pub(super) fn own_results(&self, results: &[Message]) -> Result<Option<String>> {
+        self.own().map_or(Ok(None), |own| own.results(results))
     }
 
     /// Strings that end a reply.
     pub fn stop_strings(&self) -> Vec<&str> {
-        self.inner().stop_strings()
+        match self.own() {
+            Some(own) => own.options().stop.iter().map(String::as_str).collect(),
+            None => self.rules.code.map(|code| code.stop).into_iter().collect(),
+        }
     }
 
     pub(super) fn turns(
@@ -144,15 +159,11 @@ impl Format {
         begun: bool,
         tools: &[Value],
     ) -> Result<Vec<Turn>> {
-        match self.inner().inside() {
-            Some(style) => same_turn::turns(messages, preceding, style),
-            None => native::turns(self.inner(), messages, ability, begun, tools),
+        if self.is_same_turn() {
+            same_turn::turns(messages, preceding, self)
+        } else {
+            native::turns(self, messages, ability, begun, tools)
         }
-    }
-
-    /// Whether a reply without an end-of-turn token waits for a result inside its own turn.
-    pub(super) fn leaves_open(&self, reply: &str) -> bool {
-        self.inner().inside().is_some_and(|style| style.waits(reply))
     }
 }
 

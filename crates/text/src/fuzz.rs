@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Format, Template, Tokenizer, train_tokenizer};
 use crate::reference_data::optional_reference_data;
@@ -137,7 +137,7 @@ fn mutated_templates_render_or_give_an_error() {
         let source = parts.concat();
         let rendered = Template::new(&source, None, "t.jinja", "<s>", "</s>").and_then(|template| {
             let tools = (dice.below(2) == 0).then_some(&tools[..]);
-            template.render(&messages, tools, dice.below(2) == 0, &Map::new())
+            template.render(&messages, tools, dice.below(2) == 0)
         });
         if let Err(error) = rendered {
             assert!(

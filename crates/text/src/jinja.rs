@@ -15,15 +15,12 @@ use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::filters::escape;
-use super::operators::{ExpressionPart, HELD};
+use super::operators::{EACH, ExpressionPart, HELD, SUM, literal};
 use super::time_limit::{in_time, keep};
-use super::{arithmetic, operators, products, size_limits};
+use super::{arithmetic, operators, size_limits};
 
 /// Maximum words of a tag. Tags of published templates have fewer than 200.
 const WORDS: usize = 2_000;
-
-const EACH: &str = "r1_each";
-const SUM: &str = "r1_sum";
 
 /// Registers the functions and filters that translated templates call.
 pub(super) fn register(environment: &mut Environment<'static>) {
@@ -31,7 +28,6 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_function(SUM, sum);
     environment.add_filter(HELD, held);
     arithmetic::register(environment);
-    products::register(environment);
 }
 
 /// Returns the value unchanged; fails when time or memory is used up.
@@ -133,23 +129,17 @@ pub(super) fn translate(source: &str) -> Result<Translated, usize> {
         if open == "{%" && (word == "raw" || word == "endraw") {
             raw = word == "raw";
         }
-        let python = match open {
-            "{%" if !raw && word != "endraw" => in_tag(bare),
+        let translated = match open {
+            "{%" if !raw && word != "endraw" => tag(bare),
             "{{" if !raw => operators::translate(bare, ExpressionPart::Expression).map(Cow::Owned),
             _ => Some(Cow::Borrowed(bare)),
         };
-        if python.is_none() && unread.is_none() {
+        if translated.is_none() && unread.is_none() {
             let line = 1 + source[..source.len() - inner.len()].matches('\n').count();
             unread = Some((line, word.to_owned()));
         }
-        let python = python.unwrap_or(Cow::Borrowed(bare));
-        let translated = match open {
-            "{%" if !raw => tag(&python),
-            "{{" if !raw => added(&python),
-            _ => None,
-        };
         out.push_str(left);
-        out.push_str(translated.as_deref().unwrap_or(&python));
+        out.push_str(translated.as_deref().unwrap_or(bare));
         // Jinja2 does not trim a line break after `{% raw %}`.
         out.push_str(if open == "{%" && word == "raw" && right.is_empty() { "+" } else { right });
         out.push_str(close);
@@ -168,7 +158,7 @@ fn count_words(body: &str) -> usize {
     while let Some(&byte) = bytes.get(at) {
         let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
         at = match byte {
-            b'"' | b'\'' => string(bytes, at),
+            b'"' | b'\'' => literal(&body[at..]).map_or(bytes.len(), |length| at + length),
             _ if is_part(&byte) => at + bytes[at..].iter().take_while(|byte| is_part(byte)).count(),
             _ => at + 1,
         };
@@ -185,26 +175,19 @@ fn opening(text: &str) -> Option<(usize, &'static str)> {
     })
 }
 
-/// The end of the string that starts at `at`.
-fn string(bytes: &[u8], at: usize) -> usize {
-    let mut end = at + 1;
-    while let Some(&byte) = bytes.get(end) {
-        match byte {
-            b'\\' => end += 2,
-            _ if byte == bytes[at] => return end + 1,
-            _ => end += 1,
-        }
-    }
-    bytes.len()
-}
-
-/// The text of a tag with its expressions translated; `None` for one that can't be read.
-fn in_tag(body: &str) -> Option<Cow<'_, str>> {
+/// The translated text of a tag; `None` for one that can't be read.
+fn tag(body: &str) -> Option<Cow<'_, str>> {
     let Some(name) = body.split_whitespace().next() else { return Some(Cow::Borrowed(body)) };
     let after = body.find(name)? + name.len();
     let (from, part) = match name {
-        "for" => (word(body, 0, &["in"])? + 2, ExpressionPart::Loop),
-        "set" => (first(body, |rest, _| rest.starts_with('=')).map_or(after, |at| at + 1), ExpressionPart::Expression),
+        "generation" if body.trim() == name => return Some(Cow::Owned(body.replacen(name, "if true", 1))),
+        "endgeneration" => return Some(Cow::Owned(body.replacen(name, "endif", 1))),
+        "for" => (word(body, "in")? + 2, ExpressionPart::Loop),
+        "set" => match first(body, |rest, _| rest.starts_with('=')) {
+            Some(at) => (at + 1, ExpressionPart::Held),
+            None => (after, ExpressionPart::Expression),
+        },
+        "if" | "elif" => (after, ExpressionPart::Held),
         "with" => (after, ExpressionPart::Assignments),
         "macro" => (after, ExpressionPart::Call),
         _ if name.starts_with("call") && body[after - name.len() + 4..].trim_start().starts_with('(') => {
@@ -214,36 +197,11 @@ fn in_tag(body: &str) -> Option<Cow<'_, str>> {
         _ => (after, ExpressionPart::Expression),
     };
     let (before, value) = body.split_at(from);
+    // The compiler reports a missing expression.
     if value.trim().is_empty() {
         return Some(Cow::Borrowed(body));
     }
     Some(Cow::Owned(format!("{before}{}", operators::translate(value, part)?)))
-}
-
-/// Translates the text between `{%` and `%}`.
-fn tag(body: &str) -> Option<String> {
-    let text = body.trim();
-    match text.split_whitespace().next()? {
-        "generation" if text == "generation" => Some(body.replacen("generation", "if true", 1)),
-        "endgeneration" => Some(body.replacen("endgeneration", "endif", 1)),
-        "for" => {
-            let after = word(body, 0, &["in"])? + 2;
-            let end = word(body, after, &["if", "recursive"]).unwrap_or(body.len());
-            let (before, values, tail) = (&body[..after], &body[after..end], &body[end..]);
-            Some(format!("{before} ({values})|{EACH} {tail}"))
-        }
-        "set" => {
-            let after = first(body, |rest, _| rest.starts_with('='))? + 1;
-            let value = &body[after..];
-            let translated = added(value);
-            guarded(&body[..after], translated.as_deref().unwrap_or(value))
-        }
-        name @ ("if" | "elif") => {
-            let after = body.find(name)? + name.len();
-            guarded(&body[..after], &body[after..])
-        }
-        _ => None,
-    }
 }
 
 /// Checks of a macro's parameters, inserted after its tag: a recursive macro may let them grow.
@@ -262,63 +220,22 @@ fn guards(body: &str, right: &str) -> String {
     out
 }
 
-/// An expression after a keyword, wrapped in the check. An empty expression stays, so that the
-/// compiler reports it.
-fn guarded(before: &str, expression: &str) -> Option<String> {
-    (!expression.trim().is_empty()).then(|| format!("{before} ({expression})|{HELD} "))
-}
-
-/// A sum with a safe operand, as a call.
-fn added(expression: &str) -> Option<String> {
-    let has_safe = expression.split('|').skip(1).any(|filter| {
-        let name = filter.trim_start();
-        name.strip_prefix("safe").is_some_and(|rest| !rest.starts_with(is_part_of_word))
-    });
-    if !has_safe || word(expression, 0, &["if", "else", "and", "or", "not", "in", "is"]).is_some() {
-        return None;
-    }
-    let mut places = Vec::new();
-    let other = first(expression, |rest, at| {
-        if rest.starts_with('+') {
-            places.push(at);
-        }
-        rest.starts_with(['~', '-', '*', '/', '%', '<', '>', '=', '!', ',', ':'])
-    });
-    if other.is_some() || places.is_empty() {
-        return None;
-    }
-    let mut parts = Vec::new();
-    let mut from = 0;
-    for end in places.into_iter().chain([expression.len()]) {
-        parts.push(&expression[from..end]);
-        from = end + 1;
-    }
-    if parts.iter().any(|part| part.trim().is_empty()) {
-        return None;
-    }
-    Some(format!(" {SUM}([{}]) ", parts.join(",")))
-}
-
-/// The first position at or after `from`, outside brackets and strings, of one of these words.
-fn word(text: &str, from: usize, keywords: &[&str]) -> Option<usize> {
+/// The first position, outside brackets and strings, of a word.
+fn word(text: &str, keyword: &str) -> Option<usize> {
     let mut before = None;
-    let offset = first(text.get(from..)?, |rest, _| {
+    first(text, |rest, _| {
         let apart = !before.is_some_and(is_part_of_word);
         before = rest.chars().next();
-        apart
-            && keywords
-                .iter()
-                .any(|word| rest.strip_prefix(word).is_some_and(|rest| !rest.starts_with(is_part_of_word)))
-    });
-    offset.map(|at| from + at)
+        apart && rest.strip_prefix(keyword).is_some_and(|rest| !rest.starts_with(is_part_of_word))
+    })
 }
 
-fn is_part_of_word(letter: char) -> bool {
+pub(super) fn is_part_of_word(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_' || letter == '.'
 }
 
 /// The first position outside brackets and strings where `holds(rest of the text, position)`.
-fn first(text: &str, mut holds: impl FnMut(&str, usize) -> bool) -> Option<usize> {
+pub(super) fn first(text: &str, mut holds: impl FnMut(&str, usize) -> bool) -> Option<usize> {
     let (mut depth, mut quote, mut escaped) = (0_usize, None, false);
     for (at, letter) in text.char_indices() {
         if let Some(open) = quote {
@@ -379,6 +296,7 @@ mod tests {
             "f <{&#34;a&#34;: &#39;&lt;b&gt;&#39;}"
         );
         assert_eq!(rendered("{% set a = '<'|safe + '>' %}{{ a }}"), "<&gt;");
+        assert_eq!(rendered("{{ ('<'|safe + '>')|upper }}{% if '<'|safe + '>' == '<&gt;' %}!{% endif %}"), "<&GT;!");
         // No operand is safe, or nothing is added.
         assert_eq!(rendered("{{ '<' + '>' }}{{ '<'|safe }}{{ '+|safe' }}"), "<><+|safe");
         assert_eq!(rendered("{{ '<'|safe if true else '+' }}"), "<");
@@ -400,16 +318,12 @@ mod tests {
             assert_eq!(translate(same).unwrap().text, same);
         }
         assert_eq!(translate("{%- generation -%}x{% endgeneration %}").unwrap().text, "{%- if true -%}x{% endif %}");
-        let guarded =
-            "{%- if ( 'x' in y )|r1_held -%}{% set a.b = ( 1 if c == 3 else 2 )|r1_held %}{% elif ( z )|r1_held %}";
+        let guarded = "{%- if ('x' in y)|r1_held -%}{% set a.b = (1 if c == 3 else 2)|r1_held %}{% elif (z)|r1_held %}";
         let translated = |text: &str| translate(text).unwrap().text;
         assert_eq!(translated("{%- if 'x' in y -%}{% set a.b = 1 if c == 3 else 2 %}{% elif z %}"), guarded);
         let guarded = "{%- macro f(a, b='x,y') -%}{% if (a)|r1_held -%}{% endif -%}{% if (b)|r1_held -%}{% endif -%}";
         assert_eq!(translated("{%- macro f(a, b='x,y') -%}"), guarded);
         let source = "{% raw %}{% for %}{% endraw %}\n{% for x in\n  y %}\n{% endfor %}";
-        assert_eq!(
-            translated(source),
-            "{% raw +%}{% for %}{% endraw %}\n{% for x in (\n  y )|r1_each %}\n{% endfor %}"
-        );
+        assert_eq!(translated(source), "{% raw +%}{% for %}{% endraw %}\n{% for x in\n  (y)|r1_each %}\n{% endfor %}");
     }
 }

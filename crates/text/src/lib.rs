@@ -32,7 +32,6 @@ mod methods;
 mod numbers;
 mod operators;
 mod pieces;
-mod products;
 mod python;
 #[cfg(test)]
 mod recorded;
@@ -64,7 +63,7 @@ pub use chat::{EarlierCall, chat_messages};
 pub use extend::Extension;
 pub use format::{AUTO, CODE_TOOL, Format};
 pub use formats::own::{OwnFormat, OwnOptions, read_with};
-pub use malformed::{Malformed, ProgramError, ReplyError};
+pub use malformed::{Malformed, ReplyError};
 pub use pieces::Pieces;
 pub use renderer::Renderer;
 pub use stream::{Event, ReplyStream};

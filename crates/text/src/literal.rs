@@ -88,27 +88,37 @@ impl LiteralReader<'_> {
     /// Arguments after the opening bracket, up to and including the closing one.
     fn arguments(&mut self) -> ReadResult<Map<String, Value>> {
         let mut arguments = Map::new();
+        self.items(')', |reader| {
+            let letter = reader.peek()?;
+            if !letter.is_alphabetic() && letter != '_' {
+                return reader.wrong("every argument needs a name, as in `f(x=1)`");
+            }
+            let key = reader.name()?;
+            reader.space();
+            if !reader.eat('=')? {
+                return reader.wrong("every argument needs a name, as in `f(x=1)`");
+            }
+            let value = reader.value(0)?;
+            if arguments.insert(key.clone(), value).is_some() {
+                return reader.wrong(format!("the argument `{key}` is given twice"));
+            }
+            Ok(format!("after `{key}`"))
+        })?;
+        Ok(arguments)
+    }
+
+    /// Items between commas, up to and including the closing bracket. `item` returns what an error
+    /// after the item says of its position.
+    fn items(&mut self, close: char, mut item: impl FnMut(&mut Self) -> ReadResult<String>) -> ReadResult<()> {
         loop {
             self.space();
-            if self.eat(')')? {
-                return Ok(arguments);
+            if self.eat(close)? {
+                return Ok(());
             }
-            let letter = self.peek()?;
-            if !letter.is_alphabetic() && letter != '_' {
-                return self.wrong("every argument needs a name, as in `f(x=1)`");
-            }
-            let key = self.name()?;
+            let position = item(self)?;
             self.space();
-            if !self.eat('=')? {
-                return self.wrong("every argument needs a name, as in `f(x=1)`");
-            }
-            let value = self.value(0)?;
-            if arguments.insert(key.clone(), value).is_some() {
-                return self.wrong(format!("the argument `{key}` is given twice"));
-            }
-            self.space();
-            if !self.eat(',')? && self.peek()? != ')' {
-                return self.wrong(format!("expected `,` or `)` after `{key}`, found `{}`", self.peek()?));
+            if !self.eat(',')? && self.peek()? != close {
+                return self.wrong(format!("expected `,` or `{close}` {position}, found `{}`", self.peek()?));
             }
         }
     }
@@ -132,41 +142,29 @@ impl LiteralReader<'_> {
     fn list(&mut self, close: char, depth: usize) -> ReadResult<Vec<Value>> {
         self.rest = &self.rest[1..];
         let mut items = Vec::new();
-        loop {
-            self.space();
-            if self.eat(close)? {
-                return Ok(items);
-            }
-            items.push(self.value(depth + 1)?);
-            self.space();
-            if !self.eat(',')? && self.peek()? != close {
-                return self.wrong(format!("expected `,` or `{close}` in a list, found `{}`", self.peek()?));
-            }
-        }
+        self.items(close, |reader| {
+            items.push(reader.value(depth + 1)?);
+            Ok("in a list".to_owned())
+        })?;
+        Ok(items)
     }
 
     fn dictionary(&mut self, depth: usize) -> ReadResult<Value> {
         self.rest = &self.rest[1..];
         let mut map = Map::new();
-        loop {
-            self.space();
-            if self.eat('}')? {
-                return Ok(Value::Object(map));
-            }
-            let key = match self.value(depth + 1)? {
+        self.items('}', |reader| {
+            let key = match reader.value(depth + 1)? {
                 Value::String(key) => key,
                 key @ (Value::Number(_) | Value::Bool(_) | Value::Null) => key.to_string(),
-                _ => return self.wrong("a key of a dictionary must be a string"),
+                _ => return reader.wrong("a key of a dictionary must be a string"),
             };
-            self.space();
-            self.expect(':')?;
-            let value = self.value(depth + 1)?;
+            reader.space();
+            reader.expect(':')?;
+            let value = reader.value(depth + 1)?;
             map.insert(key, value);
-            self.space();
-            if !self.eat(',')? && self.peek()? != '}' {
-                return self.wrong(format!("expected `,` or `}}` in a dictionary, found `{}`", self.peek()?));
-            }
-        }
+            Ok("in a dictionary".to_owned())
+        })?;
+        Ok(Value::Object(map))
     }
 
     /// The prefix of a string before its quote, and whether it is raw.

@@ -12,52 +12,62 @@ pub(super) const CALLS: usize = 256;
 #[derive(Debug)]
 pub enum Malformed {
     /// The reply ends inside the call. `missing`: the tag that would close it, if it has one.
-    CutOff { missing: Option<&'static str> },
-    /// There is no call: between two tags, after a tag, or in a list.
-    Empty(Empty),
+    CutOff {
+        missing: Option<&'static str>,
+    },
+    /// There is no call between two tags.
+    NothingBetweenTags,
+    /// The same; the message names the tags.
+    NothingBetween(&'static str, &'static str),
+    NothingAfter(&'static str),
+    EmptyList,
     /// A tag of the format is missing.
     NoTag(&'static str),
     /// `tag` must follow `after`.
-    Expected { tag: &'static str, after: &'static str },
+    Expected {
+        tag: &'static str,
+        after: &'static str,
+    },
     /// The call has no name; `before`: the tag that the name stands before.
-    NoName { before: Option<&'static str> },
+    NoName {
+        before: Option<&'static str>,
+    },
     /// A tag with a name in it, such as `<function=NAME>`, without the name or without its `>`.
-    BrokenTag { tag: &'static str, named: bool },
-    /// Text of the policy where only a call may be.
-    Stray(Stray),
+    BrokenTag {
+        tag: &'static str,
+        named: bool,
+    },
+    /// Text of the policy between the JSON object and this tag.
+    StrayBefore(&'static str),
+    StrayAfterObject,
+    /// Text outside of a tag with a name in it and its closing tag.
+    StrayOutside(&'static str, &'static str),
     /// The call is not JSON. The error has the line and column.
     NotJson(serde_json::Error),
     /// The arguments are a string, and the string is not JSON.
     ArgumentsNotJson(serde_json::Error),
     /// The JSON value of a call is not an object.
-    NotAnObject { actual: &'static str },
+    NotAnObject {
+        actual: &'static str,
+    },
     /// A field of a call is missing.
     NoField(&'static str),
     /// A field of a call has another type.
-    Field { name: &'static str, wanted: &'static str, actual: &'static str },
+    Field {
+        name: &'static str,
+        wanted: &'static str,
+        actual: &'static str,
+    },
     /// The call is not in Python's syntax, at this byte of it.
-    Syntax { what: String, at: usize },
+    Syntax {
+        what: String,
+        at: usize,
+    },
     /// The block of calls was opened and not closed.
-    Unclosed { open: &'static str, close: &'static str },
-}
-
-/// The text has no call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Empty {
-    BetweenTags,
-    Between(&'static str, &'static str),
-    After(&'static str),
-    List,
-}
-
-/// The position of unexpected text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stray {
-    /// Between the JSON object and this tag.
-    BeforeTag(&'static str),
-    AfterObject,
-    /// Outside of a tag with a name in it and its closing tag.
-    Outside(&'static str, &'static str),
+    Unclosed {
+        open: &'static str,
+        close: &'static str,
+    },
 }
 
 impl Malformed {
@@ -76,19 +86,19 @@ impl fmt::Display for Malformed {
         match self {
             Self::CutOff { missing: None } => f.write_str("it is cut off"),
             Self::CutOff { missing: Some(tag) } => write!(f, "it is cut off, {tag} is missing"),
-            Self::Empty(Empty::BetweenTags) => f.write_str("there is no text between the tags"),
-            Self::Empty(Empty::Between(open, close)) => write!(f, "there is no text between {open} and {close}"),
-            Self::Empty(Empty::After(tag)) => write!(f, "nothing follows {tag}"),
-            Self::Empty(Empty::List) => f.write_str("the list is empty"),
+            Self::NothingBetweenTags => f.write_str("there is no text between the tags"),
+            Self::NothingBetween(open, close) => write!(f, "there is no text between {open} and {close}"),
+            Self::NothingAfter(tag) => write!(f, "nothing follows {tag}"),
+            Self::EmptyList => f.write_str("the list is empty"),
             Self::NoTag(tag) => write!(f, "{tag} is missing"),
             Self::Expected { tag, after } => write!(f, "expected {tag} after {after}"),
             Self::NoName { before: None } => f.write_str("it has no name"),
             Self::NoName { before: Some(tag) } => write!(f, "no name before {tag}"),
             Self::BrokenTag { tag, named: true } => write!(f, "{tag} has no closing `>`"),
             Self::BrokenTag { tag, named: false } => write!(f, "{tag}> has no name or no closing `>`"),
-            Self::Stray(Stray::BeforeTag(tag)) => write!(f, "unexpected text between the JSON object and {tag}"),
-            Self::Stray(Stray::AfterObject) => f.write_str("unexpected text after the JSON object"),
-            Self::Stray(Stray::Outside(open, close)) => write!(f, "unexpected text outside of {open}…{close}"),
+            Self::StrayBefore(tag) => write!(f, "unexpected text between the JSON object and {tag}"),
+            Self::StrayAfterObject => f.write_str("unexpected text after the JSON object"),
+            Self::StrayOutside(open, close) => write!(f, "unexpected text outside of {open}…{close}"),
             Self::NotJson(error) => write!(f, "not valid JSON, {error}"),
             Self::ArgumentsNotJson(error) => write!(f, "`arguments` is a string that is not valid JSON, {error}"),
             Self::NotAnObject { actual } => {
@@ -115,28 +125,14 @@ pub enum ReplyError {
     NoBlock { open: &'static str, close: &'static str },
     /// The reply ends before the arguments of this function.
     NoArguments { function: String },
-    /// The program of a format that runs code can't be run.
-    Program(ProgramError),
+    /// The program of a format that runs code is empty; `block`: the opening tag.
+    EmptyProgram { block: &'static str },
+    /// The program was not closed.
+    UnclosedProgram { open: &'static str, close: &'static str },
+    /// A closing tag without the opening one.
+    UnopenedProgram { open: &'static str, close: &'static str },
     /// The result of `parse` of a recipe's own format for a call.
     Own(String),
-}
-
-/// The reason why a reply has no program to run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProgramError {
-    /// `block`: the opening tag.
-    Empty {
-        block: &'static str,
-    },
-    Unclosed {
-        open: &'static str,
-        close: &'static str,
-    },
-    /// A closing tag without the opening one.
-    Unopened {
-        open: &'static str,
-        close: &'static str,
-    },
 }
 
 impl fmt::Display for ReplyError {
@@ -149,18 +145,14 @@ impl fmt::Display for ReplyError {
             }
             Self::NoBlock { open, close } => write!(f, "No {open}…{close} was found, so nothing was done."),
             Self::NoArguments { function } => write!(f, "The call of `{function}` has no arguments."),
-            Self::Program(why) => why.fmt(f),
+            Self::EmptyProgram { block } => write!(f, "The {block} block is empty."),
+            Self::UnclosedProgram { open, close } => {
+                write!(f, "{open} was not closed with {close}, so nothing was run.")
+            }
+            Self::UnopenedProgram { open, close } => {
+                write!(f, "{close} is written without {open}, so nothing was run.")
+            }
             Self::Own(why) => f.write_str(why),
-        }
-    }
-}
-
-impl fmt::Display for ProgramError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Empty { block } => write!(f, "The {block} block is empty."),
-            Self::Unclosed { open, close } => write!(f, "{open} was not closed with {close}, so nothing was run."),
-            Self::Unopened { open, close } => write!(f, "{close} is written without {open}, so nothing was run."),
         }
     }
 }

@@ -57,7 +57,7 @@ pub(super) fn end_of_prefix(text: &str, prefix: &str) -> Option<usize> {
 
 impl Marks {
     /// The marks of a tokenizer. `between`: what the template prints around an assistant's turn.
-    pub(super) fn new(tokenizer: &Tokenizer, between: &str, format: &dyn ToolFormat) -> Result<Self> {
+    pub(super) fn new(tokenizer: &Tokenizer, between: &str, format: &ToolFormat) -> Result<Self> {
         let (mut others, mut assistant) = (Vec::new(), Vec::new());
         let outer = ["bos_token", "eos_token", "pad_token"].map(|name| tokenizer.named_token(name));
         let outer = outer.into_iter().collect::<Result<Vec<_>>>()?;
@@ -65,8 +65,8 @@ impl Marks {
             // Some templates end turns with tokens that are not marked as special.
             let is_between = between.contains(text.as_str()) && (special || text.starts_with(['<', '[']));
             let is_outer = outer.iter().flatten().any(|token| *token == text);
-            let is_of_format = format.end_tokens().contains(&text.as_str());
-            if (is_between || is_outer && !is_of_format) && !format.hides_headers() {
+            let is_of_format = format.end_tokens.contains(&text.as_str());
+            if (is_between || is_outer && !is_of_format) && !format.hides_headers {
                 assistant.push(text.clone());
             }
             if special || is_between {
@@ -77,53 +77,37 @@ impl Marks {
     }
 
     /// Disables the marks in messages.
-    pub(super) fn disabled<'m>(&self, messages: &'m [Message]) -> Cow<'m, [Message]> {
+    pub(super) fn disabled(&self, messages: &[Message]) -> Vec<Message> {
         self.in_messages(messages, self.assistant.as_ref())
     }
 
     /// The same for a conversation that a model judges: none of its turns is the judge's own.
-    pub(super) fn disabled_in_all<'m>(&self, messages: &'m [Message]) -> Cow<'m, [Message]> {
+    pub(super) fn disabled_in_all(&self, messages: &[Message]) -> Vec<Message> {
         self.in_messages(messages, self.others.as_ref())
     }
 
-    fn in_messages<'m>(&self, messages: &'m [Message], assistant: Option<&Regex>) -> Cow<'m, [Message]> {
+    fn in_messages(&self, messages: &[Message], assistant: Option<&Regex>) -> Vec<Message> {
         let others = self.others.as_ref();
-        let mut out = Cow::Borrowed(messages);
-        for (index, message) in messages.iter().enumerate() {
+        let mut messages = messages.to_vec();
+        for message in &mut messages {
             let marks = if message.role == Role::Assistant { assistant } else { others };
             if let Cow::Owned(text) = disable(&message.content.text(), marks) {
-                out.to_mut()[index].content = Content::Text(text);
+                message.content = Content::Text(text);
             }
-            let texts = [(&message.reasoning_content, marks), (&message.name, others), (&message.tool_call_id, others)];
-            let [reasoning, name, id] = texts.map(|(text, marks)| match disable(text.as_deref()?, marks) {
-                Cow::Owned(text) => Some(text),
-                Cow::Borrowed(_) => None,
-            });
-            if reasoning.is_some() {
-                out.to_mut()[index].reasoning_content = reasoning;
+            let Message { reasoning_content, name, tool_call_id, .. } = message;
+            for (text, marks) in [(reasoning_content, marks), (name, others), (tool_call_id, others)] {
+                *text = text.take().map(|text| disable(&text, marks).into_owned());
             }
-            if name.is_some() {
-                out.to_mut()[index].name = name;
-            }
-            if id.is_some() {
-                out.to_mut()[index].tool_call_id = id;
-            }
-            for (number, call) in
-                message.tool_calls.iter().enumerate().filter(|(_, call)| has_mark(&call.arguments, others))
-            {
-                out.to_mut()[index].tool_calls[number].arguments = disable_in(&call.arguments, others);
+            for call in &mut message.tool_calls {
+                call.arguments = disable_in(&call.arguments, others);
             }
         }
-        out
+        messages
     }
 
     /// Disables the marks in the descriptions of tools, which a server may have written.
-    pub(super) fn disabled_in_tools<'t>(&self, tools: &'t [Value]) -> Cow<'t, [Value]> {
-        let others = self.others.as_ref();
-        if tools.iter().any(|tool| has_mark(tool, others)) {
-            return tools.iter().map(|tool| disable_in(tool, others)).collect();
-        }
-        Cow::Borrowed(tools)
+    pub(super) fn disabled_in_tools(&self, tools: &[Value]) -> Vec<Value> {
+        tools.iter().map(|tool| disable_in(tool, self.others.as_ref())).collect()
     }
 }
 
@@ -155,17 +139,6 @@ fn disable<'t>(text: &'t str, marks: Option<&Regex>) -> Cow<'t, str> {
     }
     out.push_str(&text[from..]);
     out.into()
-}
-
-/// Whether a text in the value has a mark.
-fn has_mark(value: &Value, marks: Option<&Regex>) -> bool {
-    let in_text = |text: &str| marks.is_some_and(|marks| marks.is_match(text));
-    match value {
-        Value::String(text) => in_text(text),
-        Value::Array(items) => items.iter().any(|item| has_mark(item, marks)),
-        Value::Object(fields) => fields.iter().any(|(name, value)| in_text(name) || has_mark(value, marks)),
-        Value::Null | Value::Bool(_) | Value::Number(_) => false,
-    }
 }
 
 /// The value with marks disabled in its texts and names.

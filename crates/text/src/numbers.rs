@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{ErrorKind, State, Value as Jinja};
 
+use super::arithmetic::whole;
 use super::python;
 use super::size_limits::{self, check_list, check_size};
 
@@ -72,11 +73,6 @@ pub(super) fn sum(
             check_size(list.len().saturating_mul(size_limits::ITEM))?;
             continue;
         }
-        let whole = |value: &Jinja| match value.kind() {
-            ValueKind::Bool => Some(i128::from(value.is_true())),
-            _ if value.is_integer() => i128::try_from(value.clone()).ok(),
-            _ => None,
-        };
         total = match (whole(&total), whole(&value), number_of(&total), number_of(&value)) {
             (Some(a), Some(b), ..) => a.checked_add(b).ok_or_else(|| wrong(&total, &value))?.into(),
             (.., Some(a), Some(b)) => (a + b).into(),

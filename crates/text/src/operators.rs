@@ -5,13 +5,13 @@
 //! - `a ~ b` joins the texts that Python prints.
 //! - `//` and `%` round down; `==` tells tuples from lists; `<` orders booleans as numbers.
 //! - `and` returns one of its operands, of constants too.
-//! - The factors of products, the terms of sums and what is sliced are marked: a tuple is refused
-//!   there, and a list that is multiplied becomes one whose reading checks the time (`products`).
+//! - A product has a limited size.
+//! - The terms of sums and what is sliced are marked: a tuple is refused there.
 //!
 //! It reads the grammar of minijinja's parser. Line breaks stay where they are.
 
-use super::arithmetic::{FLOOR_DIVIDE, IN, MODULO, ORDERS, PLAIN, SAME, SLICED, TERM};
-use super::products::FACTOR;
+use super::arithmetic::{FLOOR_DIVIDE, IN, MODULO, ORDERS, PLAIN, SAME, SLICED, TERM, TIMES};
+use super::jinja::{first, is_part_of_word};
 use super::values::TUPLE;
 
 mod edits;
@@ -20,8 +20,14 @@ mod tokens;
 use edits::{Edits, ExpressionNode, NodeKind};
 use tokens::{OperatorToken, tokens};
 
+pub(super) use tokens::literal;
+
 /// The filter that checks the limits of time and memory.
 pub(super) const HELD: &str = "r1_held";
+/// The filter of the items of a loop.
+pub(super) const EACH: &str = "r1_each";
+/// The function of `a + b + …` where at least one operand is safe.
+pub(super) const SUM: &str = "r1_sum";
 
 /// Nested brackets that are read. minijinja reads half of them.
 const DEPTH: usize = 160;
@@ -39,6 +45,8 @@ struct OperatorParser<'a> {
 pub(super) enum ExpressionPart {
     /// An expression, or several that make a tuple.
     Expression,
+    /// The same of an assignment or a condition, which checks the limits.
+    Held,
     /// The values of a loop, with its condition.
     Loop,
     /// `a = x, b = y`.
@@ -54,8 +62,13 @@ pub(super) fn translate(text: &str, part: ExpressionPart) -> Option<String> {
         ExpressionPart::Expression => {
             parser.tuple()?;
         }
+        ExpressionPart::Held => {
+            let node = parser.tuple()?;
+            parser.edits.wrap(node, "(", &format!(")|{HELD}"));
+        }
         ExpressionPart::Loop => {
-            parser.either()?;
+            let values = parser.either()?;
+            parser.edits.wrap(values, "(", &format!(")|{EACH}"));
             if parser.skip_name("if") {
                 parser.condition()?;
             }
@@ -245,7 +258,9 @@ impl<'a> OperatorParser<'a> {
     fn sum(&mut self) -> Option<ExpressionNode> {
         let first = self.concatenation()?;
         let mut left = first;
+        let mut signs = Vec::new();
         while let Some(OperatorToken::Sign(sign @ ("+" | "-"))) = self.peek() {
+            signs.push(self.start());
             self.at += 1;
             let right = self.concatenation()?;
             if sign == "+" && !self.is_safe() {
@@ -255,6 +270,10 @@ impl<'a> OperatorParser<'a> {
                 self.edits.mark(right, TERM);
             }
             left = self.joined(left.start, [left, right]);
+        }
+        if !signs.is_empty() && adds_safe(&self.text[left.start..left.end]) {
+            signs.into_iter().for_each(|sign| self.edits.replace(sign, ",".to_owned()));
+            self.edits.wrap(left, &format!("{SUM}(["), "])");
         }
         Some(left)
     }
@@ -282,7 +301,7 @@ impl<'a> OperatorParser<'a> {
             self.at += 1;
             let right = self.power()?;
             match sign {
-                "*" => [left, right].into_iter().for_each(|node| self.edits.mark(node, FACTOR)),
+                "*" if !(left.is_simple() && right.is_simple()) => self.edits.call(left, span, right, "", TIMES),
                 "//" => self.edits.call(left, span, right, "", FLOOR_DIVIDE),
                 "%" => self.edits.call(left, span, right, "", MODULO),
                 _ => {}
@@ -328,15 +347,7 @@ impl<'a> OperatorParser<'a> {
                 }
                 NodeKind::Text
             }
-            OperatorToken::Sign(open @ ("(" | "[" | "{")) => {
-                self.depth += 1;
-                if self.depth > DEPTH {
-                    return None;
-                }
-                let kind = self.brackets(open, start)?;
-                self.depth -= 1;
-                kind
-            }
+            OperatorToken::Sign(open @ ("(" | "[" | "{")) => self.deeper(|parser| parser.brackets(open, start))?,
             OperatorToken::Sign(_) => return None,
         };
         Some(ExpressionNode { start, end: self.end(), kind })
@@ -368,8 +379,8 @@ impl<'a> OperatorParser<'a> {
         }
         if open == "(" {
             let end = self.end() - 1;
-            self.edits.bracket(start, format!("{TUPLE}(["));
-            self.edits.bracket(end, "])".to_owned());
+            self.edits.replace(start, format!("{TUPLE}(["));
+            self.edits.replace(end, "])".to_owned());
         }
         Some(NodeKind::Items)
     }
@@ -382,14 +393,9 @@ impl<'a> OperatorParser<'a> {
             } else if self.peek() == Some(OperatorToken::Sign("(")) {
                 self.arguments()?;
             } else if self.skip("[") {
-                self.depth += 1;
-                if self.depth > DEPTH {
-                    return None;
-                }
-                if self.subscript()? && node.kind != NodeKind::Text {
+                if self.deeper(Self::subscript)? && node.kind != NodeKind::Text {
                     self.edits.wrap(node, "((", &format!(")|{SLICED})"));
                 }
-                self.depth -= 1;
             } else {
                 return Some(node);
             }
@@ -413,12 +419,21 @@ impl<'a> OperatorParser<'a> {
         self.skip("]").then_some(is_slice)
     }
 
+    /// Parses a part in brackets.
+    fn deeper<T>(&mut self, parse: impl FnOnce(&mut Self) -> Option<T>) -> Option<T> {
+        self.depth += 1;
+        let part = if self.depth > DEPTH { None } else { parse(self) };
+        self.depth -= 1;
+        part
+    }
+
     /// `(a, *b, c=d, **e)`
     fn arguments(&mut self) -> Option<()> {
-        self.depth += 1;
-        if self.depth > DEPTH || !self.skip("(") {
-            return None;
-        }
+        self.deeper(Self::listed_arguments)
+    }
+
+    fn listed_arguments(&mut self) -> Option<()> {
+        self.skip("(").then_some(())?;
         while !self.skip(")") {
             let _ = self.skip("*") || self.skip("**");
             self.condition()?;
@@ -429,7 +444,6 @@ impl<'a> OperatorParser<'a> {
                 return None;
             }
         }
-        self.depth -= 1;
         Some(())
     }
 
@@ -473,6 +487,15 @@ impl<'a> OperatorParser<'a> {
             node = ExpressionNode { start: node.start, end: self.end(), kind: NodeKind::Other };
         }
     }
+}
+
+/// Whether a sum has a safe operand, and no other operators.
+fn adds_safe(sum: &str) -> bool {
+    let has_safe = sum.split('|').skip(1).any(|filter| {
+        let name = filter.trim_start();
+        name.strip_prefix("safe").is_some_and(|rest| !rest.starts_with(is_part_of_word))
+    });
+    has_safe && first(sum, |rest, _| rest.starts_with(['~', '-', '*', '/', '%'])).is_none()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use minijinja::Value as Jinja;
 use minijinja::value::ValueKind;
 use serde_json::Value;
 
-use super::values::{self, Items};
+use super::values::Items;
 
 /// Options of `json.dumps`.
 pub(super) struct JsonLayout {
@@ -226,11 +226,11 @@ fn write_repr(out: &mut impl Write, value: &Jinja) -> std::fmt::Result {
         },
         ValueKind::String => write_quoted(out, value.as_str().unwrap_or_default()),
         ValueKind::Seq | ValueKind::Iterable => {
-            if let Some(range) = values::range(value) {
+            let items = value.downcast_object_ref::<Items>();
+            if let Some(range) = items.and_then(Items::range) {
                 return out.write_str(range);
             }
-            let brackets = value.downcast_object_ref::<Items>().map(Items::brackets);
-            let (open, close) = brackets.unwrap_or_else(|| ("[".to_owned(), "]"));
+            let (open, close) = items.map(Items::brackets).unwrap_or_else(|| ("[".to_owned(), "]"));
             out.write_str(&open)?;
             for (index, item) in value.try_iter().into_iter().flatten().enumerate() {
                 if index > 0 {

@@ -65,16 +65,13 @@ impl Renderer {
     /// # Errors
     /// `Kind::Script` if there is no such format; `Kind::Model` for files that can't be read.
     pub fn load(dir: &Path, format: &str) -> Result<Self> {
-        let tokenizer = Tokenizer::load(dir)?;
-        let template = Template::of(&tokenizer)?;
-        let format = FormatChoice::named(format)?.of(&template);
-        Self::with_template(Arc::new(tokenizer), template, format)
+        Self::load_styled(dir, &Style::of_format(FormatChoice::named(format)?))
     }
 
     pub(super) fn with_template(tokenizer: Arc<Tokenizer>, template: Template, format: Format) -> Result<Self> {
         let probed = template.for_probes();
         let between = Between::from_template(&probed);
-        let render = |messages: Value, prompt: bool| probed.render(&messages, None, prompt, &Map::new());
+        let render = |messages: Value, prompt: bool| probed.render(&messages, None, prompt);
         let user = json!({"role": "user", "content": "u"});
         let question = render(json!([user]), false).unwrap_or_default();
         let rendered = render(json!([user]), true).unwrap_or_default();
@@ -95,18 +92,16 @@ impl Renderer {
         };
         let result = json!({"role": "tool", "content": HERE, "name": "f", "tool_call_id": "call00001"});
         let answered = render(json!([user, {"role": "assistant", "content": "c"}, result]), false);
-        let tool_format = format.inner();
+        let tool_format = format.rules();
         let ability = TemplateSupport {
-            native: if tool_format.is_native() { Native::from_template(&probed, tool_format) } else { None },
-            results: tool_format.uses_tool_role() && answered.is_ok_and(|text| text.contains(HERE)),
+            native: if tool_format.is_native { Native::from_template(&probed, &format) } else { None },
+            results: tool_format.uses_tool_role && answered.is_ok_and(|text| text.contains(HERE)),
         };
         let mut stops: Vec<u32> = first.map(|(id, _)| id).filter(|_| !marker.is_empty()).into_iter().collect();
-        stops.extend(tool_format.end_tokens().iter().filter_map(|token| tokenizer.id_of(token)));
+        stops.extend(tool_format.end_tokens.iter().filter_map(|token| tokenizer.id_of(token)));
         let stop_ids = stop_ids(&tokenizer, &stops)?;
-        let ends = [marker.as_str()]
-            .into_iter()
-            .chain(tool_format.end_tokens().iter().copied())
-            .chain(tool_format.later_end());
+        let ends =
+            [marker.as_str()].into_iter().chain(tool_format.end_tokens.iter().copied()).chain(tool_format.later_end);
         let ends = ends.filter(|end| !end.is_empty()).map(str::to_owned).collect();
         let later = render(json!([user, {"role": "assistant", "content": HERE}, user]), false).unwrap_or_default();
         let later = later.split_once(HERE).map_or("", |(_, later)| later);
@@ -119,7 +114,7 @@ impl Renderer {
             ability,
             ends,
             stop_ids: Arc::new(stop_ids),
-            stop_strings: tool_format.stop_strings().into_iter().map(str::to_owned).collect(),
+            stop_strings: format.stop_strings().into_iter().map(str::to_owned).collect(),
             code_tool: CODE_TOOL.to_owned(),
             reply_prefix: String::new(),
             styled: Mutex::default(),
@@ -264,8 +259,9 @@ impl Renderer {
     /// The turns of a conversation. Reasoning that the template does not print is put into the
     /// content once.
     pub(super) fn turns(&self, messages: &[Message], preceding: &Preceding<'_>, tools: &[Value]) -> Result<Vec<Turn>> {
-        let messages = if self.special_tokens_in_messages { messages.into() } else { self.marks.disabled(messages) };
-        self.turns_as_given(&messages, preceding, tools)
+        let messages: &[Message] =
+            if self.special_tokens_in_messages { messages } else { &self.marks.disabled(messages) };
+        self.turns_as_given(messages, preceding, tools)
     }
 
     /// The same, without disabling special tokens.
@@ -289,8 +285,8 @@ impl Renderer {
 
     /// Renders turns with the chat template.
     pub(super) fn render(&self, turns: &[Turn], tools: &[Value], end: Next) -> Result<String> {
-        let tools = if self.special_tokens_in_messages { tools.into() } else { self.marks.disabled_in_tools(tools) };
-        let tools: &[Value] = &tools;
+        let tools: &[Value] =
+            if self.special_tokens_in_messages { tools } else { &self.marks.disabled_in_tools(tools) };
         let answered = end == Next::Prompt && turns.last().is_some_and(Turn::is_answered);
         let last = turns.len().saturating_sub(1);
         let mut messages: Vec<Value> = turns
@@ -301,8 +297,8 @@ impl Renderer {
         if let Some(text) = self.description(tools)? {
             describe::put(&mut messages, &text, self.shown.takes_system);
         }
-        let tools = Some(tools).filter(|tools| !tools.is_empty() && self.format.inner().shows_tools());
-        let text = self.template.render(&messages, tools, end == Next::Prompt && !answered, &Map::new())?;
+        let tools = Some(tools).filter(|tools| !tools.is_empty() && self.format.rules().shows_tools);
+        let text = self.template.render(&messages, tools, end == Next::Prompt && !answered)?;
         if !answered {
             return Ok(text);
         }

@@ -11,45 +11,19 @@ use r1_base::json::{self, is_long_whole};
 pub use super::schema_error::{ArgumentError, Expected, SchemaError, SchemaFault, Violation};
 
 /// Keywords that [`check`] supports.
-const CHECKED: [&str; 21] = [
-    "type",
-    "enum",
-    "const",
-    "properties",
-    "required",
-    "patternProperties",
-    "additionalProperties",
-    "items",
-    "prefixItems",
-    "minItems",
-    "maxItems",
-    "minimum",
-    "maximum",
-    "exclusiveMinimum",
-    "exclusiveMaximum",
-    "minLength",
-    "maxLength",
-    "pattern",
-    "anyOf",
-    "oneOf",
-    "allOf",
-];
+const CHECKED: &str = "type, enum, const, properties, required, patternProperties, additionalProperties, items, \
+                       prefixItems, minItems, maxItems, minimum, maximum, exclusiveMinimum, exclusiveMaximum, \
+                       minLength, maxLength, pattern, anyOf, oneOf, allOf";
 
 /// Annotation keywords, which do not constrain values.
-const NOTES: [&str; 10] = [
-    "title",
-    "description",
-    "default",
-    "example",
-    "examples",
-    "format",
-    "deprecated",
-    "nullable",
-    "$schema",
-    "$comment",
-];
+const NOTES: &str = "title, description, default, example, examples, format, deprecated, nullable, $schema, $comment";
 
-const TYPES: [&str; 7] = ["object", "array", "string", "boolean", "null", "number", "integer"];
+const TYPES: &str = "object, array, string, boolean, null, number, integer";
+
+/// Whether a list of names has the name.
+fn lists(names: &str, name: &str) -> bool {
+    names.split(", ").any(|other| other == name)
+}
 
 /// Maximum nesting.
 const DEPTH: usize = 64;
@@ -74,11 +48,11 @@ fn refuse_at(schema: &Value, at: &str, depth: usize) -> Result<(), SchemaError> 
     for (keyword, value) in fields {
         match (keyword.as_str(), value) {
             // Columns of Parquet files have every keyword of every schema.
-            (keyword, Value::Null) if CHECKED.contains(&keyword) && keyword != "const" => {}
+            (keyword, Value::Null) if lists(CHECKED, keyword) && keyword != "const" => {}
             ("type", value) => {
                 let names = type_names(value);
-                if names.is_empty() || names.iter().any(|name| !TYPES.contains(name)) {
-                    return wrong(at, SchemaFault::Type { actual: value.clone(), names: &TYPES });
+                if names.is_empty() || names.iter().any(|name| !lists(TYPES, name)) {
+                    return wrong(at, SchemaFault::Type { actual: value.clone(), names: TYPES });
                 }
             }
             ("properties", Value::Object(properties)) => {
@@ -108,9 +82,9 @@ fn refuse_at(schema: &Value, at: &str, depth: usize) -> Result<(), SchemaError> 
             ("properties" | "patternProperties" | "prefixItems" | "anyOf" | "oneOf" | "allOf" | "pattern", _) => {
                 return wrong(&below(keyword), SchemaFault::Value(value.clone()));
             }
-            (keyword, _) if CHECKED.contains(&keyword) || NOTES.contains(&keyword) => {}
+            (keyword, _) if lists(CHECKED, keyword) || lists(NOTES, keyword) => {}
             (keyword, _) => {
-                return wrong(at, SchemaFault::Keyword { keyword: keyword.to_owned(), names: &CHECKED });
+                return wrong(at, SchemaFault::Keyword { keyword: keyword.to_owned(), names: CHECKED });
             }
         }
     }

@@ -113,7 +113,7 @@ pub enum SchemaFault {
     /// A type that JSON Schema does not have.
     Type {
         actual: Value,
-        names: &'static [&'static str],
+        names: &'static str,
     },
     /// A regular expression that can't be read.
     Pattern(regex::Error),
@@ -122,7 +122,7 @@ pub enum SchemaFault {
     /// A keyword that is not checked.
     Keyword {
         keyword: String,
-        names: &'static [&'static str],
+        names: &'static str,
     },
 }
 
@@ -133,11 +133,11 @@ impl fmt::Display for SchemaError {
         match &self.why {
             SchemaFault::NotATable => f.write_str("is not a table"),
             SchemaFault::TooDeep => f.write_str("is nested too deep"),
-            SchemaFault::Type { actual, names } => write!(f, "has the type {actual}; known: {}", names.join(", ")),
+            SchemaFault::Type { actual, names } => write!(f, "has the type {actual}; known: {names}"),
             SchemaFault::Pattern(error) => write!(f, "can't be read: {error}"),
             SchemaFault::Value(value) => write!(f, "is {value}"),
             SchemaFault::Keyword { keyword, names } => {
-                write!(f, "has the keyword `{keyword}`, which is not checked; known: {}", names.join(", "))
+                write!(f, "has the keyword `{keyword}`, which is not checked; known: {names}")
             }
         }
     }

@@ -36,10 +36,25 @@ pub(super) enum ParseStep {
     More,
 }
 
+impl ParseStep {
+    /// One call with its length; `None` if more text is needed.
+    pub(super) fn call(call: Option<(Result<ToolCall, Malformed>, usize)>) -> Self {
+        call.map_or(Self::More, |(call, used)| Self::Calls(used, vec![call]))
+    }
+}
+
+/// The parser of a format, for the text after the reasoning.
 pub(super) trait FormatParser {
+    /// Tags before which text is content. Without tags, every text is parsed by `step`.
+    fn tags(&self) -> &[&str] {
+        &[]
+    }
+
     /// The next step for `rest`, which is not empty. With `done` no text follows, and `More` is not
     /// allowed.
-    fn step(&mut self, rest: &str, done: bool) -> ParseStep;
+    fn step(&mut self, rest: &str, _done: bool) -> ParseStep {
+        ParseStep::Content(rest.len())
+    }
 
     /// The calls of the reply as a whole, for formats that use its last block.
     fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, ReplyError>> {
@@ -54,6 +69,7 @@ pub(super) trait FormatParser {
 
 /// Parses one reply in pieces.
 pub struct ReplyStream<'a> {
+    think: Think<'a>,
     scan: Box<dyn FormatParser + 'a>,
     text: String,
     /// Start of the remaining text.
@@ -66,8 +82,9 @@ pub struct ReplyStream<'a> {
 }
 
 impl<'a> ReplyStream<'a> {
-    pub(super) fn new(scan: Box<dyn FormatParser + 'a>) -> Self {
+    pub(super) fn new(think: Think<'a>, scan: Box<dyn FormatParser + 'a>) -> Self {
         Self {
+            think,
             scan,
             text: String::new(),
             at: 0,
@@ -86,9 +103,10 @@ impl<'a> ReplyStream<'a> {
         std::mem::take(&mut self.events)
     }
 
-    /// Appends text without parsing it yet.
-    pub(super) fn push_unread(&mut self, text: &str) {
+    /// Parses a complete reply.
+    pub(super) fn read_whole(mut self, text: &str) -> Result<Reply, Error> {
         self.text.push_str(text);
+        Ok(self.finish()?.1)
     }
 
     /// Ends the reply: returns the remaining events and the parsed reply.
@@ -119,7 +137,8 @@ impl<'a> ReplyStream<'a> {
                 break;
             }
             let rest = &self.text[self.at..];
-            let used = match self.scan.step(rest, done) {
+            let step = self.think.step(rest, done).unwrap_or_else(|| answer_step(&mut *self.scan, rest, done));
+            let used = match step {
                 ParseStep::Content(used) => {
                     self.content.push(&rest[..used], &mut self.events, Event::Content);
                     used
@@ -172,6 +191,17 @@ impl<'a> ReplyStream<'a> {
     }
 }
 
+/// The next step for text after the reasoning.
+fn answer_step(scan: &mut dyn FormatParser, rest: &str, done: bool) -> ParseStep {
+    let tags = scan.tags();
+    if !tags.is_empty()
+        && let Err(step) = text_before(rest, tags, done, ParseStep::Content)
+    {
+        return step;
+    }
+    scan.step(rest, done)
+}
+
 /// Text without surrounding white space, passed on as soon as it is certain.
 #[derive(Default)]
 struct Trimmed {
@@ -197,7 +227,7 @@ impl Trimmed {
 }
 
 /// Bytes at the end of `rest` that may be the start of one of `tags`.
-pub(super) fn held(rest: &str, tags: &[&str]) -> usize {
+fn held(rest: &str, tags: &[&str]) -> usize {
     let begins = |tag: &&str| {
         let longest = (tag.len() - 1).min(rest.len());
         (1..=longest).rev().find(|&length| tag.is_char_boundary(length) && rest.ends_with(&tag[..length]))
@@ -221,7 +251,7 @@ pub(super) fn text_before<'t>(
     rest: &str,
     tags: &[&'t str],
     done: bool,
-    step: fn(usize) -> ParseStep,
+    step: impl Fn(usize) -> ParseStep,
 ) -> Result<&'t str, ParseStep> {
     match find(rest, tags) {
         Some((0, tag)) => Ok(tag),
@@ -287,22 +317,15 @@ impl<'t> Think<'t> {
                     self.state = Thinking::Over;
                     return Some(ParseStep::Skip(close.len()));
                 }
-                match find(rest, &self.calls) {
+                let tags: Vec<&str> = self.calls.iter().copied().chain([close]).collect();
+                match text_before(rest, &tags, done, ParseStep::Thought) {
+                    Err(step) => Some(step),
                     // The reasoning may still be closed later; then the call is part of the
                     // reasoning.
-                    Some((0, _)) if !done => Some(ParseStep::More),
-                    Some((0, _)) => {
+                    Ok(_) if !done => Some(ParseStep::More),
+                    Ok(_) => {
                         self.state = Thinking::Over;
                         None
-                    }
-                    Some((at, _)) => Some(ParseStep::Thought(at)),
-                    None if done => Some(ParseStep::Thought(rest.len())),
-                    None => {
-                        let tags: Vec<&str> = self.calls.iter().copied().chain([close]).collect();
-                        Some(match rest.len() - held(rest, &tags) {
-                            0 => ParseStep::More,
-                            length => ParseStep::Thought(length),
-                        })
                     }
                 }
             }

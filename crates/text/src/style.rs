@@ -1,6 +1,5 @@
 //! The style of prompts: tool-call format, variables of the chat template, reply prefix.
 
-use std::borrow::Cow;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
@@ -80,9 +79,9 @@ impl Renderer {
     /// # Errors
     /// `Kind::Model` if the template can't be used.
     pub fn with_format(&self, format: &FormatChoice) -> Result<Self> {
-        let format = format.of(&self.template);
-        let renderer = Self::with_template(Arc::clone(&self.tokenizer), self.template.clone(), format)?;
-        Ok(renderer.describing(self.describe))
+        let mut renderer = self.with(self.template.clone(), format)?;
+        renderer.describe = self.describe;
+        Ok(renderer)
     }
 
     /// Sets the tool that bare code calls; the default is `python`.
@@ -92,13 +91,27 @@ impl Renderer {
         self
     }
 
+    fn with(&self, template: Template, format: &FormatChoice) -> Result<Self> {
+        let format = format.of(&template);
+        Self::with_template(Arc::clone(&self.tokenizer), template, format)
+    }
+
+    fn in_style(mut self, style: &Style) -> Self {
+        self.describe = style.describe;
+        self.reply_prefix.clone_from(&style.reply_prefix);
+        self.special_tokens_in_messages = style.special_tokens_in_messages;
+        self
+    }
+
     /// The same with variables of the template (`enable_thinking`); the template's texts are
     /// learned again.
     pub fn with_switches(&self, switches: Map<String, Value>) -> Result<Self> {
-        let template = self.template.with_switches(switches);
-        let renderer = Self::with_template(Arc::clone(&self.tokenizer), template, self.format.clone())?;
-        let renderer = renderer.with_code_tool(&self.code_tool).with_reply_prefix(&self.reply_prefix);
-        Ok(renderer.describing(self.describe).with_special_tokens(self.special_tokens_in_messages))
+        let renderer = self.with(self.template.with_switches(switches), &FormatChoice::Is(self.format.clone()))?;
+        let mut renderer = renderer.with_code_tool(&self.code_tool);
+        renderer.describe = self.describe;
+        renderer.reply_prefix.clone_from(&self.reply_prefix);
+        renderer.special_tokens_in_messages = self.special_tokens_in_messages;
+        Ok(renderer)
     }
 
     /// Loads the tokenizer and chat template of a model directory, in a style.
@@ -109,9 +122,7 @@ impl Renderer {
         let tokenizer = Tokenizer::load(dir)?;
         let template = Template::of(&tokenizer)?.with_kwargs(&style.template_kwargs)?;
         let format = style.format.of(&template);
-        let renderer = Self::with_template(Arc::new(tokenizer), template, format)?;
-        let renderer = renderer.describing(style.describe).with_reply_prefix(&style.reply_prefix);
-        Ok(renderer.with_special_tokens(style.special_tokens_in_messages))
+        Ok(Self::with_template(Arc::new(tokenizer), template, format)?.in_style(style))
     }
 
     /// The same tokenizer and template in another style.
@@ -123,12 +134,8 @@ impl Renderer {
         if let Some((_, renderer)) = made.iter().find(|(made_style, _)| made_style == style) {
             return Ok(Arc::clone(renderer));
         }
-        let format = style.format.of(&self.template);
-        let template = self.template.with_switches(style.template_kwargs.clone());
-        let renderer = Self::with_template(Arc::clone(&self.tokenizer), template, format)?;
-        let renderer = renderer.describing(style.describe).with_code_tool(&self.code_tool);
-        let renderer = renderer.with_reply_prefix(&style.reply_prefix);
-        let renderer = Arc::new(renderer.with_special_tokens(style.special_tokens_in_messages));
+        let renderer = self.with(self.template.with_switches(style.template_kwargs.clone()), &style.format)?;
+        let renderer = Arc::new(renderer.in_style(style).with_code_tool(&self.code_tool));
         // Every version of a script with its own formats adds styles.
         if made.len() == STYLES {
             made.remove(0);
@@ -137,28 +144,9 @@ impl Renderer {
         Ok(renderer)
     }
 
-    fn describing(mut self, describe: DescribeTools) -> Self {
-        self.describe = describe;
-        self
-    }
-
-    /// Sets the text at the start of every reply.
-    #[must_use]
-    pub(super) fn with_reply_prefix(mut self, prefix: &str) -> Self {
-        prefix.clone_into(&mut self.reply_prefix);
-        self
-    }
-
-    /// Whether texts in messages that spell special tokens become these tokens.
-    #[must_use]
-    pub(super) fn with_special_tokens(mut self, in_messages: bool) -> Self {
-        self.special_tokens_in_messages = in_messages;
-        self
-    }
-
     /// The messages with their special tokens disabled, whatever the style is: for requests of a
     /// script (`r1.generate`) that show a model a text of others.
-    pub fn without_special_tokens<'m>(&self, messages: &'m [Message]) -> Cow<'m, [Message]> {
+    pub fn without_special_tokens(&self, messages: &[Message]) -> Vec<Message> {
         self.marks.disabled(messages)
     }
 
@@ -214,11 +202,10 @@ impl Renderer {
         if tools.is_empty() {
             return Ok(None);
         }
-        let format = self.format.inner();
-        match format.describe(tools)? {
+        match self.format.own().map_or(Ok(None), |own| own.describe(tools))? {
             Some(text) => Ok(Some(text)),
-            None if describe::is_wanted(self.describe, format, self.shown) => {
-                describe::text(format, tools, &self.code_tool)
+            None if describe::is_wanted(self.describe, &self.format, self.shown) => {
+                describe::text(&self.format, tools, &self.code_tool)
             }
             None => Ok(None),
         }
@@ -228,8 +215,7 @@ impl Renderer {
     /// and the template renders the same text without them. `None` if the policy sees the tools, or
     /// if the template refuses the conversation that is tried.
     pub fn hidden_tools(&self, tools: &[Value]) -> Option<String> {
-        let format = self.format.inner();
-        if tools.is_empty() || !format.shows_tools() || self.description(tools).ok()?.is_some() {
+        if tools.is_empty() || !self.format.rules().shows_tools || self.description(tools).ok()?.is_some() {
             return None;
         }
         let question = [Message::user("?")];

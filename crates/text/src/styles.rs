@@ -76,9 +76,7 @@ fn template_variables_are_set_in_every_rendering() {
     let renderer = with_template(THINKING, "thinking", "hermes");
     let kwargs = Map::from_iter([("enable_thinking".to_owned(), json!(false))]);
     let template = renderer.template().with_kwargs(&kwargs).unwrap();
-    let text = |template: &super::Template| {
-        template.render(&[json!({"role": "user", "content": "q"})], None, true, &Map::new())
-    };
+    let text = |template: &super::Template| template.render(&[json!({"role": "user", "content": "q"})], None, true);
     assert!(text(renderer.template()).unwrap().ends_with("<|im_start|>assistant\n"));
     assert!(text(&template).unwrap().ends_with("<|im_start|>assistant\n<think>\n\n</think>\n\n"));
     let style = Style { template_kwargs: kwargs, ..Style::of_format(FormatChoice::named("hermes").unwrap()) };

@@ -6,7 +6,6 @@
 //! string, or a list with names). With tools, the template `tool_use` is rendered, if the list or
 //! the folder `additional_chat_templates` has one, as in transformers.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -20,9 +19,9 @@ use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value as Jinja, conte
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::time_limit::RenderingBudget;
+use super::time_limit::TimeLimit;
 use super::tokenizer::{TEMPLATES, Tokenizer};
-use super::{filters, jinja, products, train_tokenizer};
+use super::{filters, jinja, train_tokenizer};
 use r1_base::error::{Error, Kind, Result, suggest};
 
 /// Maximum instructions per rendering: a few seconds. The longest real conversations need a
@@ -221,32 +220,25 @@ impl Template {
     }
 
     /// Renders a conversation. `messages` is any value that serialises to a list of messages as in
-    /// transformers; `tools` is `None` if there are none; `variables` are the template's own
-    /// variables (`enable_thinking`).
+    /// transformers; `tools` is `None` if there are none.
     pub fn render(
         &self,
         messages: &impl Serialize,
         tools: Option<&[Value]>,
         add_generation_prompt: bool,
-        variables: &Map<String, Value>,
     ) -> Result<String> {
         let name = if tools.is_some() && self.has_tool_use { TOOL_USE } else { DEFAULT };
-        let fixed = context! {
+        let context = context! {
             messages => Jinja::from_serialize(messages),
             tools => Jinja::from_serialize(tools),
             documents => (),
             add_generation_prompt,
             ..Jinja::from_serialize(&self.tokens),
         };
-        let mut variables = Cow::Borrowed(variables);
-        if !self.switches.is_empty() {
-            variables.to_mut().extend(self.switches.clone());
+        if self.switches.is_empty() {
+            return self.render_with(name, context);
         }
-        if variables.is_empty() {
-            self.render_with(name, fixed)
-        } else {
-            self.render_with(name, context! { ..Jinja::from_serialize(&variables), ..fixed })
-        }
+        self.render_with(name, context! { ..Jinja::from_serialize(&self.switches), ..context })
     }
 
     fn render_with(&self, name: &str, context: Jinja) -> Result<String> {
@@ -254,10 +246,10 @@ impl Template {
         if self.spent.as_ref().is_some_and(|spent| spent.load(Relaxed)) {
             return Err(Error::new(Kind::Script, format!("{what}: others took too much")).at(&self.origin));
         }
-        let _budget = RenderingBudget::new(if self.spent.is_some() { PROBE_TIME } else { TIME });
+        let _limit = TimeLimit::new(if self.spent.is_some() { PROBE_TIME } else { TIME });
         let mut out = BoundedText { text: Vec::new(), limit: self.longest };
-        let render = || self.environment.get_template(name)?.render_captured_to(context, &mut out).map(drop);
-        products::catch(render).map_err(|error: minijinja::Error| {
+        let template = self.environment.get_template(name);
+        template.and_then(|template| template.render_captured_to(context, &mut out).map(drop)).map_err(|error| {
             if let Some(spent) = self.spent.as_ref().filter(|_| over_limit(&error)) {
                 spent.store(true, Relaxed);
             }

@@ -11,40 +11,14 @@ use r1_base::clock::Clock;
 /// count again.
 const KEPT: usize = 1 << 32;
 
+/// The longest limit; a longer one is the same as none.
+const LONGEST: Duration = Duration::from_secs(1 << 30);
+
 thread_local! {
     static LEFT: Cell<Option<Left>> = const { Cell::new(None) };
-    static MOST: Cell<Duration> = const { Cell::new(Duration::MAX) };
 }
 
-/// Limits the CPU time of all renderings on this thread until it is dropped, in addition to each
-/// rendering's own limit.
-pub struct TimeLimit {
-    before: Duration,
-    clock: Clock,
-    /// CPU time of the thread at the limit, in nanoseconds.
-    end: u64,
-}
-
-impl TimeLimit {
-    pub fn new(limit: Duration) -> Self {
-        let clock = Clock::of_this_thread();
-        let end = clock.now().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
-        Self { before: MOST.replace(limit.min(MOST.get())), clock, end }
-    }
-
-    /// Whether the thread has reached the limit.
-    pub fn is_reached(&self) -> bool {
-        self.clock.now() >= self.end
-    }
-}
-
-impl Drop for TimeLimit {
-    fn drop(&mut self) {
-        MOST.set(self.before);
-    }
-}
-
-/// The remaining budget of the current rendering.
+/// What is left to the renderings on a thread.
 #[derive(Clone, Copy)]
 struct Left {
     /// The limit can't be reached before this instant. Reading this clock is ten times faster
@@ -53,27 +27,38 @@ struct Left {
     clock: Clock,
     /// CPU time of the thread at the limit, in nanoseconds.
     end: u64,
-    /// Bytes left.
+    /// Bytes that a rendering may still keep.
     bytes: usize,
 }
 
-/// Limits CPU time and memory of one rendering on this thread until it is dropped.
-pub(super) struct RenderingBudget {
-    before: Option<Left>,
+/// Limits the CPU time of all renderings on this thread until it is dropped. Limits may be nested;
+/// the last one belongs to the current rendering.
+pub struct TimeLimit {
+    outer: Option<Left>,
+    left: Left,
 }
 
-impl RenderingBudget {
-    pub(super) fn new(time: Duration) -> Self {
-        let clock = Clock::of_this_thread();
-        let time = time.min(MOST.get());
-        let end = clock.now() + time.as_nanos() as u64;
-        Self { before: LEFT.replace(Some(Left { earliest: Instant::now() + time, clock, end, bytes: KEPT })) }
+impl TimeLimit {
+    pub fn new(limit: Duration) -> Self {
+        let (limit, clock, outer) = (limit.min(LONGEST), Clock::of_this_thread(), LEFT.get());
+        let (mut earliest, mut end) = (Instant::now() + limit, clock.now() + limit.as_nanos() as u64);
+        if let Some(outer) = outer {
+            (earliest, end) = (earliest.min(outer.earliest), end.min(outer.end));
+        }
+        let left = Left { earliest, clock, end, bytes: KEPT };
+        LEFT.set(Some(left));
+        Self { outer, left }
+    }
+
+    /// Whether the thread has reached the limit.
+    pub fn is_reached(&self) -> bool {
+        self.left.clock.now() >= self.left.end
     }
 }
 
-impl Drop for RenderingBudget {
+impl Drop for TimeLimit {
     fn drop(&mut self) {
-        LEFT.set(self.before);
+        LEFT.set(self.outer);
     }
 }
 
@@ -106,10 +91,19 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn time_of_other_threads_does_not_count() {
-        let _budget = RenderingBudget::new(Duration::from_millis(50));
+        let _limit = TimeLimit::new(Duration::from_millis(50));
         std::thread::sleep(Duration::from_millis(100));
         assert!(in_time().is_ok());
         while LEFT.get().is_some_and(|left| left.clock.now() <= left.end) {}
         assert!(in_time().is_err());
+    }
+
+    #[test]
+    fn a_limit_ends_with_the_one_around_it() {
+        let _outer = TimeLimit::new(Duration::from_millis(1));
+        let inner = TimeLimit::new(Duration::from_secs(1000));
+        let begin = Instant::now();
+        while in_time().is_ok() && begin.elapsed() < Duration::from_secs(20) {}
+        assert!(in_time().is_err() && inner.is_reached());
     }
 }

@@ -74,36 +74,9 @@ const MOST_BYTES: u64 = 256 << 20;
 /// Maximum growth of a text by normalization; writing spaces as `▁` gives 3.
 const MOST_GROWTH: f64 = 64.0;
 
-/// Part of a tokenizer that turns a short text into gigabytes, or ends the process.
-enum Unbounded {
-    EmptyPattern {
-        part: &'static str,
-    },
-    Growth {
-        part: &'static str,
-        growth: f64,
-    },
-    /// The library's decoder panics for tokens that are shorter than what it strips.
-    StripsEnds,
-}
-
-impl std::fmt::Display for Unbounded {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::EmptyPattern { part } => write!(f, "its {part} has an empty pattern"),
-            Self::Growth { part, growth } => {
-                write!(f, "its {part} may make a text {growth:.0} times longer; at most {MOST_GROWTH} is read")
-            }
-            Self::StripsEnds => {
-                write!(f, "its decoder strips the end of tokens (`Strip` with a `stop`), which is not supported")
-            }
-        }
-    }
-}
-
 /// Refuses a tokenizer whose chained replacements turn a short text into gigabytes, or whose
 /// decoder panics.
-fn bounded(tokenizer: &Value) -> Result<(), Unbounded> {
+fn bounded(tokenizer: &Value, bad: impl Fn(&dyn std::fmt::Display) -> Error) -> Result<()> {
     fn has_empty_pattern(part: &Value) -> bool {
         match part {
             Value::Object(fields) => fields.iter().any(|(name, value)| {
@@ -130,15 +103,17 @@ fn bounded(tokenizer: &Value) -> Result<(), Unbounded> {
         is_strip || part["decoders"].as_array().is_some_and(|parts| parts.iter().any(strips_ends))
     }
     if strips_ends(&tokenizer["decoder"]) {
-        return Err(Unbounded::StripsEnds);
+        // The library's decoder panics for tokens that are shorter than what it strips.
+        return Err(bad(&"its decoder strips the end of tokens (`Strip` with a `stop`), which is not supported"));
     }
     for part in ["normalizer", "pre_tokenizer", "decoder"] {
         if has_empty_pattern(&tokenizer[part]) {
-            return Err(Unbounded::EmptyPattern { part });
+            return Err(bad(&format!("its {part} has an empty pattern")));
         }
         let growth = growth(&tokenizer[part]);
         if growth > MOST_GROWTH {
-            return Err(Unbounded::Growth { part, growth });
+            let limit = format!("at most {MOST_GROWTH} is read");
+            return Err(bad(&format!("its {part} may make a text {growth:.0} times longer; {limit}")));
         }
     }
     Ok(())
@@ -186,7 +161,7 @@ impl Tokenizer {
             Error::new(Kind::Model, format!("can't read the tokenizer: {why}")).at(path("tokenizer.json"))
         };
         let parsed: Value = serde_json::from_slice(json).map_err(|error| bad(&error))?;
-        bounded(&parsed).map_err(|why| bad(&why))?;
+        bounded(&parsed, bad)?;
         // The library may panic on invalid files: report it as an error in the file.
         let read = std::panic::catch_unwind(|| tokenizers::Tokenizer::from_bytes(json));
         let mut inner = read.map_err(|_| bad(&"its parts contradict each other"))?.map_err(|error| bad(&error))?;
@@ -244,19 +219,13 @@ impl Tokenizer {
     /// # Errors
     /// [`Kind::Model`] if the tokenizer can't encode the text.
     pub fn encode_truncated(&self, text: &str, limit: usize) -> Result<Vec<u32>> {
-        let bad = |why: &dyn std::fmt::Display| {
-            Error::new(Kind::Model, format!("can't encode a text of {} bytes: {why}", text.len())).at(&self.origin)
-        };
-        let mut encoding = self.encoding(text, false)?;
-        let around =
-            self.inner.get_post_processor().map_or(0, |part| tokenizers::PostProcessor::added_tokens(part, false));
-        let truncate = std::panic::AssertUnwindSafe(|| {
-            encoding.truncate(limit.saturating_sub(around), 0, tokenizers::TruncationDirection::Right);
+        let encoded = self.guarded(format_args!("a text of {} bytes", text.len()), || {
+            let mut encoding = self.inner.encode_fast(text, false)?;
+            let room = limit.saturating_sub(self.tokens_around(false));
+            encoding.truncate(room, 0, tokenizers::TruncationDirection::Right);
             self.inner.post_process(encoding, None, true)
-        });
-        let encoded =
-            std::panic::catch_unwind(truncate).map_err(|_| bad(&"the tokenizer's parts contradict each other"))?;
-        Ok(encoded.map_err(|error| bad(&error))?.get_ids().to_vec())
+        })?;
+        Ok(encoded.get_ids().to_vec())
     }
 
     /// The ids of two texts as one row, with the tokens that `tokenizer.json` adds to a pair, and
@@ -266,36 +235,31 @@ impl Tokenizer {
     /// # Errors
     /// [`Kind::Model`] if the tokenizer can't encode the texts, or `most` leaves no room for them.
     pub fn encode_pair(&self, first: &str, second: &str, limit: usize) -> Result<(Vec<u32>, Vec<u32>)> {
-        let bad = |why: &dyn std::fmt::Display| {
-            let bytes = first.len() + second.len();
-            Error::new(Kind::Model, format!("can't encode two texts of {bytes} bytes: {why}")).at(&self.origin)
-        };
-        let pair = [self.encoding(first, false)?, self.encoding(second, false)?];
-        let around =
-            self.inner.get_post_processor().map_or(0, |part| tokenizers::PostProcessor::added_tokens(part, true));
-        let room =
-            limit.checked_sub(around).filter(|room| *room > 0).ok_or_else(|| bad(&"there is no room for them"))?;
-        let join = std::panic::AssertUnwindSafe(|| {
-            let [first, second] = pair;
-            let params = tokenizers::TruncationParams { max_length: room, ..tokenizers::TruncationParams::default() };
+        let joined = self.guarded(format_args!("two texts of {} bytes", first.len() + second.len()), || {
+            let (first, second) = (self.inner.encode_fast(first, false)?, self.inner.encode_fast(second, false)?);
+            let room = limit.checked_sub(self.tokens_around(true)).filter(|room| *room > 0);
+            let max_length = room.ok_or("there is no room for them")?;
+            let params = tokenizers::TruncationParams { max_length, ..tokenizers::TruncationParams::default() };
             let (first, second) = tokenizers::utils::truncation::truncate_encodings(first, Some(second), &params)?;
             self.inner.post_process(first, second, true)
-        });
-        let joined = std::panic::catch_unwind(join).map_err(|_| bad(&"the tokenizer's parts contradict each other"))?;
-        let joined = joined.map_err(|error| bad(&error))?;
+        })?;
         Ok((joined.get_ids().to_vec(), joined.get_type_ids().to_vec()))
     }
 
-    /// The library may panic on invalid files here too: report it as an error in the file.
+    /// The number of tokens that `tokenizer.json` adds around a text or a pair.
+    fn tokens_around(&self, is_pair: bool) -> usize {
+        self.inner.get_post_processor().map_or(0, |part| tokenizers::PostProcessor::added_tokens(part, is_pair))
+    }
+
     fn encoding(&self, text: &str, special: bool) -> Result<tokenizers::Encoding> {
-        let bad = |why: &dyn std::fmt::Display| {
-            let message = format!("can't encode a text of {} bytes: {why}", text.len());
-            Error::new(Kind::Model, message).at(&self.origin)
-        };
-        let encode = std::panic::AssertUnwindSafe(|| self.inner.encode_fast(text, special));
-        let encoded =
-            std::panic::catch_unwind(encode).map_err(|_| bad(&"the tokenizer's parts contradict each other"))?;
-        encoded.map_err(|error| bad(&error))
+        self.guarded(format_args!("a text of {} bytes", text.len()), || self.inner.encode_fast(text, special))
+    }
+
+    /// The library may panic on invalid files here too: report it as an error in the file.
+    fn guarded<T>(&self, what: std::fmt::Arguments<'_>, encode: impl FnOnce() -> tokenizers::Result<T>) -> Result<T> {
+        let encoded = std::panic::catch_unwind(std::panic::AssertUnwindSafe(encode));
+        let encoded = encoded.unwrap_or_else(|_| Err("the tokenizer's parts contradict each other".into()));
+        encoded.map_err(|why| Error::new(Kind::Model, format!("can't encode {what}: {why}")).at(&self.origin))
     }
 
     /// The text of ids. Invalid UTF-8 (a character cut in the middle) becomes U+FFFD; unknown ids

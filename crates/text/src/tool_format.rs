@@ -1,130 +1,82 @@
-//! The trait of tool-call formats, and what it reads and writes: replies and turns.
+//! A tool-call format as data, and what formats read and write: replies and turns.
 
 use serde_json::Value;
 
-use super::formats::same_turn;
-use super::stream::{FormatParser, ReplyStream};
+use super::formats::code_block::CodeSyntax;
+use super::stream::{FormatParser, THINK};
 use super::template::Template;
-use r1_base::error::Result;
-use r1_base::mdp::{Message, Role, ToolCall};
+use r1_base::mdp::{Role, ToolCall};
 
-/// Options for parsing a reply.
-#[derive(Clone, Copy)]
-pub(super) struct ReadOptions<'a> {
-    /// The prompt has opened a `<think>` block.
-    pub begun: bool,
-    /// The tool that bare code calls.
-    pub code_tool: &'a str,
-    /// The tools' JSON schemas: they give the types of arguments where the format has none.
-    pub tools: &'a [Value],
-}
-
-/// A tool-call format. Methods with a default are those for which most formats agree.
-///
-/// Built-in formats do not fail. The functions of a recipe's own format may: their errors name the
-/// line of the script.
-pub(super) trait ToolFormat: Send + Sync {
+/// A tool-call format.
+pub(super) struct ToolFormat {
     /// The name used in recipes.
-    fn name(&self) -> &str;
-
-    /// Distinguishes formats of the same name: the version of the script that defines it.
-    #[allow(clippy::unnecessary_literal_bound)] // not where a recipe defines it
-    fn version(&self) -> &str {
-        ""
-    }
-
+    pub name: &'static str,
     /// Whether the format fits a chat template. `auto` is the first of `formats::ALL` that fits.
-    fn fits(&self, _template: &Template) -> bool {
-        false
-    }
-
-    /// Returns a parser for one reply.
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a>;
-
-    /// Appends calls to an assistant's text as the policy would write them. `calls` is not empty.
-    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String>;
-
-    /// Whether [`ToolFormat::write`] is supported.
-    fn can_write(&self) -> bool {
-        true
-    }
-
-    /// Whether a message's text already contains its calls.
-    fn holds_call(&self, text: &str) -> Result<bool> {
-        let reply = read(self.scan(ReadOptions { begun: false, code_tool: "", tools: &[] }), text)?;
-        Ok(!reply.tool_calls.is_empty() || !reply.errors.is_empty())
-    }
-
-    /// Strings that end a reply.
-    fn stop_strings(&self) -> Vec<&str> {
-        Vec::new()
-    }
-
-    /// Special tokens that end a reply, in addition to the template's end-of-turn token.
-    fn end_tokens(&self) -> &'static [&'static str] {
-        &[]
-    }
-
-    /// The text that a template may print after a reply that is not the last one, if it differs
-    /// from the end-of-turn token.
-    fn later_end(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// Whether calls are passed to the template, as in the model's own training; otherwise they are
-    /// part of the content.
-    fn is_native(&self) -> bool {
-        true
-    }
-
-    /// Whether a reply's own headers must be removed before rendering, even without calls.
-    fn hides_headers(&self) -> bool {
-        false
-    }
-
-    /// Whether the tools are passed to the template. For formats with plain-text calls the
-    /// template's own instructions about calls would contradict the prompt.
-    fn shows_tools(&self) -> bool {
-        true
-    }
-
-    /// Whether results are messages with the role `tool`, for templates that print them.
-    fn uses_tool_role(&self) -> bool {
-        true
-    }
-
-    /// Text for the system message that describes the tools, if the template does not.
-    fn describe(&self, _tools: &[Value]) -> Result<Option<String>> {
-        Ok(None)
-    }
-
+    pub fits: fn(&Template) -> bool,
     /// How calls are written, for a description by the host; an example of a call follows it.
     /// `None` for formats that describe tools themselves.
-    fn syntax(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// A call that shows the syntax; `None`: a call of the first tool.
-    fn example(&self, _tools: &[Value], _code_tool: &str) -> Option<ToolCall> {
-        None
-    }
-
-    /// For formats with results inside the policy's own turn.
-    fn inside(&self) -> Option<&dyn same_turn::SameTurn> {
-        None
-    }
-
-    /// The text of a user message that holds the results, instead of messages with the role `tool`.
-    fn results(&self, _results: &[Message]) -> Result<Option<String>> {
-        Ok(None)
-    }
+    pub syntax: Option<&'static str>,
+    /// A call that shows the syntax, from the tools and the tool that bare code calls; `None`: a
+    /// call of the first tool.
+    pub example: fn(&[Value], &str) -> Option<ToolCall>,
+    /// Tags around reasoning at the start of a reply; a prompt may open the first pair.
+    pub thinking: &'static [(&'static str, &'static str)],
+    /// Tags that start a call: they end reasoning that is not closed.
+    pub call_tags: &'static [&'static str],
+    /// Special tokens that end a reply, in addition to the template's end-of-turn token.
+    pub end_tokens: &'static [&'static str],
+    /// The text that a template may print after a reply that is not the last one, if it differs
+    /// from the end-of-turn token.
+    pub later_end: Option<&'static str>,
+    /// Whether calls are passed to the template, as in the model's own training; otherwise they are
+    /// part of the content.
+    pub is_native: bool,
+    /// Whether a reply's own headers must be removed before rendering, even without calls.
+    pub hides_headers: bool,
+    /// Whether the tools are passed to the template. For formats with plain-text calls the
+    /// template's own instructions about calls would contradict the prompt.
+    pub shows_tools: bool,
+    /// Whether results are messages with the role `tool`, for templates that print them.
+    pub uses_tool_role: bool,
+    /// A parser for one reply, from the tool that bare code calls and the tools' JSON schemas, which
+    /// give the types of arguments where the format has none.
+    pub scan: for<'a> fn(&'a str, &'a [Value]) -> Box<dyn FormatParser + 'a>,
+    /// Appends calls to an assistant's text as the policy would write them.
+    pub write: fn(String, &[ToolCall]) -> String,
+    /// Whether a message's text already contains its calls; `None`: it is parsed.
+    pub holds_call: Option<fn(&str) -> bool>,
+    /// For formats that run programs, with results inside the policy's own turn.
+    pub code: Option<&'static CodeSyntax>,
 }
 
-/// Parses a complete text.
-pub(super) fn read(scan: Box<dyn FormatParser + '_>, text: &str) -> Result<Reply> {
-    let mut stream = ReplyStream::new(scan);
-    stream.push_unread(text);
-    Ok(stream.finish()?.1)
+/// A parser to which every text is content.
+struct TextParser;
+
+impl FormatParser for TextParser {}
+
+impl ToolFormat {
+    /// Text without calls: what most formats agree on.
+    pub(super) const TEXT: Self = Self {
+        name: "",
+        fits: |_| false,
+        syntax: None,
+        example: |_, _| None,
+        thinking: THINK,
+        call_tags: &[],
+        end_tokens: &[],
+        later_end: None,
+        is_native: true,
+        hides_headers: false,
+        shows_tools: true,
+        uses_tool_role: true,
+        scan: |_, _| Box::new(TextParser),
+        write: |text, _| text,
+        holds_call: None,
+        code: None,
+    };
+
+    /// A recipe's own format, apart from its functions.
+    pub(super) const OWN: Self = Self { is_native: false, shows_tools: false, ..Self::TEXT };
 }
 
 /// The state before a list of messages.

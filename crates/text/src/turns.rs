@@ -8,7 +8,9 @@
 //! rendered in full. The first prompt of a conversation is always rendered in full and compared, so
 //! a wrong text is found there.
 
-use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+
+use serde_json::{Value, json};
 
 use super::pieces::Pieces;
 use super::template::Template;
@@ -16,7 +18,7 @@ use super::tool_format::Turn;
 use r1_base::mdp::Role;
 
 /// The part that follows a content: a message with its role, the generation prompt, or the end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Next {
     Message(Role),
     Prompt,
@@ -24,55 +26,27 @@ pub(super) enum Next {
 }
 
 const ROLES: [Role; 4] = [Role::System, Role::User, Role::Assistant, Role::Tool];
-const NEXTS: [Next; 6] = [
-    Next::Message(Role::System),
-    Next::Message(Role::User),
-    Next::Message(Role::Assistant),
-    Next::Message(Role::Tool),
-    Next::Prompt,
-    Next::End,
-];
 
 /// The learned texts of a template whose messages depend only on their neighbours' roles.
 #[derive(Clone, Debug)]
 pub(super) struct Between {
-    /// `[role][next]`; `None` if the template refuses the pair or its renderings differ.
-    table: [[Option<String>; 6]; 4],
-    /// Whether the template strips white space around the content of a role.
-    strips: [bool; 4],
-}
-
-fn row(role: Role) -> usize {
-    match role {
-        Role::System => 0,
-        Role::User => 1,
-        Role::Assistant => 2,
-        Role::Tool => 3,
-    }
-}
-
-fn column(next: Next) -> usize {
-    match next {
-        Next::Message(role) => row(role),
-        Next::Prompt => 4,
-        Next::End => 5,
-    }
+    /// The text between a content and what follows it. A pair that the template refuses, or whose
+    /// renderings differ, has none.
+    texts: HashMap<(Role, Next), String>,
+    /// Roles around whose content the template strips white space.
+    strips: Vec<Role>,
 }
 
 impl Between {
     /// Probes a template. `None` if its messages depend on more than their neighbours.
     pub(super) fn from_template(template: &Template) -> Option<Self> {
-        let mut new = Self { table: Default::default(), strips: [false; 4] };
+        let mut new = Self { texts: HashMap::new(), strips: Vec::new() };
         for role in ROLES {
-            for next in NEXTS {
-                new.table[row(role)][column(next)] = detect_between(template, role, next);
+            for next in ROLES.map(Next::Message).into_iter().chain([Next::Prompt, Next::End]) {
+                new.texts.extend(detect_between(template, role, next).map(|text| ((role, next), text)));
             }
         }
-        let needed =
-            [(Role::User, Next::Prompt), (Role::User, Next::Message(Role::Assistant)), (Role::Assistant, Next::End)];
-        if needed.iter().any(|&(role, next)| new.get(role, next).is_none()) {
-            return None;
-        }
+        new.get(Role::Assistant, Next::End)?;
         // The text of the prompt must stay unchanged after the reply.
         let (unanswered, replied) =
             (new.get(Role::User, Next::Prompt)?, new.get(Role::User, Next::Message(Role::Assistant))?);
@@ -81,14 +55,16 @@ impl Between {
             return None;
         }
         for role in [Role::User, Role::Assistant, Role::Tool] {
-            new.strips[row(role)] = detect_strip(template, role)?;
+            if detect_strip(template, role)? {
+                new.strips.push(role);
+            }
         }
         new.holds(template).then_some(new)
     }
 
     /// The text between a content of `role` and what follows it.
     pub(super) fn get(&self, role: Role, next: Next) -> Option<&str> {
-        self.table[row(role)][column(next)].as_deref()
+        self.texts.get(&(role, next)).map(String::as_str)
     }
 
     /// The pieces of turns, from the first one's content on, as the template would print them.
@@ -99,7 +75,7 @@ impl Between {
         }
         let mut pieces = Pieces::default();
         for (index, turn) in turns.iter().enumerate() {
-            let strips = self.strips[row(turn.role)] && !turn.continued;
+            let strips = self.strips.contains(&turn.role) && !turn.continued;
             let last = turn.parts.len().saturating_sub(1);
             for (part, (text, sampled)) in turn.parts.iter().enumerate() {
                 let text = if strips && part == 0 { text.trim_start() } else { text };
@@ -122,7 +98,7 @@ impl Between {
 
     /// The text after a content; if the assistant `ended` the turn itself, the end of turn counts
     /// as sampled.
-    pub(super) fn after(&self, role: Role, next: Next, ended: bool, marker: &str) -> Option<Pieces> {
+    fn after(&self, role: Role, next: Next, ended: bool, marker: &str) -> Option<Pieces> {
         let mut pieces = Pieces::default();
         let text = self.get(role, next)?;
         match text.strip_prefix(marker) {
@@ -168,8 +144,8 @@ impl Between {
                         .collect();
                     for end in [Next::Prompt, Next::End] {
                         // Every second content is probed with a system prompt and tools.
-                        let probe = TurnProbe { system: number % 2 == 0, tools: number % 2 == 0 };
-                        let Some(rendered) = probe.render(template, &roles, end == Next::Prompt) else { continue };
+                        let with = (number % 2 == 0, number % 2 == 0);
+                        let Some(rendered) = probe(template, with, &roles, end == Next::Prompt) else { continue };
                         let turns: Vec<Turn> =
                             roles.iter().map(|(role, text)| Turn::new(*role, text.clone())).collect();
                         let Some(pieces) = self.compose(&turns, end, "") else { continue };
@@ -189,26 +165,22 @@ fn mark(index: usize) -> String {
     format!("qXz{index}zXq")
 }
 
-/// The conditions of a probe.
-struct TurnProbe {
-    system: bool,
-    tools: bool,
-}
-
-impl TurnProbe {
-    fn render(&self, template: &Template, messages: &[(Role, String)], prompt: bool) -> Option<String> {
-        let system = (Role::System, "You help.".to_owned());
-        let messages: Vec<Value> = self
-            .system
-            .then_some(&system)
-            .into_iter()
-            .chain(messages)
-            .map(|(role, content)| json!({ "role": role.name(), "content": content }))
-            .collect();
-        let tools = [json!({"type": "function", "function": {"name": "f", "description": "d",
-            "parameters": {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}}})];
-        template.render(&messages, self.tools.then_some(&tools[..]), prompt, &Map::new()).ok()
-    }
+/// The text of a probe, with or without a system prompt and tools.
+fn probe(
+    template: &Template,
+    (has_system, has_tools): (bool, bool),
+    messages: &[(Role, String)],
+    prompt: bool,
+) -> Option<String> {
+    let system = has_system.then(|| (Role::System, "You help.".to_owned()));
+    let messages: Vec<Value> = system
+        .iter()
+        .chain(messages)
+        .map(|(role, content)| json!({ "role": role.name(), "content": content }))
+        .collect();
+    let tools = [json!({"type": "function", "function": {"name": "f", "description": "d",
+        "parameters": {"type": "object", "properties": {"x": {"type": "string"}}, "required": ["x"]}}})];
+    template.render(&messages, has_tools.then_some(&tools[..]), prompt).ok()
 }
 
 /// The text between a marked content of `role` and what follows, if all successful probes agree.
@@ -228,10 +200,8 @@ fn detect_between(template: &Template, role: Role, next: Next) -> Option<String>
         if let Next::Message(role) = next {
             messages.push((role, to.clone()));
         }
-        for (system, tools) in [(false, false), (true, false), (false, true), (true, true)] {
-            let Some(text) = (TurnProbe { system, tools }).render(template, &messages, next == Next::Prompt) else {
-                continue;
-            };
+        for with in [(false, false), (true, false), (false, true), (true, true)] {
+            let Some(text) = probe(template, with, &messages, next == Next::Prompt) else { continue };
             let (_, after) = text.split_once(&from)?;
             let between = match next {
                 Next::Message(_) => after.split_once(&to)?.0,
@@ -255,9 +225,7 @@ fn detect_strip(template: &Template, role: Role) -> Option<bool> {
         Role::Assistant => spaced.clone_into(&mut messages[1].1),
         _ => messages.push((role, spaced.to_owned())),
     }
-    let Some(text) = (TurnProbe { system: false, tools: false }).render(template, &messages, false) else {
-        return Some(false);
-    };
+    let Some(text) = probe(template, (false, false), &messages, false) else { return Some(false) };
     if text.contains(spaced) {
         return Some(false);
     }

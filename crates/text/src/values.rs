@@ -2,9 +2,7 @@
 //! `joiner` and `cycler`.
 
 use std::fmt;
-use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,7 +10,6 @@ use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Rest, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value as Jinja};
 
 use super::python;
-use super::time_limit::in_time;
 
 /// The function that translated templates call for `(a, b)`.
 pub(super) const TUPLE: &str = "r1_tuple";
@@ -25,24 +22,30 @@ pub(super) struct Items {
     view: &'static str,
     /// Names of the items, of a group.
     names: &'static [&'static str],
+    /// What Python prints of a range.
+    range: Option<String>,
 }
 
 impl Items {
     pub(super) fn tuple(items: impl IntoIterator<Item = Jinja>) -> Jinja {
-        Jinja::from_object(Self { all: items.into_iter().collect(), view: "", names: &[] })
+        Self::view("", items)
     }
 
     pub(super) fn view(view: &'static str, items: impl IntoIterator<Item = Jinja>) -> Jinja {
-        Jinja::from_object(Self { all: items.into_iter().collect(), view, names: &[] })
+        Jinja::from_object(Self { all: items.into_iter().collect(), view, names: &[], range: None })
     }
 
     /// A group of the filter `groupby`: a tuple whose items have names.
-    pub(super) fn group(items: impl IntoIterator<Item = Jinja>) -> Jinja {
-        Jinja::from_object(Self { all: items.into_iter().collect(), view: "", names: &["grouper", "list"] })
+    pub(super) fn group(items: [Jinja; 2]) -> Jinja {
+        Jinja::from_object(Self { all: items.into(), view: "", names: &["grouper", "list"], range: None })
+    }
+
+    pub(super) fn range(&self) -> Option<&str> {
+        self.range.as_deref()
     }
 
     pub(super) fn is_tuple(&self) -> bool {
-        self.view.is_empty()
+        self.view.is_empty() && self.range.is_none()
     }
 
     /// The text before and after its printed items.
@@ -74,47 +77,16 @@ impl Object for Items {
     }
 }
 
-/// The payload of the unwinding that ends a rendering (`products`).
-pub(super) struct RenderingLate;
-
-/// A list whose reading checks the time.
-#[derive(Debug)]
-pub(super) struct Timed {
-    pub(super) items: Vec<Jinja>,
-    /// What Python prints of a range; empty for a list.
-    pub(super) range: String,
-}
-
-/// What Python prints of a range; `None` for other values.
-pub(super) fn range(value: &Jinja) -> Option<&str> {
-    value.downcast_object_ref::<Timed>().map(|timed| timed.range.as_str()).filter(|range| !range.is_empty())
-}
-
-impl Timed {
-    fn check() {
-        if in_time().is_err() {
-            resume_unwind(Box::new(RenderingLate));
-        }
-    }
-}
-
-impl Object for Timed {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Seq
-    }
-
-    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
-        Self::check();
-        self.items.get(key.as_usize()?).cloned()
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Self::check();
-        Enumerator::Seq(self.items.len())
-    }
-}
-
 pub(super) fn register(environment: &mut Environment<'static>) {
+    environment.add_function("range", |from: isize, to: Option<isize>, step: Option<isize>| {
+        let printed = match (to, step.unwrap_or(1)) {
+            (None, 1) => format!("range(0, {from})"),
+            (Some(to), 1) => format!("range({from}, {to})"),
+            (to, step) => format!("range({}, {}, {step})", to.map_or(0, |_| from), to.unwrap_or(from)),
+        };
+        let all = minijinja::functions::range(from, to, step)?.try_iter()?.collect();
+        Ok::<_, Error>(Jinja::from_object(Items { all, view: "", names: &[], range: Some(printed) }))
+    });
     environment.add_function(TUPLE, |items: Vec<Jinja>| Items::tuple(items));
     // Names that Jinja2 defines and r1 does not have.
     for name in ["lipsum", "self"] {
@@ -123,9 +95,9 @@ pub(super) fn register(environment: &mut Environment<'static>) {
         });
     }
     environment.add_function("joiner", |separator: Option<Jinja>, options: Kwargs| -> Result<Jinja, Error> {
-        let separator = separator.or(options.get("sep")?).unwrap_or_else(|| ", ".into());
+        let separator = separator.or(options.get("sep")?);
         options.assert_all_used()?;
-        Ok(Jinja::from_object(Joiner { separator, is_used: AtomicBool::new(false) }))
+        Ok(minijinja_contrib::globals::joiner(separator))
     });
     environment.add_function("cycler", |items: Rest<Jinja>| -> Result<Jinja, Error> {
         if items.is_empty() {
@@ -133,24 +105,6 @@ pub(super) fn register(environment: &mut Environment<'static>) {
         }
         Ok(Jinja::from_object(Cycler { items: items.0, at: AtomicUsize::new(0) }))
     });
-}
-
-/// Returns nothing on its first call, then the separator.
-#[derive(Debug)]
-struct Joiner {
-    separator: Jinja,
-    is_used: AtomicBool,
-}
-
-impl Object for Joiner {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Plain
-    }
-
-    fn call(self: &Arc<Self>, _state: &State<'_, '_>, args: &[Jinja]) -> Result<Jinja, Error> {
-        let () = from_args(args)?;
-        Ok(if self.is_used.swap(true, Relaxed) { self.separator.clone() } else { "".into() })
-    }
 }
 
 /// Returns its items in turn.

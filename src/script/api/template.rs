@@ -145,7 +145,7 @@ impl UserData for TemplateOf {
             let made = if let Self::Source(template) = this {
                 let list = conversation(lua, "render", &list)?;
                 let tools = (!chosen.tools.is_empty()).then_some(&chosen.tools[..]);
-                template.render(&list, tools, chosen.add_generation_prompt, &chosen.variables)
+                template.with_switches(chosen.variables).render(&list, tools, chosen.add_generation_prompt)
             } else {
                 let list = read_messages(lua, "render", &list)?;
                 let renderer = this.renderer(lua, "render", chosen.variables)?;

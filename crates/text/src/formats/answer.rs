@@ -4,12 +4,11 @@
 
 use serde_json::{Value, json};
 
-use super::shared::call;
+use super::shared::{argument, call};
 use crate::describe;
-use crate::malformed::{Empty, Malformed, ReplyError};
-use crate::stream::{FormatParser, ParseStep, THINK, Think, text_before};
-use crate::tool_format::{ReadOptions, ToolFormat};
-use r1_base::error::Result;
+use crate::malformed::{Malformed, ReplyError};
+use crate::stream::{FormatParser, ParseStep};
+use crate::tool_format::ToolFormat;
 use r1_base::mdp::ToolCall;
 
 const OPEN: &str = "<answer>";
@@ -18,89 +17,55 @@ const CLOSE: &str = "</answer>";
 const SEPARATOR: &str = "||";
 /// The tool that an action calls.
 const TOOL: &str = "act";
+
 /// `<think>…</think><answer>a || b</answer>`, one call per action (RAGEN, arXiv:2504.20073).
-pub(super) struct AnswerFormat;
+pub(super) const FORMAT: ToolFormat = ToolFormat {
+    name: "answer",
+    syntax: Some("To act, write the action between <answer> and </answer>, several with || between them. For example:"),
+    example: |tools, _| Some(example(tools)),
+    call_tags: &[OPEN],
+    holds_call: Some(|text| text.contains(OPEN)),
+    is_native: false,
+    shows_tools: false,
+    uses_tool_role: false,
+    scan: |_, _| Box::new(AnswerSyntax { answered: false }),
+    write,
+    ..ToolFormat::TEXT
+};
 
-pub(super) const FORMAT: AnswerFormat = AnswerFormat;
-
-impl ToolFormat for AnswerFormat {
-    fn name(&self) -> &'static str {
-        "answer"
-    }
-
-    fn syntax(&self) -> Option<&'static str> {
-        Some("To act, write the action between <answer> and </answer>, several with || between them. For example:")
-    }
-
-    /// An action; other arguments can't be written.
-    fn example(&self, tools: &[Value], _code_tool: &str) -> Option<ToolCall> {
-        let tool = tools.iter().find(|tool| tool["function"]["name"] == TOOL);
-        let example = tool.and_then(|tool| describe::first_call(std::slice::from_ref(tool)));
-        let action = example.as_ref().and_then(|call| call.arguments["action"].as_str()).unwrap_or("…");
-        Some(call(TOOL, json!({ "action": action })))
-    }
-
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
-        Box::new(AnswerSyntax::new(options.begun))
-    }
-
-    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
-        Ok(write(text, calls))
-    }
-
-    fn holds_call(&self, text: &str) -> Result<bool> {
-        Ok(text.contains(OPEN))
-    }
-
-    fn is_native(&self) -> bool {
-        false
-    }
-
-    fn shows_tools(&self) -> bool {
-        false
-    }
-
-    fn uses_tool_role(&self) -> bool {
-        false
-    }
+/// An action; other arguments can't be written.
+fn example(tools: &[Value]) -> ToolCall {
+    let tool = tools.iter().find(|tool| tool["function"]["name"] == TOOL);
+    let example = tool.and_then(|tool| describe::first_call(std::slice::from_ref(tool)));
+    let action = example.as_ref().and_then(|call| call.arguments["action"].as_str()).unwrap_or("…");
+    call(TOOL, json!({ "action": action }))
 }
 
 struct AnswerSyntax {
-    think: Think<'static>,
     answered: bool,
 }
 
-impl AnswerSyntax {
-    fn new(begun: bool) -> Self {
-        Self { think: Think::new(begun, THINK, &[OPEN]), answered: false }
-    }
-}
-
 impl FormatParser for AnswerSyntax {
+    /// Only the first answer counts.
+    fn tags(&self) -> &[&str] {
+        if self.answered { &[] } else { &[OPEN] }
+    }
+
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
-        if let Some(step) = self.think.step(rest, done) {
-            return step;
-        }
         if self.answered {
-            // Only the first answer counts.
             return ParseStep::Content(rest.len());
-        }
-        if let Err(step) = text_before(rest, &[OPEN], done, ParseStep::Content) {
-            return step;
         }
         let inner = &rest[OPEN.len()..];
         let Some(end) = inner.find(CLOSE) else {
-            if !done {
-                return ParseStep::More;
-            }
-            self.answered = true;
-            return ParseStep::Calls(rest.len(), vec![Err(Malformed::Unclosed { open: OPEN, close: CLOSE })]);
+            self.answered = done;
+            let unclosed = (Err(Malformed::Unclosed { open: OPEN, close: CLOSE }), rest.len());
+            return ParseStep::call(done.then_some(unclosed));
         };
         self.answered = true;
         let actions = inner[..end].split(SEPARATOR).map(str::trim).filter(|action| !action.is_empty());
         let mut calls: Vec<_> = actions.map(|action| Ok(call(TOOL, json!({ "action": action })))).collect();
         if calls.is_empty() {
-            calls.push(Err(Malformed::Empty(Empty::Between(OPEN, CLOSE))));
+            calls.push(Err(Malformed::NothingBetween(OPEN, CLOSE)));
         }
         ParseStep::Calls(OPEN.len() + end + CLOSE.len(), calls)
     }
@@ -112,13 +77,7 @@ impl FormatParser for AnswerSyntax {
 
 /// Appends the actions to the text.
 fn write(mut text: String, calls: &[ToolCall]) -> String {
-    let actions: Vec<String> = calls
-        .iter()
-        .map(|call| match call.arguments.get("action") {
-            Some(Value::String(action)) => action.clone(),
-            _ => crate::python::dumps(&call.arguments),
-        })
-        .collect();
+    let actions: Vec<String> = calls.iter().map(|call| argument(call, "action")).collect();
     text.extend([OPEN, &actions.join(" || "), CLOSE]);
     text
 }

@@ -1,131 +1,100 @@
 //! Formats that run the program at the end of a reply and write its result into the same turn:
-//! [`CodeFormat`] is the format, [`CodeSyntax`] its tags (`retool`, `tir`).
+//! their tags (`retool`, `tir`) and their parser.
 
-use serde_json::Value;
+use super::shared::{argument, code_call, on_a_line};
+use crate::malformed::ReplyError;
+use crate::stream::FormatParser;
+use crate::tool_format::ToolFormat;
+use r1_base::mdp::ToolCall;
 
-use super::same_turn::{self, SameTurn};
-use super::shared::{code_call, code_of, on_a_line};
-use crate::malformed::{ProgramError, ReplyError};
-use crate::stream::{FormatParser, ParseStep, THINK, Think};
-use crate::tool_format::{ReadOptions, ToolFormat};
-use r1_base::error::Result;
-use r1_base::mdp::{Message, ToolCall};
+/// What the formats of programs have in common.
+pub(super) const CODE_FORMAT: ToolFormat = ToolFormat {
+    example: |_, code_tool| Some(code_call(code_tool, "print(6 * 7)")),
+    is_native: false,
+    shows_tools: false,
+    ..ToolFormat::TEXT
+};
 
 /// The tags around programs and results.
-pub(super) trait CodeSyntax: Send + Sync {
-    /// The name used in recipes.
-    const NAME: &'static str;
+pub(crate) struct CodeSyntax {
+    /// The lines before and after a program.
+    pub(super) code: [&'static str; 2],
+    /// The lines before and after a result.
+    pub(super) result: [&'static str; 2],
     /// The string that ends a reply with a program.
-    const STOP: &'static str;
-    /// How programs are written, for the policy.
-    const SYNTAX: &'static str;
-
+    pub(crate) stop: &'static str,
+    /// Whether a reply with a program has the line before its result.
+    pub(super) opens_result: bool,
     /// The program at the end of a reply, or why it can't be run. `None` without a program to run.
-    fn program(reply: &str) -> Option<Result<String, ProgramError>>;
-
-    /// Whether a text contains a program.
-    fn has_program(text: &str) -> bool;
-
+    pub(super) program: fn(&str) -> Option<Result<String, ReplyError>>,
     /// Whether a reply (not ended by an end-of-turn token) waits for a result.
-    fn waits(reply: &str) -> bool;
+    pub(super) waits: fn(&str) -> bool,
+    /// The length of the result that follows a text of the policy, in an assistant's text of
+    /// published data.
+    pub(super) result_after: fn(&str, &str) -> Option<usize>,
+}
 
-    /// A program with its tags, up to the string that ends the reply.
-    fn tagged(code: &str) -> String;
+impl CodeSyntax {
+    /// A parser of replies; `tool` is the tool that a program calls.
+    pub(super) fn scan<'a>(&self, tool: &'a str) -> Box<dyn FormatParser + 'a> {
+        Box::new(CodeScan { tool, program: self.program })
+    }
 
-    /// The result that follows `reply`.
-    fn first_result(reply: &str, output: &str) -> String;
+    /// Appends programs to the text.
+    pub(super) fn write(&self, text: String, calls: &[ToolCall]) -> String {
+        let [before, after] = self.code;
+        let tagged = |call: &ToolCall| format!("{before}\n{}\n{after}", argument(call, "code"));
+        calls.iter().fold(text, |text, call| on_a_line(text, &tagged(call)))
+    }
 
     /// A result with its tags.
-    fn result(output: &str) -> String;
+    pub(super) fn result(&self, output: &str) -> String {
+        let [before, after] = self.result;
+        format!("{before}\n{}\n{after}", output.trim_end_matches('\n'))
+    }
+
+    /// The first result that follows `reply`.
+    pub(super) fn first_result(&self, reply: &str, output: &str) -> String {
+        let result = self.result(output);
+        if !self.opens_result {
+            return format!("\n{result}\n");
+        }
+        let rest = &result[self.result[0].len()..];
+        format!("{}\n", if reply.ends_with('\n') { &rest[1..] } else { rest })
+    }
 
     /// Splits an assistant's text of published data into text of the policy and results: `(text, by
     /// the policy)`.
-    fn split(text: &str) -> Vec<(String, bool)>;
-}
-
-/// A format with this syntax.
-pub(super) struct CodeFormat<S>(pub(super) S);
-
-impl<S: CodeSyntax> ToolFormat for CodeFormat<S> {
-    fn name(&self) -> &'static str {
-        S::NAME
-    }
-
-    fn syntax(&self) -> Option<&'static str> {
-        Some(S::SYNTAX)
-    }
-
-    fn example(&self, _tools: &[Value], code_tool: &str) -> Option<ToolCall> {
-        Some(code_call(code_tool, "print(6 * 7)"))
-    }
-
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
-        let think = Think::new(options.begun, THINK, &[]);
-        Box::new(CodeScan { think, tool: options.code_tool, program: S::program })
-    }
-
-    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
-        Ok(calls.iter().fold(text, |text, call| on_a_line(text, &S::tagged(&code_of(call)))))
-    }
-
-    fn stop_strings(&self) -> Vec<&str> {
-        vec![S::STOP]
-    }
-
-    fn is_native(&self) -> bool {
-        false
-    }
-
-    fn shows_tools(&self) -> bool {
-        false
-    }
-
-    fn inside(&self) -> Option<&dyn SameTurn> {
-        Some(self)
-    }
-}
-
-impl<S: CodeSyntax> SameTurn for CodeFormat<S> {
-    fn waits(&self, reply: &str) -> bool {
-        S::waits(reply)
-    }
-
-    fn answers(&self, before: &str, results: &[Message]) -> Result<Vec<String>> {
-        Ok(same_turn::one_by_one(results, |index, output| {
-            if index == 0 { S::first_result(before, output) } else { format!("{}\n", S::result(output)) }
-        }))
-    }
-
-    fn results_without_call(&self, results: &[Message]) -> Result<String> {
-        Ok(same_turn::one_by_one(results, |_, output| S::result(output)).join("\n"))
-    }
-
-    fn split(&self, text: &str) -> Vec<(String, bool)> {
-        S::split(text)
-    }
-
-    fn written(&self, message: &Message) -> Result<String> {
-        let text = message.content.text();
-        if S::has_program(&text) { Ok(text) } else { self.write(text, &message.tool_calls) }
+    pub(super) fn split(&self, text: &str) -> Vec<(String, bool)> {
+        let mut parts = Vec::new();
+        let (mut text_start, mut from) = (0, 0);
+        while let Some(offset) = text[from..].find(self.stop) {
+            let start = from + offset + self.stop.len();
+            from = start;
+            let Some(length) = (self.result_after)(&text[text_start..start], &text[start..]) else { continue };
+            let end = start + length + usize::from(text[start + length..].starts_with('\n'));
+            parts.push((text[text_start..start].to_owned(), true));
+            parts.push((text[start..end].to_owned(), false));
+            (text_start, from) = (end, end);
+        }
+        if text_start < text.len() || parts.is_empty() {
+            parts.push((text[text_start..].to_owned(), true));
+        }
+        parts
     }
 }
 
 /// Parses a reply. The program stays in the content.
 struct CodeScan<'a> {
-    think: Think<'static>,
     /// The tool that the program calls.
     tool: &'a str,
-    program: fn(&str) -> Option<Result<String, ProgramError>>,
+    program: fn(&str) -> Option<Result<String, ReplyError>>,
 }
 
 impl FormatParser for CodeScan<'_> {
-    fn step(&mut self, rest: &str, done: bool) -> ParseStep {
-        self.think.step(rest, done).unwrap_or(ParseStep::Content(rest.len()))
-    }
-
     /// Programs inside the reasoning count too.
     fn end(&mut self, whole: &str) -> Vec<Result<ToolCall, ReplyError>> {
         let call = |code: String| code_call(self.tool, &code);
-        (self.program)(whole).map(|code| code.map(call).map_err(ReplyError::Program)).into_iter().collect()
+        (self.program)(whole).map(|code| code.map(call)).into_iter().collect()
     }
 }

@@ -2,14 +2,12 @@
 //! `function`, a separator, the name and a fenced JSON block; V3.1 writes name, separator and bare
 //! JSON. Both are parsed, whichever is used for writing.
 
-use super::json::{self, ParsedStart};
+use super::json::{self, Closing};
 use super::shared::{call, on_a_line};
-use crate::Template;
-use crate::malformed::{Malformed, Stray};
+use crate::malformed::Malformed;
 use crate::python;
-use crate::stream::{FormatParser, ParseStep, THINK, Think, find, text_before};
-use crate::tool_format::{ReadOptions, ToolFormat};
-use r1_base::error::Result;
+use crate::stream::{FormatParser, ParseStep, find};
+use crate::tool_format::ToolFormat;
 use r1_base::mdp::ToolCall;
 
 const BEGIN: &str = "<｜tool▁calls▁begin｜>";
@@ -17,69 +15,47 @@ const END: &str = "<｜tool▁calls▁end｜>";
 const CALL: &str = "<｜tool▁call▁begin｜>";
 const CALL_END: &str = "<｜tool▁call▁end｜>";
 const SEPARATOR: &str = "<｜tool▁sep｜>";
+const FENCE: &str = "```";
+const CLOSING: Closing = Closing { tag: CALL_END, next: &[CALL, END], fence: FENCE, missing: None };
 
-/// `<｜tool▁calls▁begin｜>…` with fenced JSON (DeepSeek V3 and R1), or with bare JSON (V3.1).
-pub(super) struct DeepSeekFormat {
-    fenced: bool,
-}
+/// `<｜tool▁calls▁begin｜>…` with fenced JSON (DeepSeek V3 and R1).
+pub(super) const V3: ToolFormat = ToolFormat {
+    name: "deepseek_v3",
+    fits: |template| template.contains(BEGIN) && template.contains("```json"),
+    syntax: Some(
+        "To call one, write its name and its arguments as JSON between the marks of this example. The result is in the \
+         next message:",
+    ),
+    call_tags: &[BEGIN, CALL],
+    scan: |_, _| Box::new(DeepSeek { inside: false }),
+    write: |text, calls| write(text, calls, true),
+    ..ToolFormat::TEXT
+};
 
-pub(super) const V3: DeepSeekFormat = DeepSeekFormat { fenced: true };
-pub(super) const V31: DeepSeekFormat = DeepSeekFormat { fenced: false };
-
-impl ToolFormat for DeepSeekFormat {
-    fn name(&self) -> &str {
-        if self.fenced { "deepseek_v3" } else { "deepseek_v31" }
-    }
-
-    fn fits(&self, template: &Template) -> bool {
-        template.contains(BEGIN) && template.contains("```json") == self.fenced
-    }
-
-    fn syntax(&self) -> Option<&'static str> {
-        Some(
-            "To call one, write its name and its arguments as JSON between the marks of this example. The result is in the \
-             next message:",
-        )
-    }
-
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
-        Box::new(DeepSeek::new(options.begun))
-    }
-
-    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
-        Ok(write(text, calls, self.fenced))
-    }
-}
+/// The same with bare JSON (V3.1).
+pub(super) const V31: ToolFormat = ToolFormat {
+    name: "deepseek_v31",
+    fits: |template| template.contains(BEGIN) && !template.contains("```json"),
+    write: |text, calls| write(text, calls, false),
+    ..V3
+};
 
 struct DeepSeek {
-    think: Think<'static>,
     /// Between the tags around all calls.
     inside: bool,
 }
 
-impl DeepSeek {
-    fn new(begun: bool) -> Self {
-        Self { think: Think::new(begun, THINK, &[BEGIN, CALL]), inside: false }
-    }
-}
-
 impl FormatParser for DeepSeek {
+    fn tags(&self) -> &[&str] {
+        if self.inside { &[] } else { &[BEGIN, CALL] }
+    }
+
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
-        if let Some(step) = self.think.step(rest, done) {
-            return step;
-        }
         if !self.inside {
-            return match text_before(rest, &[BEGIN, CALL], done, ParseStep::Content) {
-                Ok(BEGIN) => {
-                    self.inside = true;
-                    ParseStep::Skip(BEGIN.len())
-                }
-                Ok(_) => {
-                    self.inside = true;
-                    self.step(rest, done)
-                }
-                Err(step) => step,
-            };
+            self.inside = true;
+            if rest.starts_with(BEGIN) {
+                return ParseStep::Skip(BEGIN.len());
+            }
         }
         let block = rest.trim_start();
         let gap = rest.len() - block.len();
@@ -87,82 +63,49 @@ impl FormatParser for DeepSeek {
             self.inside = false;
             return ParseStep::Skip(gap + END.len());
         }
-        if block.is_empty() {
-            return if done { ParseStep::Skip(gap) } else { ParseStep::More };
-        }
         if (END.starts_with(block) || CALL.starts_with(block)) && !done {
             return ParseStep::More;
         }
-        let Some(inner) = block.strip_prefix(CALL) else {
-            let Some(end) = find(block, &[CALL, END]).map(|(at, _)| at).or(done.then_some(block.len())) else {
-                return ParseStep::More;
-            };
-            return ParseStep::Calls(gap + end, vec![Err(Malformed::Expected { tag: CALL, after: BEGIN })]);
-        };
-        match read_call(inner, done) {
-            Some((call, used)) => ParseStep::Calls(gap + CALL.len() + used, vec![call]),
-            None => ParseStep::More,
+        if block.is_empty() {
+            return ParseStep::Skip(gap);
         }
+        let call = if block.starts_with(CALL) {
+            read_call(&block[CALL.len()..], done).map(|(call, used)| (call, CALL.len() + used))
+        } else {
+            let end = find(block, &[CALL, END]).map(|(at, _)| at).or(done.then_some(block.len()));
+            end.map(|end| (Err(Malformed::Expected { tag: CALL, after: BEGIN }), end))
+        };
+        ParseStep::call(call.map(|(call, used)| (call, gap + used)))
     }
 }
 
 /// Parses a call after its opening tag.
 fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, Malformed>, usize)> {
-    // After a malformed call, parsing continues after its closing tag or at the next tag.
-    let end = |from: usize| {
-        let tag = find(&block[from..], &[CALL_END, CALL, END]);
-        tag.map(|(at, tag)| from + at + if tag == CALL_END { CALL_END.len() } else { 0 })
-            .or(done.then_some(block.len()))
-    };
-    let Some((at, tag)) = find(block, &[SEPARATOR, CALL_END, CALL, END]) else {
-        return done.then(|| (Err(Malformed::CUT_OFF), block.len()));
-    };
+    let cut_off = || done.then(|| (Err(Malformed::CUT_OFF), block.len()));
+    let Some((at, tag)) = find(block, &[SEPARATOR, CALL_END, CALL, END]) else { return cut_off() };
     if tag != SEPARATOR {
-        return Some((Err(Malformed::NoTag(SEPARATOR)), end(at)?));
+        return Some((Err(Malformed::NoTag(SEPARATOR)), CLOSING.end(block, at, done)?));
     }
     let kind = block[..at].trim();
     let after = at + SEPARATOR.len();
     // V3: the name has its own line, and the arguments are fenced.
-    let (name, from) = match block[after..].split_once("```") {
+    let (name, from) = match block[after..].split_once(FENCE) {
         Some((name, fenced)) if kind == "function" && !name.contains('<') => {
             let fenced = fenced.strip_prefix("json").unwrap_or(fenced);
             if fenced.is_empty() || "json".starts_with(fenced) {
-                return done.then(|| (Err(Malformed::CUT_OFF), block.len()));
+                return cut_off();
             }
             (name.trim(), block.len() - fenced.len())
         }
-        None if kind == "function" && !block[after..].contains('<') => {
-            return done.then(|| (Err(Malformed::CUT_OFF), block.len()));
-        }
+        None if kind == "function" && !block[after..].contains('<') => return cut_off(),
         _ => (kind, after),
     };
-    let (value, used) = match json::leading_value(&block[from..], done)? {
-        ParsedStart::Value(value, used) => (value, from + used),
-        ParsedStart::Nothing => return Some((Err(Malformed::CUT_OFF), block.len())),
-        ParsedStart::Broken(error) => {
-            let closed = block[from..].contains(CALL_END);
-            return Some((Err(Malformed::json(error, closed)), end(from)?));
-        }
+    let (value, used) = json::closed_value(block, from, &CLOSING, done)?;
+    let arguments = match value {
+        Ok(_) if name.is_empty() => Err(Malformed::NoName { before: None }),
+        value => value.and_then(json::arguments),
     };
-    let close = block[used..].trim_start();
-    let tail = close.strip_prefix("```").unwrap_or(close).trim_start();
-    if tail.starts_with(CALL_END) {
-        let used = block.len() - tail.len() + CALL_END.len();
-        let result = if name.is_empty() {
-            Err(Malformed::NoName { before: None })
-        } else {
-            json::arguments(value).map(|arguments| call(name, arguments))
-        };
-        return Some((result, used));
-    }
-    if !done && ("```".starts_with(close) || CALL_END.starts_with(tail)) {
-        return None;
-    }
-    if tail.is_empty() {
-        // A call may also end with the reply.
-        return Some((json::arguments(value).map(|arguments| call(name, arguments)), block.len()));
-    }
-    Some((Err(Malformed::Stray(Stray::BeforeTag(CALL_END))), end(used)?))
+    Some((arguments.map(|arguments| call(name, arguments)), used))
 }
 
 /// Appends the calls to the text. `fenced`: as V3 and R1 write them.

@@ -5,12 +5,10 @@
 
 use super::json::{self, ParsedStart};
 use super::shared::{call, code_call};
-use crate::Template;
-use crate::malformed::{Malformed, ReplyError, Stray};
+use crate::malformed::{Malformed, ReplyError};
 use crate::python;
-use crate::stream::{FormatParser, ParseStep, find, held};
-use crate::tool_format::{ReadOptions, ToolFormat};
-use r1_base::error::Result;
+use crate::stream::{FormatParser, ParseStep, find, text_before};
+use crate::tool_format::ToolFormat;
 use r1_base::mdp::ToolCall;
 
 const START: &str = "<|start|>";
@@ -21,46 +19,21 @@ const CALL: &str = "<|call|>";
 /// Tokens that end a message; all except `<|end|>` also end the reply.
 const ENDS: &[&str] = &["<|end|>", CALL, "<|return|>", START];
 /// Channels and recipients (gpt-oss).
-pub(super) struct HarmonyFormat;
-
-pub(super) const FORMAT: HarmonyFormat = HarmonyFormat;
-
-impl ToolFormat for HarmonyFormat {
-    fn name(&self) -> &'static str {
-        "harmony"
-    }
-
-    fn fits(&self, template: &Template) -> bool {
-        template.contains(CHANNEL) && template.contains(MESSAGE)
-    }
-
-    fn syntax(&self) -> Option<&'static str> {
-        Some(
-            "To call one, write a message to it on the channel `commentary`, with its arguments as JSON. The result is in the \
-             next message. For example:",
-        )
-    }
-
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
-        Box::new(Harmony::new(options.code_tool))
-    }
-
-    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
-        Ok(write(text, calls))
-    }
-
-    fn end_tokens(&self) -> &'static [&'static str] {
-        &[CALL, "<|return|>"]
-    }
-
-    fn later_end(&self) -> Option<&'static str> {
-        Some("<|end|>")
-    }
-
-    fn hides_headers(&self) -> bool {
-        true
-    }
-}
+pub(super) const FORMAT: ToolFormat = ToolFormat {
+    name: "harmony",
+    fits: |template| template.contains(CHANNEL) && template.contains(MESSAGE),
+    syntax: Some(
+        "To call one, write a message to it on the channel `commentary`, with its arguments as JSON. The result is in the \
+         next message. For example:",
+    ),
+    thinking: &[],
+    end_tokens: &[CALL, "<|return|>"],
+    later_end: Some("<|end|>"),
+    hides_headers: true,
+    scan: |tool, _| Box::new(Harmony { tool, position: HarmonyPosition::Front }),
+    write,
+    ..ToolFormat::TEXT
+};
 
 struct Harmony<'a> {
     /// The tool that the built-in `python` calls.
@@ -85,11 +58,7 @@ enum Body {
     Ignored,
 }
 
-impl<'a> Harmony<'a> {
-    fn new(tool: &'a str) -> Self {
-        Self { tool, position: HarmonyPosition::Front }
-    }
-
+impl Harmony<'_> {
     fn header(&mut self, rest: &str, done: bool) -> ParseStep {
         if let Some(tag) = ENDS.iter().find(|tag| rest.starts_with(**tag) && **tag != START) {
             return ParseStep::Skip(tag.len());
@@ -120,18 +89,13 @@ impl<'a> Harmony<'a> {
 
     fn body(&mut self, body: &Body, rest: &str, done: bool) -> ParseStep {
         let Body::Call(name) = body else {
-            return match find(rest, ENDS) {
-                Some((0, tag)) => {
+            return match text_before(rest, ENDS, done, |length| body.give(length)) {
+                Err(step) => step,
+                Ok(tag) => {
                     self.position = HarmonyPosition::Header;
                     // `header` reads the start token.
                     if tag == START { self.header(rest, done) } else { ParseStep::Skip(tag.len()) }
                 }
-                Some((at, _)) => body.give(at),
-                None if done => body.give(rest.len()),
-                None => match rest.len() - held(rest, ENDS) {
-                    0 => ParseStep::More,
-                    length => body.give(length),
-                },
             };
         };
         let (result, from) = match json::leading_value(rest, done) {
@@ -147,7 +111,7 @@ impl<'a> Harmony<'a> {
         let result = if rest[from..end].trim().is_empty() || result.is_err() {
             result.map(|arguments| call(name, arguments))
         } else {
-            Err(Malformed::Stray(Stray::AfterObject))
+            Err(Malformed::StrayAfterObject)
         };
         // The built-in interpreter takes a program, not JSON.
         let result = match result {

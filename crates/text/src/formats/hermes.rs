@@ -2,131 +2,57 @@
 //! template writes the results into a separate turn (role `tool`). Qwen2.5 and Qwen3 were trained
 //! on it.
 
-use super::json::{self, ParsedStart};
+use super::json::{self, Closing};
 use super::shared::on_a_line;
-use crate::Template;
-use crate::malformed::{Empty, Malformed, Stray};
-use crate::python;
-use crate::stream::{FormatParser, ParseStep, THINK, Think, text_before};
-use crate::tool_format::{ReadOptions, ToolFormat};
-use r1_base::error::Result;
+use crate::malformed::Malformed;
+use crate::stream::{FormatParser, ParseStep};
+use crate::tool_format::ToolFormat;
 use r1_base::mdp::ToolCall;
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
+const CLOSING: Closing = Closing { tag: CLOSE, next: &[OPEN], fence: "", missing: Some(CLOSE) };
+
 /// `<tool_call>{"name": …, "arguments": …}</tool_call>`, results in a separate turn (Hermes,
 /// Qwen2.5, Qwen3).
-pub(crate) struct HermesFormat;
+pub(crate) const FORMAT: ToolFormat = ToolFormat {
+    name: "hermes",
+    fits: |template| template.contains(OPEN),
+    syntax: Some(
+        "To call one, write a JSON object with its name and arguments between <tool_call> and </tool_call>, a block for \
+         each call. The results are in the next message. For example:",
+    ),
+    call_tags: &[OPEN],
+    holds_call: Some(|text| text.contains(OPEN)),
+    is_native: false,
+    scan: |_, _| Box::new(Hermes),
+    write: |text, calls| calls.iter().fold(text, write),
+    ..ToolFormat::TEXT
+};
 
-pub(crate) const FORMAT: HermesFormat = HermesFormat;
-
-impl ToolFormat for HermesFormat {
-    fn name(&self) -> &'static str {
-        "hermes"
-    }
-
-    fn fits(&self, template: &Template) -> bool {
-        template.contains(OPEN)
-    }
-
-    fn syntax(&self) -> Option<&'static str> {
-        Some(
-            "To call one, write a JSON object with its name and arguments between <tool_call> and </tool_call>, a block for \
-             each call. The results are in the next message. For example:",
-        )
-    }
-
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
-        Box::new(Hermes::new(options.begun))
-    }
-
-    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
-        Ok(calls.iter().fold(text, write))
-    }
-
-    fn holds_call(&self, text: &str) -> Result<bool> {
-        Ok(text.contains(OPEN))
-    }
-
-    fn is_native(&self) -> bool {
-        false
-    }
-}
-
-struct Hermes {
-    think: Think<'static>,
-}
-
-impl Hermes {
-    fn new(begun: bool) -> Self {
-        Self { think: Think::new(begun, THINK, &[OPEN]) }
-    }
-}
+struct Hermes;
 
 impl FormatParser for Hermes {
+    fn tags(&self) -> &[&str] {
+        &[OPEN]
+    }
+
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
-        if let Some(step) = self.think.step(rest, done) {
-            return step;
+        let inner = rest[OPEN.len()..].trim_start();
+        let start = rest.len() - inner.len();
+        let closes = inner.starts_with(CLOSE);
+        if closes || inner.starts_with(OPEN) || (inner.is_empty() && done) {
+            let used = start + if closes { CLOSE.len() } else { 0 };
+            return ParseStep::Calls(used, vec![Err(Malformed::NothingBetweenTags)]);
         }
-        if let Err(step) = text_before(rest, &[OPEN], done, ParseStep::Content) {
-            return step;
-        }
-        match read_call(&rest[OPEN.len()..], done) {
-            Some((call, used)) => ParseStep::Calls(OPEN.len() + used, vec![call]),
-            None => ParseStep::More,
-        }
+        let value = json::closed_value(rest, OPEN.len(), &CLOSING, done);
+        ParseStep::call(value.map(|(value, used)| (value.and_then(json::call), used)))
     }
-}
-
-/// Parses one call after its opening tag: the call and its length in bytes with the closing tag.
-/// `None`: more text is needed.
-fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, Malformed>, usize)> {
-    let (value, used) = match json::leading_value(block, done)? {
-        ParsedStart::Value(value, used) => (value, used),
-        ParsedStart::Nothing => return Some((Err(Malformed::Empty(Empty::BetweenTags)), block.len())),
-        ParsedStart::Broken(error) => {
-            // Continue after the closing tag or at the next call, whichever comes first.
-            let close = block.find(CLOSE).map(|at| at + CLOSE.len());
-            let end = end_of(block, 0, done)?;
-            let inside = block[..block.find(CLOSE).unwrap_or(end).min(end)].trim();
-            let why = if inside.is_empty() {
-                Malformed::Empty(Empty::BetweenTags)
-            } else if error.is_eof() && close.is_none() {
-                Malformed::CutOff { missing: Some(CLOSE) }
-            } else {
-                Malformed::NotJson(error)
-            };
-            return Some((Err(why), end));
-        }
-    };
-    let after = block[used..].trim_start();
-    let gap = block.len() - used - after.len();
-    if after.starts_with(CLOSE) {
-        return Some((json::call(value), used + gap + CLOSE.len()));
-    }
-    if CLOSE.starts_with(after) && !done {
-        return None;
-    }
-    if after.is_empty() {
-        // A call may also end with the reply.
-        return Some((json::call(value), block.len()));
-    }
-    let end = end_of(block, used, done)?;
-    Some((Err(Malformed::Stray(Stray::BeforeTag(CLOSE))), end))
-}
-
-/// The end of a malformed call: after its closing tag, or before the next call.
-fn end_of(block: &str, from: usize, done: bool) -> Option<usize> {
-    let close = block[from..].find(CLOSE).map(|at| from + at + CLOSE.len());
-    let next = block[from..].find(OPEN).map(|at| from + at);
-    close.into_iter().chain(next).min().or(done.then_some(block.len()))
 }
 
 /// Appends a call to the text.
 fn write(text: String, call: &ToolCall) -> String {
-    let name = python::dumps(&call.name.as_str().into());
-    let arguments = python::dumps(&call.arguments);
-    on_a_line(text, &format!("{OPEN}\n{{\"name\": {name}, \"arguments\": {arguments}}}\n{CLOSE}"))
+    on_a_line(text, &format!("{OPEN}\n{}\n{CLOSE}", json::written(call, "arguments")))
 }
 
 #[cfg(test)]

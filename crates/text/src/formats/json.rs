@@ -3,6 +3,8 @@
 use serde_json::{Map, Value};
 
 use crate::malformed::Malformed;
+use crate::python;
+use crate::stream::find;
 use r1_base::json;
 use r1_base::mdp::ToolCall;
 
@@ -33,6 +35,64 @@ pub(super) fn leading_value(text: &str, done: bool) -> Option<ParsedStart> {
         Some(Err(error)) if error.is_eof() => done.then_some(ParsedStart::Broken(error)),
         Some(Err(error)) => Some(ParsedStart::Broken(error)),
     }
+}
+
+/// The end of a call whose JSON is followed by a closing tag.
+pub(super) struct Closing {
+    pub(super) tag: &'static str,
+    /// Tags that end a malformed call without a closing tag.
+    pub(super) next: &'static [&'static str],
+    /// Optional text before the closing tag.
+    pub(super) fence: &'static str,
+    /// The tag that the message about a call that is cut off names.
+    pub(super) missing: Option<&'static str>,
+}
+
+impl Closing {
+    /// The end of a malformed call: after its closing tag, or before the next tag.
+    pub(super) fn end(&self, block: &str, from: usize, done: bool) -> Option<usize> {
+        let tag = find(&block[from..], &[&[self.tag][..], self.next].concat());
+        let end = tag.map(|(at, tag)| from + at + if tag == self.tag { tag.len() } else { 0 });
+        end.or(done.then_some(block.len()))
+    }
+}
+
+/// The JSON value of a call that begins at `from`, and the end of the call. A call may also end with
+/// the reply. `None` if more text is needed.
+pub(super) fn closed_value(
+    block: &str,
+    from: usize,
+    closing: &Closing,
+    done: bool,
+) -> Option<(Result<Value, Malformed>, usize)> {
+    let cut_off = Malformed::CutOff { missing: closing.missing };
+    let (value, used) = match leading_value(&block[from..], done)? {
+        ParsedStart::Value(value, used) => (value, from + used),
+        ParsedStart::Nothing => return Some((Err(cut_off), block.len())),
+        ParsedStart::Broken(error) => {
+            let is_cut_off = error.is_eof() && !block[from..].contains(closing.tag);
+            let why = if is_cut_off { cut_off } else { Malformed::NotJson(error) };
+            return Some((Err(why), closing.end(block, from, done)?));
+        }
+    };
+    let after = block[used..].trim_start();
+    let tail = after.strip_prefix(closing.fence).unwrap_or(after).trim_start();
+    if tail.starts_with(closing.tag) {
+        return Some((Ok(value), block.len() - tail.len() + closing.tag.len()));
+    }
+    if !done && (closing.fence.starts_with(after) || closing.tag.starts_with(tail)) {
+        return None;
+    }
+    if tail.is_empty() {
+        return Some((Ok(value), block.len()));
+    }
+    Some((Err(Malformed::StrayBefore(closing.tag)), closing.end(block, used, done)?))
+}
+
+/// A call as a JSON object; `key` is the name of its arguments.
+pub(super) fn written(call: &ToolCall, key: &str) -> String {
+    let name = python::dumps(&call.name.as_str().into());
+    format!("{{\"name\": {name}, \"{key}\": {}}}", python::dumps(&call.arguments))
 }
 
 /// A call from `{"name": …, "arguments": {…}}`; Llama uses `parameters`, Mistral adds an `id`.

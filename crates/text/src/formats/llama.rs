@@ -4,53 +4,33 @@
 
 use super::json::{self, ParsedStart};
 use super::shared::{code_call, on_a_line};
-use crate::Template;
 use crate::literal::{self, LiteralFault};
 use crate::malformed::Malformed;
-use crate::python;
-use crate::stream::{FormatParser, ParseStep, THINK, Think, text_before};
-use crate::tool_format::{ReadOptions, ToolFormat};
-use r1_base::error::Result;
+use crate::stream::{FormatParser, ParseStep, text_before};
+use crate::tool_format::ToolFormat;
 use r1_base::mdp::ToolCall;
 
 const TAG: &str = "<|python_tag|>";
 const BRACE: &str = "{";
+
 /// `{"name": …, "parameters": …}`, with or without `<|python_tag|>` (Llama 3).
-pub(super) struct LlamaFormat;
-
-pub(super) const FORMAT: LlamaFormat = LlamaFormat;
-
-impl ToolFormat for LlamaFormat {
-    fn name(&self) -> &'static str {
-        "llama3"
-    }
-
-    fn fits(&self, template: &Template) -> bool {
+pub(super) const FORMAT: ToolFormat = ToolFormat {
+    name: "llama3",
+    fits: |template| {
         template.contains(TAG) || (template.contains("<|start_header_id|>") && template.contains("\"parameters\""))
-    }
-
-    fn syntax(&self) -> Option<&'static str> {
-        Some(
-            "To call one, reply with nothing but a JSON object with its name and parameters. The result is in the next \
-             message. For example:",
-        )
-    }
-
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
-        Box::new(Llama::new(options.begun, options.code_tool))
-    }
-
-    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
-        Ok(write(text, calls))
-    }
-
-    fn end_tokens(&self) -> &'static [&'static str] {
-        &["<|eot_id|>", "<|eom_id|>"]
-    }
-}
+    },
+    syntax: Some(
+        "To call one, reply with nothing but a JSON object with its name and parameters. The result is in the next \
+         message. For example:",
+    ),
+    call_tags: &[TAG],
+    end_tokens: &["<|eot_id|>", "<|eom_id|>"],
+    scan: |tool, _| Box::new(Llama { tool, tagged: false, called: false }),
+    write,
+    ..ToolFormat::TEXT
+};
 
 struct Llama<'a> {
-    think: Think<'static>,
     /// The tool that a bare program calls.
     tool: &'a str,
     /// Directly after the tag.
@@ -59,11 +39,7 @@ struct Llama<'a> {
     called: bool,
 }
 
-impl<'a> Llama<'a> {
-    fn new(begun: bool, tool: &'a str) -> Self {
-        Self { think: Think::new(begun, THINK, &[TAG]), tool, tagged: false, called: false }
-    }
-
+impl Llama<'_> {
     /// At a `{`: a call or plain text.
     fn object(&mut self, rest: &str, done: bool) -> ParseStep {
         let Some(front) = json::leading_value(rest, done) else { return ParseStep::More };
@@ -86,6 +62,10 @@ impl<'a> Llama<'a> {
                 (Err(Malformed::json(error, false)), end)
             }
         };
+        self.call(result, used)
+    }
+
+    fn call(&mut self, result: Result<ToolCall, Malformed>, used: usize) -> ParseStep {
         (self.tagged, self.called) = (false, true);
         ParseStep::Calls(used, vec![result])
     }
@@ -93,35 +73,22 @@ impl<'a> Llama<'a> {
     /// After the tag.
     fn tagged(&mut self, rest: &str, done: bool) -> ParseStep {
         let inner = rest.trim_start();
-        let gap = rest.len() - inner.len();
-        if gap > 0 {
-            return ParseStep::Skip(gap);
+        if inner.len() < rest.len() {
+            return ParseStep::Skip(rest.len() - inner.len());
         }
-        if inner.starts_with(BRACE) {
+        if rest.starts_with(BRACE) {
             return self.object(rest, done);
         }
-        let name = inner.split_once(".call(").map(|(name, _)| name);
+        let name = rest.split_once(".call(").map(|(name, _)| name);
         let name = name.filter(|name| name.chars().all(|letter| letter.is_alphanumeric() || letter == '_'));
-        if let Some(name) = name {
-            return match literal::read_call(inner) {
-                Ok((mut call, used)) => {
-                    name.clone_into(&mut call.name);
-                    (self.tagged, self.called) = (false, true);
-                    ParseStep::Calls(used, vec![Ok(call)])
-                }
-                Err(_) if !done => ParseStep::More,
-                Err(LiteralFault::Cut) => ParseStep::Calls(rest.len(), vec![Err(Malformed::CUT_OFF)]),
-                // Not a built-in tool, but a program that starts with a function call.
-                Err(LiteralFault::Wrong { .. }) => {
-                    ParseStep::Calls(rest.len(), vec![Ok(code_call(self.tool, inner.trim_end()))])
-                }
-            };
+        let built_in = name.map(|name| literal::read_call(rest).map(|(call, used)| (name, call, used)));
+        match built_in {
+            Some(Ok((name, call, used))) => self.call(Ok(ToolCall { name: name.to_owned(), ..call }), used),
+            _ if !done => ParseStep::More,
+            Some(Err(LiteralFault::Cut)) => ParseStep::Calls(rest.len(), vec![Err(Malformed::CUT_OFF)]),
+            // A program, up to the end of the reply. It may start with a function call.
+            _ => ParseStep::Calls(rest.len(), vec![Ok(code_call(self.tool, rest.trim_end()))]),
         }
-        // A program, up to the end of the reply.
-        if !done {
-            return ParseStep::More;
-        }
-        ParseStep::Calls(rest.len(), vec![Ok(code_call(self.tool, inner.trim_end()))])
     }
 }
 
@@ -137,9 +104,6 @@ fn meant(text: &str) -> bool {
 
 impl FormatParser for Llama<'_> {
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
-        if let Some(step) = self.think.step(rest, done) {
-            return step;
-        }
         if self.tagged {
             return self.tagged(rest, done);
         }
@@ -166,13 +130,7 @@ impl FormatParser for Llama<'_> {
 
 /// Appends the calls to the text.
 fn write(text: String, calls: &[ToolCall]) -> String {
-    let calls: Vec<String> = calls
-        .iter()
-        .map(|call| {
-            let name = python::dumps(&call.name.as_str().into());
-            format!("{{\"name\": {name}, \"parameters\": {}}}", python::dumps(&call.arguments))
-        })
-        .collect();
+    let calls: Vec<String> = calls.iter().map(|call| json::written(call, "parameters")).collect();
     on_a_line(text, &calls.join("; "))
 }
 

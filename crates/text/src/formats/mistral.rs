@@ -6,69 +6,43 @@ use serde_json::Value;
 
 use super::json::{self, ParsedStart};
 use super::shared::{call, on_a_line};
-use crate::Template;
-use crate::malformed::{Empty, Malformed};
+use crate::malformed::Malformed;
 use crate::python;
-use crate::stream::{FormatParser, ParseStep, Think, find, text_before};
-use crate::tool_format::{ReadOptions, ToolFormat};
-use r1_base::error::Result;
+use crate::stream::{FormatParser, ParseStep, find};
+use crate::tool_format::ToolFormat;
 use r1_base::mdp::ToolCall;
 
 const OPEN: &str = "[TOOL_CALLS]";
 const ID: &str = "[CALL_ID]";
 const ARGUMENTS: &str = "[ARGS]";
+
 /// `[TOOL_CALLS]…`, as a list or with `[ARGS]` (Mistral, Magistral, Devstral).
-pub(super) struct MistralFormat;
+pub(super) const FORMAT: ToolFormat = ToolFormat {
+    name: "mistral",
+    fits: |template| template.contains(OPEN),
+    syntax: Some(
+        "To call them, write [TOOL_CALLS] and a JSON list of objects with a name and arguments. The results are in the \
+         next message. For example:",
+    ),
+    thinking: &[("<think>", "</think>"), ("[THINK]", "[/THINK]")],
+    call_tags: &[OPEN],
+    scan: |_, _| Box::new(Mistral),
+    write,
+    ..ToolFormat::TEXT
+};
 
-pub(super) const FORMAT: MistralFormat = MistralFormat;
-
-impl ToolFormat for MistralFormat {
-    fn name(&self) -> &'static str {
-        "mistral"
-    }
-
-    fn fits(&self, template: &Template) -> bool {
-        template.contains(OPEN)
-    }
-
-    fn syntax(&self) -> Option<&'static str> {
-        Some(
-            "To call them, write [TOOL_CALLS] and a JSON list of objects with a name and arguments. The results are in the \
-             next message. For example:",
-        )
-    }
-
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
-        Box::new(Mistral::new(options.begun))
-    }
-
-    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
-        Ok(write(text, calls))
-    }
-}
-
-struct Mistral {
-    think: Think<'static>,
-}
-
-impl Mistral {
-    fn new(begun: bool) -> Self {
-        Self { think: Think::new(begun, &[("<think>", "</think>"), ("[THINK]", "[/THINK]")], &[OPEN]) }
-    }
-}
+struct Mistral;
 
 impl FormatParser for Mistral {
+    fn tags(&self) -> &[&str] {
+        &[OPEN]
+    }
+
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
-        if let Some(step) = self.think.step(rest, done) {
-            return step;
-        }
-        if let Err(step) = text_before(rest, &[OPEN], done, ParseStep::Content) {
-            return step;
-        }
         let block = rest[OPEN.len()..].trim_start();
         let start = rest.len() - block.len();
         let read = match block.chars().next() {
-            None if done => return ParseStep::Calls(rest.len(), vec![Err(Malformed::Empty(Empty::After(OPEN)))]),
+            None if done => return ParseStep::Calls(rest.len(), vec![Err(Malformed::NothingAfter(OPEN))]),
             None => None,
             Some(_) if ARGUMENTS.starts_with(block) && !done => None,
             Some('[' | '{') if !block.starts_with(ARGUMENTS) => listed(block, done),
@@ -83,38 +57,33 @@ type Calls = Vec<Result<ToolCall, Malformed>>;
 /// `[{"name": …, "arguments": …}, …]`
 fn listed(block: &str, done: bool) -> Option<(Calls, usize)> {
     Some(match json::leading_value(block, done)? {
-        ParsedStart::Value(Value::Array(items), used) if items.is_empty() => {
-            (vec![Err(Malformed::Empty(Empty::List))], used)
-        }
+        ParsedStart::Value(Value::Array(items), used) if items.is_empty() => (vec![Err(Malformed::EmptyList)], used),
         ParsedStart::Value(Value::Array(items), used) => (items.into_iter().map(json::call).collect(), used),
         ParsedStart::Value(value, used) => (vec![json::call(value)], used),
-        ParsedStart::Nothing => (vec![Err(Malformed::Empty(Empty::After(OPEN)))], block.len()),
+        ParsedStart::Nothing => (vec![Err(Malformed::NothingAfter(OPEN))], block.len()),
         ParsedStart::Broken(error) => (vec![Err(Malformed::json(error, false))], lost(block, done)?),
     })
 }
 
 /// `name[CALL_ID]id[ARGS]{…}`
 fn named(block: &str, done: bool) -> Option<(Calls, usize)> {
-    let Some((at, tag)) = find(block, &[ARGUMENTS, OPEN]) else {
-        return done.then(|| (vec![Err(Malformed::NoTag(ARGUMENTS))], block.len()));
-    };
-    if tag == OPEN {
+    let (at, tag) = find(block, &[ARGUMENTS, OPEN]).or(done.then_some((block.len(), "")))?;
+    if tag != ARGUMENTS {
         return Some((vec![Err(Malformed::NoTag(ARGUMENTS))], at));
     }
-    let (name, id) = block[..at].split_once(ID).map_or((&block[..at], None), |(name, id)| (name, Some(id.trim())));
+    let (name, id) = block[..at].split_once(ID).map_or((&block[..at], ""), |(name, id)| (name, id.trim()));
     let name = name.trim();
     let start = at + ARGUMENTS.len();
-    let (result, used) = match json::leading_value(&block[start..], done)? {
+    let (arguments, used) = match json::leading_value(&block[start..], done)? {
         ParsedStart::Value(value, used) => (json::arguments(value), used),
-        ParsedStart::Nothing => (Ok(Value::Object(serde_json::Map::new())), block.len() - start),
+        ParsedStart::Nothing => (json::arguments(Value::Null), block.len() - start),
         ParsedStart::Broken(error) => (Err(Malformed::json(error, false)), lost(&block[start..], done)?),
     };
-    let result = match result {
+    let result = match arguments {
         Ok(_) if name.is_empty() => Err(Malformed::NoName { before: Some(ARGUMENTS) }),
-        Ok(arguments) => {
-            Ok(ToolCall { id: id.filter(|id| !id.is_empty()).map(str::to_owned), ..call(name, arguments) })
+        arguments => {
+            arguments.map(|arguments| ToolCall { id: (!id.is_empty()).then(|| id.to_owned()), ..call(name, arguments) })
         }
-        Err(why) => Err(why),
     };
     Some((vec![result], start + used))
 }
@@ -126,15 +95,12 @@ fn lost(block: &str, done: bool) -> Option<usize> {
 
 /// Appends the calls to the text, as a list.
 fn write(text: String, calls: &[ToolCall]) -> String {
-    let calls: Vec<String> = calls
-        .iter()
-        .map(|call| {
-            let name = python::dumps(&call.name.as_str().into());
-            let id = call.id.as_ref().map(|id| format!(", \"id\": {}", python::dumps(&id.as_str().into())));
-            format!("{{\"name\": {name}, \"arguments\": {}{}}}", python::dumps(&call.arguments), id.unwrap_or_default())
-        })
-        .collect();
-    on_a_line(text, &format!("{OPEN}[{}]", calls.join(", ")))
+    let written = |call: &ToolCall| {
+        let object = json::written(call, "arguments");
+        let Some(id) = &call.id else { return object };
+        format!("{}, \"id\": {}}}", &object[..object.len() - 1], python::dumps(&id.as_str().into()))
+    };
+    on_a_line(text, &format!("{OPEN}[{}]", calls.iter().map(written).collect::<Vec<_>>().join(", ")))
 }
 
 #[cfg(test)]

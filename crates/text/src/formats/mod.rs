@@ -1,12 +1,12 @@
-//! The tool-call formats, one file each: syntax, parser
+//! The tool-call formats, one file each: a [`ToolFormat`], with its parser
 //! ([`FormatParser`](super::stream::FormatParser)) and writer.
-//! A new format is a file that implements [`ToolFormat`] and a line in [`ALL`]. `json` and
+//! A new format is such a file and a line in [`ALL`]. `json` and
 //! `literal` hold shared parsers; `native` and `same_turn` are the two ways in which results are
 //! returned; `code_block` is shared by formats that run code, `shared` by most; `own` is for
 //! formats defined by a recipe.
 
 mod answer;
-mod code_block;
+pub(super) mod code_block;
 mod deepseek;
 mod harmony;
 pub(super) mod hermes;
@@ -26,7 +26,7 @@ use super::tool_format::ToolFormat;
 
 /// The built-in formats. `auto` is the first whose [`ToolFormat::fits`] accepts the chat template,
 /// so formats with distinctive tokens come first.
-pub(super) const ALL: &[&dyn ToolFormat] = &[
+pub(super) const ALL: &[&ToolFormat] = &[
     &harmony::FORMAT,
     &mistral::FORMAT,
     &deepseek::V3,

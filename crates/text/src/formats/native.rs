@@ -6,10 +6,10 @@
 //! content) is found by rendering probes. If a template renders no calls, they are written into the
 //! content.
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
-use crate::Template;
-use crate::tool_format::{ReadOptions, ToolFormat, Turn, read};
+use crate::tool_format::Turn;
+use crate::{CODE_TOOL, Format, Template};
 use r1_base::error::Result;
 use r1_base::mdp::{Message, Role, ToolCall};
 
@@ -26,7 +26,7 @@ pub(crate) struct Native {
 
 impl Native {
     /// Probes a template. `None` if it renders no calls that the format can parse.
-    pub(crate) fn from_template(template: &Template, format: &dyn ToolFormat) -> Option<Self> {
+    pub(crate) fn from_template(template: &Template, format: &Format) -> Option<Self> {
         let made = |count: usize| -> Vec<ToolCall> {
             let arguments = json!({"key": "value"});
             let call =
@@ -38,9 +38,8 @@ impl Native {
             let mut message = json!({"role": "assistant", "content": native.content("")});
             message["tool_calls"] = native.calls(&calls);
             let messages = json!([{"role": "user", "content": "u"}, message]);
-            let text = template.render(&messages, None, false, &Map::new()).ok()?;
-            let reading = ReadOptions { begun: false, code_tool: "python", tools: &[] };
-            let reply = read(format.scan(reading), &text).ok()?;
+            let text = template.render(&messages, None, false).ok()?;
+            let reply = format.read(&text, false, CODE_TOOL, &[]).ok()?;
             let same = reply.tool_calls.len() == count
                 && reply.tool_calls.iter().zip(&calls).all(|(a, b)| a.name == b.name && a.arguments == b.arguments);
             same.then_some(text.len())
@@ -89,7 +88,7 @@ pub(crate) struct TemplateSupport {
 /// Content, reasoning and calls of an assistant's message for the template. If the template can't
 /// render calls, or a call could not be parsed, there are no calls and the text stays as written.
 pub(crate) fn assistant_parts(
-    format: &dyn ToolFormat,
+    format: &Format,
     message: &Message,
     ability: TemplateSupport,
     begun: bool,
@@ -109,13 +108,12 @@ pub(crate) fn assistant_parts(
         }
         return Ok(turn);
     }
-    if !format.is_native() {
+    if !format.rules().is_native {
         return Ok(turn);
     }
-    let reading = ReadOptions { begun: begun && turn.reasoning.is_none(), code_tool: "python", tools };
-    let reply = read(format.scan(reading), &text)?;
+    let reply = format.read(&text, begun && turn.reasoning.is_none(), CODE_TOOL, tools)?;
     let shown = fits(&reply.tool_calls) && reply.errors.is_empty();
-    if shown || format.hides_headers() {
+    if shown || format.rules().hides_headers {
         turn.parts = vec![(reply.content, true)];
         turn.reasoning = turn.reasoning.or(reply.reasoning);
     }
@@ -129,7 +127,7 @@ pub(crate) fn assistant_parts(
 /// results without a call (it could not be parsed, or the template does not render results) are
 /// user messages.
 pub(crate) fn turns(
-    format: &dyn ToolFormat,
+    format: &Format,
     messages: &[Message],
     ability: TemplateSupport,
     begun: bool,
@@ -143,7 +141,7 @@ pub(crate) fn turns(
     let mut rest = messages;
     while let Some(message) = rest.first() {
         let results = &rest[..rest.iter().take_while(|next| next.role == Role::Tool).count()];
-        if let Some(text) = if results.is_empty() { None } else { format.results(results)? } {
+        if let Some(text) = if results.is_empty() { None } else { format.own_results(results)? } {
             turns.push(Turn::new(Role::User, text));
             rest = &rest[results.len()..];
             continue;
@@ -163,7 +161,7 @@ pub(crate) fn turns(
                 }
                 turns.push(turn);
             }
-            Role::Tool if ability.results && !format.is_native() => turns.push(plain(message)),
+            Role::Tool if ability.results && !format.rules().is_native => turns.push(plain(message)),
             Role::Tool => {
                 let text = message.content.text();
                 let last = turns.last_mut().filter(|turn| stray || (waiting.is_empty() && turn.role == Role::Tool));

@@ -1,16 +1,13 @@
-//! A format defined by a recipe: [`OwnFormat`], functions of the script, as a [`ToolFormat`].
+//! A format defined by a recipe: [`OwnFormat`], functions of the script.
 //!
 //! The host splits off leading reasoning. Text before the first of `starts` is content and is
 //! streamed; `parse` receives the complete answer.
 
 use serde_json::Value;
 
-use super::same_turn::SameTurn;
-use super::shared::on_a_line;
-use crate::format::Format;
 use crate::malformed::{CALLS, ReplyError};
-use crate::stream::{FormatParser, ParseStep, THINK, Think, text_before};
-use crate::tool_format::{ReadOptions, Reply, ToolFormat, read};
+use crate::stream::{FormatParser, ParseStep, ReplyStream, THINK, Think, text_before};
+use crate::tool_format::Reply;
 use r1_base::error::{Error, Result};
 use r1_base::mdp::{Message, ToolCall};
 
@@ -50,103 +47,27 @@ pub trait OwnFormat {
     fn describe(&self, tools: &[Value]) -> Result<Option<String>>;
 }
 
-impl Format {
-    /// A format defined by a recipe.
-    pub fn of_recipe(format: impl OwnFormat + Send + Sync + 'static) -> Self {
-        Self::from_shared(std::sync::Arc::new(Own(format)))
-    }
-}
-
 /// Parses a complete reply with a format that is not shared between threads.
 ///
 /// # Errors
 /// Errors of `parse`.
 pub fn read_with(format: &dyn OwnFormat, text: &str, begun: bool, tools: &[Value]) -> Result<Reply> {
-    read(Box::new(RecipeFormatReader::new(format, begun, tools)), text)
+    stream(format, begun, tools).read_whole(text)
 }
 
-struct Own<F>(F);
-
-impl<F: OwnFormat + Send + Sync> ToolFormat for Own<F> {
-    fn name(&self) -> &str {
-        &self.0.options().name
-    }
-
-    fn version(&self) -> &str {
-        &self.0.options().version
-    }
-
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
-        Box::new(RecipeFormatReader::new(&self.0, options.begun, options.tools))
-    }
-
-    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
-        Ok(on_a_line(text, &self.0.write(calls)?))
-    }
-
-    fn can_write(&self) -> bool {
-        self.0.options().writes
-    }
-
-    fn stop_strings(&self) -> Vec<&str> {
-        self.0.options().stop.iter().map(String::as_str).collect()
-    }
-
-    fn is_native(&self) -> bool {
-        false
-    }
-
-    fn shows_tools(&self) -> bool {
-        false
-    }
-
-    fn describe(&self, tools: &[Value]) -> Result<Option<String>> {
-        self.0.describe(tools)
-    }
-
-    fn inside(&self) -> Option<&dyn SameTurn> {
-        self.0.options().same_turn.then_some(self)
-    }
-
-    fn results(&self, results: &[Message]) -> Result<Option<String>> {
-        self.0.results(results)
-    }
-}
-
-impl<F: OwnFormat + Send + Sync> SameTurn for Own<F> {
-    fn waits(&self, reply: &str) -> bool {
-        let reply = reply.trim_end();
-        self.0.options().stop.iter().any(|stop| reply.ends_with(stop.trim_end()))
-    }
-
-    fn answers(&self, _before: &str, results: &[Message]) -> Result<Vec<String>> {
-        Ok(vec![self.results_without_call(results)?])
-    }
-
-    fn results_without_call(&self, results: &[Message]) -> Result<String> {
-        let plain = || results.iter().map(|result| result.content.text()).collect::<Vec<_>>().join("\n");
-        Ok(self.0.results(results)?.unwrap_or_else(plain))
-    }
-
-    /// A recipe's format does not mark results, so all of the text counts as the policy's.
-    fn split(&self, text: &str) -> Vec<(String, bool)> {
-        vec![(text.to_owned(), true)]
-    }
-
-    fn written(&self, message: &Message) -> Result<String> {
-        let text = message.content.text();
-        if message.tool_calls.is_empty() || self.holds_call(&text)? {
-            return Ok(text);
-        }
-        ToolFormat::write(self, text, &message.tool_calls)
-    }
+/// A streaming parser for a reply.
+pub(crate) fn stream<'a>(format: &'a dyn OwnFormat, begun: bool, tools: &'a [Value]) -> ReplyStream<'a> {
+    let options = format.options();
+    let starts: Vec<&str> = options.starts.iter().map(String::as_str).collect();
+    let think = Think::new(begun, if options.thinking { THINK } else { &[] }, &starts);
+    let reader = RecipeFormatReader { format, tools, starts, answer: String::new(), parsed: None, failed: None };
+    ReplyStream::new(think, Box::new(reader))
 }
 
 /// Reads one reply.
 struct RecipeFormatReader<'a> {
     format: &'a dyn OwnFormat,
     tools: &'a [Value],
-    think: Option<Think<'a>>,
     starts: Vec<&'a str>,
     /// The part of the answer that was streamed as content.
     answer: String,
@@ -155,37 +76,20 @@ struct RecipeFormatReader<'a> {
     failed: Option<Error>,
 }
 
-impl<'a> RecipeFormatReader<'a> {
-    fn new(format: &'a dyn OwnFormat, begun: bool, tools: &'a [Value]) -> Self {
-        let options = format.options();
-        let starts: Vec<&str> = options.starts.iter().map(String::as_str).collect();
-        let think = options.thinking.then(|| Think::new(begun, THINK, &starts));
-        Self { format, tools, think, starts, answer: String::new(), parsed: None, failed: None }
-    }
-
+impl RecipeFormatReader<'_> {
     /// Parses the answer that ends with `rest`; returns whether it has calls or malformed calls.
     fn parse(&mut self, rest: &str) -> bool {
         let answer = format!("{}{rest}", self.answer);
-        match self.format.parse(&answer, self.tools) {
-            Ok(calls) => {
-                let any = !calls.is_empty();
-                self.parsed = Some(calls);
-                any
-            }
-            Err(error) => {
-                self.failed = Some(error);
-                self.parsed = Some(Vec::new());
-                false
-            }
-        }
+        let calls = self.format.parse(&answer, self.tools).unwrap_or_else(|error| {
+            self.failed = Some(error);
+            Vec::new()
+        });
+        !self.parsed.insert(calls).is_empty()
     }
 }
 
 impl FormatParser for RecipeFormatReader<'_> {
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
-        if let Some(step) = self.think.as_mut().and_then(|think| think.step(rest, done)) {
-            return step;
-        }
         if self.parsed.is_some() {
             return ParseStep::Content(rest.len());
         }
@@ -227,7 +131,7 @@ mod tests {
     use super::super::shared::call;
     use super::*;
     use crate::testing::renderer_of;
-    use crate::{Event, Extension};
+    use crate::{Event, Extension, Format};
     use r1_base::error::Kind;
 
     /// `<search>query</search>`, as in Search-R1 (arXiv:2503.09516).

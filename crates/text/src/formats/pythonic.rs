@@ -5,12 +5,10 @@
 use serde_json::Value;
 
 use super::shared::on_a_line;
-use crate::Template;
 use crate::literal::{self, LiteralFault};
 use crate::malformed::Malformed;
-use crate::stream::{FormatParser, ParseStep, THINK, Think, text_before};
-use crate::tool_format::{ReadOptions, ToolFormat};
-use r1_base::error::Result;
+use crate::stream::{FormatParser, ParseStep, text_before};
+use crate::tool_format::ToolFormat;
 use r1_base::mdp::ToolCall;
 
 const LIST: &str = "[";
@@ -20,37 +18,20 @@ const TAG: &str = "<function_calls>";
 const TAG_END: &str = "</function_calls>";
 const TAGS: &[&str] = &[LIST, START, END, TAG];
 /// `[name(key="value"), …]` (Llama 3.2 and 4, Gemma 3, OLMo 3).
-pub(super) struct PythonicFormat;
-
-pub(super) const FORMAT: PythonicFormat = PythonicFormat;
-
-impl ToolFormat for PythonicFormat {
-    fn name(&self) -> &'static str {
-        "pythonic"
-    }
-
-    fn fits(&self, template: &Template) -> bool {
-        ["func_name1(param", TAG, START].iter().any(|text| template.contains(text))
-    }
-
-    fn syntax(&self) -> Option<&'static str> {
-        Some(
-            "To call them, reply with nothing but a list of calls as in Python, with named arguments. The results are in the \
-             next message. For example:",
-        )
-    }
-
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
-        Box::new(Pythonic::new(options.begun))
-    }
-
-    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
-        Ok(write(text, calls))
-    }
-}
+pub(super) const FORMAT: ToolFormat = ToolFormat {
+    name: "pythonic",
+    fits: |template| ["func_name1(param", TAG, START].iter().any(|text| template.contains(text)),
+    syntax: Some(
+        "To call them, reply with nothing but a list of calls as in Python, with named arguments. The results are in the \
+         next message. For example:",
+    ),
+    call_tags: &[START, TAG],
+    scan: |_, _| Box::new(Pythonic { closes: None, front: true }),
+    write,
+    ..ToolFormat::TEXT
+};
 
 struct Pythonic {
-    think: Think<'static>,
     /// Inside a list: its closing tag.
     closes: Option<&'static str>,
     /// Only white space and opening tags so far.
@@ -58,10 +39,6 @@ struct Pythonic {
 }
 
 impl Pythonic {
-    fn new(begun: bool) -> Self {
-        Self { think: Think::new(begun, THINK, &[START, TAG]), closes: None, front: true }
-    }
-
     /// After an opening bracket: whether a list of calls follows. In the middle of a text `[f(x)]`
     /// is not a list of calls: all arguments must be named.
     fn is_list(&self, inner: &str) -> Option<bool> {
@@ -115,9 +92,6 @@ impl Pythonic {
 
 impl FormatParser for Pythonic {
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
-        if let Some(step) = self.think.step(rest, done) {
-            return step;
-        }
         if let Some(close) = self.closes {
             return self.in_list(rest, close, done);
         }

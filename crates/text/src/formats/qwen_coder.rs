@@ -5,13 +5,11 @@
 use serde_json::{Map, Value};
 
 use super::shared::{call, on_a_line};
-use crate::Template;
-use crate::malformed::{Malformed, Stray};
+use crate::malformed::Malformed;
 use crate::python;
 use crate::schema;
-use crate::stream::{FormatParser, ParseStep, THINK, Think, find, text_before};
-use crate::tool_format::{ReadOptions, ToolFormat};
-use r1_base::error::Result;
+use crate::stream::{FormatParser, ParseStep, find};
+use crate::tool_format::ToolFormat;
 use r1_base::mdp::ToolCall;
 
 const OPEN: &str = "<tool_call>";
@@ -24,51 +22,27 @@ const PARAMETER: &str = "<parameter=";
 const NAMED_PARAMETER: &str = "<parameter=KEY";
 const PARAMETER_END: &str = "</parameter>";
 /// Between parameters there is only white space.
-const OUTSIDE: Malformed = Malformed::Stray(Stray::Outside("<parameter=KEY>", PARAMETER_END));
+const OUTSIDE: Malformed = Malformed::StrayOutside("<parameter=KEY>", PARAMETER_END);
 /// `<tool_call><function=NAME><parameter=KEY>…` (Qwen3-Coder, Qwen3.5).
-pub(super) struct QwenCoderFormat;
-
-pub(super) const FORMAT: QwenCoderFormat = QwenCoderFormat;
-
-impl ToolFormat for QwenCoderFormat {
-    fn name(&self) -> &'static str {
-        "qwen3_coder"
-    }
-
-    fn fits(&self, template: &Template) -> bool {
-        template.contains(FUNCTION) && template.contains(PARAMETER)
-    }
-
-    fn syntax(&self) -> Option<&'static str> {
-        Some(
-            "To call one, write a block with its name and a block for each argument; a text stands in its block without \
-             quotes. The results are in the next message. For example:",
-        )
-    }
-
-    fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn FormatParser + 'a> {
-        Box::new(QwenCoder::new(options.begun, options.tools))
-    }
-
-    fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
-        Ok(calls.iter().fold(text, write))
-    }
-
-    fn holds_call(&self, text: &str) -> Result<bool> {
-        Ok(text.contains(FUNCTION))
-    }
-}
+pub(super) const FORMAT: ToolFormat = ToolFormat {
+    name: "qwen3_coder",
+    fits: |template| template.contains(FUNCTION) && template.contains(PARAMETER),
+    syntax: Some(
+        "To call one, write a block with its name and a block for each argument; a text stands in its block without \
+         quotes. The results are in the next message. For example:",
+    ),
+    call_tags: &[OPEN],
+    holds_call: Some(|text| text.contains(FUNCTION)),
+    scan: |_, tools| Box::new(QwenCoder { tools }),
+    write: |text, calls| calls.iter().fold(text, write),
+    ..ToolFormat::TEXT
+};
 
 struct QwenCoder<'a> {
-    think: Think<'static>,
     tools: &'a [Value],
 }
 
-impl<'a> QwenCoder<'a> {
-    fn new(begun: bool, tools: &'a [Value]) -> Self {
-        Self { think: Think::new(begun, THINK, &[OPEN]), tools }
-    }
-
+impl QwenCoder<'_> {
     /// Parses a call from its first tag on; `None`: more text is needed.
     fn read(&self, block: &str, done: bool) -> Option<(Result<ToolCall, Malformed>, usize)> {
         let wrapped = block.strip_prefix(OPEN);
@@ -151,17 +125,12 @@ fn split_value(text: &str) -> (&str, &str) {
 }
 
 impl FormatParser for QwenCoder<'_> {
+    fn tags(&self) -> &[&str] {
+        &[OPEN, FUNCTION]
+    }
+
     fn step(&mut self, rest: &str, done: bool) -> ParseStep {
-        if let Some(step) = self.think.step(rest, done) {
-            return step;
-        }
-        if let Err(step) = text_before(rest, &[OPEN, FUNCTION], done, ParseStep::Content) {
-            return step;
-        }
-        match self.read(rest, done) {
-            Some((call, used)) => ParseStep::Calls(used, vec![call]),
-            None => ParseStep::More,
-        }
+        ParseStep::call(self.read(rest, done))
     }
 }
 

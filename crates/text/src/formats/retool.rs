@@ -2,8 +2,9 @@
 //! appends `<interpreter>…</interpreter>`, and the policy continues. All of it is one assistant
 //! turn.
 
-use super::code_block::{CodeFormat, CodeSyntax};
-use crate::malformed::ProgramError;
+use super::code_block::{CODE_FORMAT, CodeSyntax};
+use crate::malformed::ReplyError;
+use crate::tool_format::ToolFormat;
 
 const OPEN: &str = "<code>";
 const CLOSE: &str = "</code>";
@@ -12,73 +13,44 @@ const RESULT_CLOSE: &str = "</interpreter>";
 
 /// `<code>…</code>` with results in `<interpreter>…</interpreter>` in the same turn (ReTool,
 /// arXiv:2504.11536).
-pub(super) struct Retool;
+pub(super) const FORMAT: ToolFormat = ToolFormat {
+    name: "retool",
+    syntax: Some(
+        "To run a program, write it between <code> and </code>. Its output follows between <interpreter> and \
+         </interpreter>, and you go on from there. For example:",
+    ),
+    holds_call: Some(|text| text.contains(OPEN)),
+    scan: |tool, _| CODE.scan(tool),
+    write: |text, calls| CODE.write(text, calls),
+    code: Some(&CODE),
+    ..CODE_FORMAT
+};
 
-pub(super) const FORMAT: CodeFormat<Retool> = CodeFormat(Retool);
+const CODE: CodeSyntax = CodeSyntax {
+    code: [OPEN, CLOSE],
+    result: [RESULT_OPEN, RESULT_CLOSE],
+    stop: CLOSE,
+    opens_result: false,
+    program,
+    waits: |reply| reply.trim_end().ends_with(CLOSE),
+    // An interpreter block directly after `</code>`.
+    result_after: |_, after| {
+        let is_result = after.trim_start().starts_with(RESULT_OPEN);
+        after.find(RESULT_CLOSE).filter(|_| is_result).map(|end| end + RESULT_CLOSE.len())
+    },
+};
 
-impl CodeSyntax for Retool {
-    const NAME: &'static str = "retool";
-    const STOP: &'static str = CLOSE;
-    const SYNTAX: &'static str = "To run a program, write it between <code> and </code>. Its output follows between \
-                                  <interpreter> and </interpreter>, and you go on from there. For example:";
-
-    /// The last code block.
-    fn program(reply: &str) -> Option<Result<String, ProgramError>> {
-        Some(match (reply.rfind(OPEN), reply.rfind(CLOSE)) {
-            (Some(open), Some(close)) if open < close => {
-                let code = without_fence(&reply[open + OPEN.len()..close]);
-                if code.trim().is_empty() { Err(ProgramError::Empty { block: OPEN }) } else { Ok(code) }
-            }
-            (Some(_), _) => Err(ProgramError::Unclosed { open: OPEN, close: CLOSE }),
-            (None, Some(_)) => Err(ProgramError::Unopened { open: OPEN, close: CLOSE }),
-            (None, None) => return None,
-        })
-    }
-
-    fn has_program(text: &str) -> bool {
-        text.contains(OPEN)
-    }
-
-    fn waits(reply: &str) -> bool {
-        reply.trim_end().ends_with(CLOSE)
-    }
-
-    fn tagged(code: &str) -> String {
-        format!("{OPEN}\n{code}\n{CLOSE}")
-    }
-
-    fn first_result(_reply: &str, output: &str) -> String {
-        format!("\n{}\n", Self::result(output))
-    }
-
-    fn result(output: &str) -> String {
-        format!("{RESULT_OPEN}\n{}\n{RESULT_CLOSE}", output.trim_end_matches('\n'))
-    }
-
-    /// An interpreter block directly after `</code>` is a result, all other text is the policy's.
-    fn split(text: &str) -> Vec<(String, bool)> {
-        let mut parts = Vec::new();
-        let (mut text_start, mut rest) = (0, text);
-        while let Some(close) = rest.find(CLOSE) {
-            let after = &rest[close + CLOSE.len()..];
-            let start = text.len() - after.len();
-            rest = after;
-            if !after.trim_start().starts_with(RESULT_OPEN) {
-                continue;
-            }
-            let Some(end) = after.find(RESULT_CLOSE) else { continue };
-            let end = end + RESULT_CLOSE.len();
-            let line = usize::from(after[end..].starts_with('\n'));
-            parts.push((text[text_start..start].to_owned(), true));
-            parts.push((after[..end + line].to_owned(), false));
-            rest = &after[end + line..];
-            text_start = text.len() - rest.len();
+/// The last code block.
+fn program(reply: &str) -> Option<Result<String, ReplyError>> {
+    Some(match (reply.rfind(OPEN), reply.rfind(CLOSE)) {
+        (Some(open), Some(close)) if open < close => {
+            let code = without_fence(&reply[open + OPEN.len()..close]);
+            if code.trim().is_empty() { Err(ReplyError::EmptyProgram { block: OPEN }) } else { Ok(code) }
         }
-        if text_start < text.len() || parts.is_empty() {
-            parts.push((text[text_start..].to_owned(), true));
-        }
-        parts
-    }
+        (Some(_), _) => Err(ReplyError::UnclosedProgram { open: OPEN, close: CLOSE }),
+        (None, Some(_)) => Err(ReplyError::UnopenedProgram { open: OPEN, close: CLOSE }),
+        (None, None) => return None,
+    })
 }
 
 /// The program between the tags, without a Markdown fence and surrounding line breaks.
@@ -96,8 +68,8 @@ fn without_fence(code: &str) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::same_turn::turns as inside_turns;
     use super::*;
+    use crate::formats::same_turn;
     use crate::testing::format;
     use crate::tool_format::Preceding;
     use crate::tool_format::{Reply, Turn};
@@ -108,7 +80,7 @@ mod tests {
     }
 
     fn turns(messages: &[Message], open: bool) -> Vec<Turn> {
-        inside_turns(messages, &Preceding { open, ..Preceding::default() }, &FORMAT).unwrap()
+        same_turn::turns(messages, &Preceding { open, ..Preceding::default() }, &format("retool")).unwrap()
     }
 
     fn code(reply: &Reply) -> Vec<&str> {
@@ -200,14 +172,14 @@ mod tests {
             ("\n<interpreter>\n1\n</interpreter>\n", false),
             ("so <code>2</code>, <interpreter>mine</interpreter>", true),
         ];
-        assert_eq!(Retool::split(text), expected.map(|(text, is_policy)| (text.to_owned(), is_policy)));
-        assert_eq!(Retool::split(""), [(String::new(), true)]);
+        assert_eq!(CODE.split(text), expected.map(|(text, is_policy)| (text.to_owned(), is_policy)));
+        assert_eq!(CODE.split(""), [(String::new(), true)]);
     }
 
     proptest::proptest! {
         #[test]
         fn split_parts_concatenate_to_the_text(text in "(<code>|</code>|<interpreter>|</interpreter>|<think>|</think>|```|python|\\PC|\n){0,40}") {
-            let parts = Retool::split(&text);
+            let parts = CODE.split(&text);
             proptest::prop_assert_eq!(parts.iter().map(|(text, _)| text.as_str()).collect::<String>(), text);
         }
     }

@@ -1,38 +1,68 @@
 //! Formats with results inside the policy's own turn: the policy writes a program and stops, the
 //! environment appends its output, and the policy continues. All of it is one assistant turn.
 
-use crate::tool_format::Preceding;
-use crate::tool_format::Turn;
+use crate::format::Format;
+use crate::tool_format::{Preceding, Turn};
 use r1_base::error::Result;
 use r1_base::mdp::{Message, Role};
 
-/// A format with results inside the policy's turn.
-pub(crate) trait SameTurn {
-    /// Whether a reply (not ended by an end-of-turn token) waits for a result.
-    fn waits(&self, reply: &str) -> bool;
+impl Format {
+    /// Whether results are inside the policy's turn.
+    pub(crate) fn is_same_turn(&self) -> bool {
+        self.own().map_or(self.rules().code.is_some(), |own| own.options().same_turn)
+    }
+
+    /// Whether a reply without an end-of-turn token waits for a result inside its own turn.
+    pub(crate) fn leaves_open(&self, reply: &str) -> bool {
+        match (self.own(), self.rules().code) {
+            (Some(own), _) => {
+                let stops = if own.options().same_turn { &own.options().stop[..] } else { &[] };
+                stops.iter().any(|stop| reply.trim_end().ends_with(stop.trim_end()))
+            }
+            (None, Some(code)) => (code.waits)(reply),
+            (None, None) => false,
+        }
+    }
 
     /// The texts of the results that follow `before`.
-    fn answers(&self, before: &str, results: &[Message]) -> Result<Vec<String>>;
+    fn answers(&self, before: &str, results: &[Message]) -> Result<Vec<String>> {
+        let Some(code) = self.rules().code else { return Ok(vec![self.result(results)?]) };
+        let outputs = results.iter().map(|result| result.content.text()).enumerate();
+        let text = |(index, output): (usize, String)| {
+            if index == 0 { code.first_result(before, &output) } else { format!("{}\n", code.result(&output)) }
+        };
+        Ok(outputs.map(text).collect())
+    }
 
     /// Results without a call, as the text of a user message.
-    fn results_without_call(&self, results: &[Message]) -> Result<String>;
+    pub(crate) fn result(&self, results: &[Message]) -> Result<String> {
+        if let Some(text) = self.own_results(results)? {
+            return Ok(text);
+        }
+        let text = |result: &Message| match self.rules().code {
+            Some(code) => code.result(&result.content.text()),
+            None => result.content.text(),
+        };
+        Ok(results.iter().map(text).collect::<Vec<_>>().join("\n"))
+    }
 
-    /// Finds the results inside one assistant's text: `(text, by the policy)`.
-    fn split(&self, text: &str) -> Vec<(String, bool)>;
-
-    /// A message's text; calls are appended if the text lacks them.
-    fn written(&self, message: &Message) -> Result<String>;
-}
-
-/// One text per result, from its index and output.
-pub(super) fn one_by_one(results: &[Message], text: impl Fn(usize, &str) -> String) -> Vec<String> {
-    results.iter().enumerate().map(|(index, result)| text(index, &result.content.text())).collect()
+    /// An assistant's text as text of the policy and results: `(text, by the policy)`. Calls are
+    /// appended if the text lacks them. A recipe's format does not mark results.
+    fn parts(&self, message: &Message) -> Result<Vec<(String, bool)>> {
+        let text = message.content.text();
+        let is_complete = message.tool_calls.is_empty() || self.holds_call(&text)?;
+        let text = if is_complete { text } else { self.write(text, &message.tool_calls)? };
+        Ok(match self.rules().code {
+            Some(code) => code.split(&text),
+            None => vec![(text, true)],
+        })
+    }
 }
 
 /// The turns of a conversation: results after a program join the policy's turn, and so does the
 /// next reply. Results without a program (the policy ended its turn inside the block) are a user
 /// turn.
-pub(crate) fn turns(messages: &[Message], preceding: &Preceding<'_>, style: &dyn SameTurn) -> Result<Vec<Turn>> {
+pub(crate) fn turns(messages: &[Message], preceding: &Preceding<'_>, format: &Format) -> Result<Vec<Turn>> {
     let mut turns: Vec<Turn> = Vec::new();
     // Whether the policy's last turn waits for a result, and whether it already has one.
     let (mut waiting, mut answered) = (preceding.open, false);
@@ -45,25 +75,20 @@ pub(crate) fn turns(messages: &[Message], preceding: &Preceding<'_>, style: &dyn
         match message.role {
             Role::Tool if waiting => {
                 if turns.last().is_none_or(|turn| turn.role != Role::Assistant) {
-                    let parts = Vec::new();
-                    turns.push(Turn {
-                        parts,
-                        ended: false,
-                        continued: true,
-                        ..Turn::new(Role::Assistant, String::new())
-                    });
+                    let turn = Turn::new(Role::Assistant, String::new());
+                    turns.push(Turn { parts: Vec::new(), ended: false, continued: true, ..turn });
                 }
                 if let Some(turn) = turns.last_mut() {
                     let before = turn.parts.last().map_or(preceding.reply, |(text, _)| text.as_str());
-                    let answers = style.answers(before, results)?;
+                    let answers = format.answers(before, results)?;
                     turn.parts.extend(answers.into_iter().map(|answer| (answer, false)));
                 }
                 answered = true;
             }
-            Role::Tool => turns.push(Turn::new(Role::User, style.results_without_call(results)?)),
+            Role::Tool => turns.push(Turn::new(Role::User, format.result(results)?)),
             Role::Assistant => {
-                let parts = style.split(&style.written(message)?);
-                waiting = parts.last().is_some_and(|(text, sampled)| *sampled && style.waits(text));
+                let parts = format.parts(message)?;
+                waiting = parts.last().is_some_and(|(text, sampled)| *sampled && format.leaves_open(text));
                 let ended = !waiting && parts.last().is_none_or(|(_, sampled)| *sampled);
                 match turns.last_mut() {
                     Some(turn) if answered => {

@@ -14,16 +14,16 @@ pub(super) fn code_call(tool: &str, code: &str) -> ToolCall {
     call(tool, json!({ "code": code }))
 }
 
-/// The program of such a call; other arguments are written as JSON.
-pub(super) fn code_of(call: &ToolCall) -> String {
-    match call.arguments.get("code") {
-        Some(Value::String(code)) => code.clone(),
+/// The text of a call's only argument; other arguments are written as JSON.
+pub(super) fn argument(call: &ToolCall, name: &str) -> String {
+    match call.arguments.get(name) {
+        Some(Value::String(text)) => text.clone(),
         _ => crate::python::dumps(&call.arguments),
     }
 }
 
 /// Appends a call to an assistant's text, on a new line.
-pub(super) fn on_a_line(mut text: String, call: &str) -> String {
+pub(crate) fn on_a_line(mut text: String, call: &str) -> String {
     if !text.is_empty() && !text.ends_with('\n') {
         text.push('\n');
     }

@@ -2,8 +2,9 @@
 //! fence, then
 //! ```` ```output ````, where generation stops and the environment writes the program's output.
 
-use super::code_block::{CodeFormat, CodeSyntax};
-use crate::malformed::ProgramError;
+use super::code_block::{CODE_FORMAT, CodeSyntax};
+use crate::malformed::ReplyError;
+use crate::tool_format::ToolFormat;
 
 const FENCE: &str = "```";
 /// Opens a program.
@@ -13,75 +14,48 @@ const OUTPUT: &str = "```output";
 const LANGUAGES: [&str; 3] = ["python", "py", "python3"];
 
 /// A Markdown program and ```` ```output ````, with results in the same turn (ToRA, MathTIR, ToRL).
-pub(super) struct Tir;
+pub(super) const FORMAT: ToolFormat = ToolFormat {
+    name: "tir",
+    syntax: Some(
+        "To run a program, write it in a fenced block, and open a block for its output. The output follows there, and \
+         you go on from there. For example:",
+    ),
+    holds_call: Some(|text| last_program(text).is_some()),
+    scan: |tool, _| CODE.scan(tool),
+    write: |text, calls| CODE.write(text, calls),
+    code: Some(&CODE),
+    ..CODE_FORMAT
+};
 
-pub(super) const FORMAT: CodeFormat<Tir> = CodeFormat(Tir);
+const CODE: CodeSyntax = CodeSyntax {
+    code: [OPEN, "```\n```output"],
+    result: [OUTPUT, FENCE],
+    stop: OUTPUT,
+    opens_result: true,
+    program,
+    waits,
+    // The text up to the closing fence.
+    result_after: |before, after| {
+        let line_end = after.starts_with('\n') || after.starts_with("\r\n");
+        after.find("\n```").filter(|_| line_end && waits(before)).map(|close| close + "\n```".len())
+    },
+};
 
-impl CodeSyntax for Tir {
-    const NAME: &'static str = "tir";
-    const STOP: &'static str = OUTPUT;
-    const SYNTAX: &'static str = "To run a program, write it in a fenced block, and open a block for its output. The \
-                                  output follows there, and you go on from there. For example:";
+/// The last program, unless text follows it.
+fn program(reply: &str) -> Option<Result<String, ReplyError>> {
+    let last = last_program(reply)?;
+    let Some(code) = last.code else {
+        return Some(Err(ReplyError::UnclosedProgram { open: OPEN, close: FENCE }));
+    };
+    let code = code.trim_end();
+    last.is_last.then(|| {
+        if code.trim().is_empty() { Err(ReplyError::EmptyProgram { block: OPEN }) } else { Ok(code.to_owned()) }
+    })
+}
 
-    /// The last program, unless text follows it.
-    fn program(reply: &str) -> Option<Result<String, ProgramError>> {
-        let last = last_program(reply)?;
-        let Some(code) = last.code else {
-            return Some(Err(ProgramError::Unclosed { open: OPEN, close: FENCE }));
-        };
-        let code = code.trim_end();
-        last.is_last.then(|| {
-            if code.trim().is_empty() { Err(ProgramError::Empty { block: OPEN }) } else { Ok(code.to_owned()) }
-        })
-    }
-
-    fn has_program(text: &str) -> bool {
-        last_program(text).is_some()
-    }
-
-    fn waits(reply: &str) -> bool {
-        reply.trim_end().ends_with(OUTPUT)
-            && last_program(reply).is_some_and(|program| program.is_last && program.code.is_some())
-    }
-
-    fn tagged(code: &str) -> String {
-        format!("{FENCE}python\n{code}\n{FENCE}\n{OUTPUT}")
-    }
-
-    /// The policy has written the opening ```` ```output ````.
-    fn first_result(reply: &str, output: &str) -> String {
-        let line = if reply.ends_with('\n') { "" } else { "\n" };
-        format!("{line}{}\n{FENCE}\n", output.trim_end_matches('\n'))
-    }
-
-    fn result(output: &str) -> String {
-        format!("{OUTPUT}\n{}\n{FENCE}", output.trim_end_matches('\n'))
-    }
-
-    /// After a program, ```` ```output ```` and the text up to the closing fence are a result, all
-    /// other text is the policy's.
-    fn split(text: &str) -> Vec<(String, bool)> {
-        let mut parts = Vec::new();
-        let (mut text_start, mut from) = (0, 0);
-        while let Some(offset) = text[from..].find(OUTPUT) {
-            let start = from + offset + OUTPUT.len();
-            from = start;
-            let line_end = text[start..].starts_with('\n') || text[start..].starts_with("\r\n");
-            let Some(close) = text[start..].find("\n```").filter(|_| line_end && Self::waits(&text[text_start..start]))
-            else {
-                continue;
-            };
-            let end = start + close + "\n```".len();
-            let end = end + usize::from(text[end..].starts_with('\n'));
-            parts.push((text[text_start..start].to_owned(), true));
-            parts.push((text[start..end].to_owned(), false));
-            (text_start, from) = (end, end);
-        }
-        if text_start < text.len() || parts.is_empty() {
-            parts.push((text[text_start..].to_owned(), true));
-        }
-        parts
-    }
+fn waits(reply: &str) -> bool {
+    reply.trim_end().ends_with(OUTPUT)
+        && last_program(reply).is_some_and(|program| program.is_last && program.code.is_some())
 }
 
 /// The last Python block of a text.
@@ -132,12 +106,16 @@ fn last_program(text: &str) -> Option<PythonBlock<'_>> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::same_turn::turns;
     use super::*;
-    use crate::testing::read;
+    use crate::formats::same_turn;
+    use crate::testing::{format, read};
     use crate::tool_format::Preceding;
-    use crate::tool_format::Reply;
+    use crate::tool_format::{Reply, Turn};
     use r1_base::mdp::Message;
+
+    fn turns(messages: &[Message], preceding: &Preceding<'_>) -> Vec<Turn> {
+        same_turn::turns(messages, preceding, &format("tir")).unwrap()
+    }
 
     fn parse(text: &str) -> Reply {
         read("tir", text, false, &[])
@@ -157,7 +135,7 @@ mod tests {
             let reply = parse(text);
             let code = reply.tool_calls.first().and_then(|call| call.arguments["code"].as_str());
             assert_eq!((code, reply.errors.len()), (expected, 0), "{text}");
-            assert_eq!(Tir::waits(text), expected.is_some() && text.ends_with(OUTPUT), "{text}");
+            assert_eq!(waits(text), expected.is_some() && text.ends_with(OUTPUT), "{text}");
         }
         assert_eq!(parse("```python\n1").errors, ["```python was not closed with ```, so nothing was run."]);
         assert_eq!(parse("```python\n\n```").errors, ["The ```python block is empty."]);
@@ -167,27 +145,25 @@ mod tests {
     fn results_follow_the_output_fence() {
         let assistant = |text: &str| Message::assistant(text);
         let (reply, result) = ("```python\n1\n```\n```output", "\n1\n```\n");
-        let made = turns(&[assistant(reply), Message::tool("1\n"), assistant("so 1")], &Preceding::default(), &FORMAT)
-            .unwrap();
+        let made = turns(&[assistant(reply), Message::tool("1\n"), assistant("so 1")], &Preceding::default());
         let expected =
             [(reply, true), (result, false), ("so 1", true)].map(|(text, is_policy)| (text.to_owned(), is_policy));
         assert_eq!(made.len(), 1);
         assert_eq!(made[0].parts, expected);
         // The same in one message.
-        assert_eq!(Tir::split(&made[0].content()), expected);
+        assert_eq!(CODE.split(&made[0].content()), expected);
         // The reply is not in the list.
         let preceding = Preceding { open: true, reply };
-        assert_eq!(turns(&[Message::tool("1")], &preceding, &FORMAT).unwrap()[0].parts, [(result.to_owned(), false)]);
+        assert_eq!(turns(&[Message::tool("1")], &preceding)[0].parts, [(result.to_owned(), false)]);
         // If the policy ended its turn without an output fence, the result is a user turn.
-        let made =
-            turns(&[assistant("```python\n1\n```"), Message::tool("1")], &Preceding::default(), &FORMAT).unwrap();
+        let made = turns(&[assistant("```python\n1\n```"), Message::tool("1")], &Preceding::default());
         assert_eq!((made.len(), made[1].content().as_str()), (2, "```output\n1\n```"));
     }
 
     proptest::proptest! {
         #[test]
         fn split_parts_concatenate_to_the_text(text in "(```python\n|```\n|```output\n|<think>|\\PC|\n){0,40}") {
-            let parts = Tir::split(&text);
+            let parts = CODE.split(&text);
             proptest::prop_assert_eq!(parts.iter().map(|(text, _)| text.as_str()).collect::<String>(), text);
         }
     }

@@ -24,6 +24,11 @@ impl ExpressionNode {
     pub(super) fn is_constant(&self) -> bool {
         self.kind != NodeKind::Other
     }
+
+    /// Whether it is a text, a number, true, false or none.
+    pub(super) fn is_simple(&self) -> bool {
+        matches!(self.kind, NodeKind::Text | NodeKind::Scalar)
+    }
 }
 
 /// A change of the text. At one place, ends of calls come before beginnings, inner ends first and
@@ -61,8 +66,8 @@ impl Edits {
         out + &original[copied..]
     }
 
-    /// Replaces the bracket at a place.
-    pub(super) fn bracket(&mut self, at: usize, text: String) {
+    /// Replaces the character at a place.
+    pub(super) fn replace(&mut self, at: usize, text: String) {
         self.0.push(Edit { at, order: EvaluationOrder::Replace, removed: 1, text });
     }
 
@@ -76,7 +81,7 @@ impl Edits {
 
     /// Puts a part that may be a list into the call of a filter.
     pub(super) fn mark(&mut self, node: ExpressionNode, filter: &str) {
-        if !matches!(node.kind, NodeKind::Text | NodeKind::Scalar) {
+        if !node.is_simple() {
             self.wrap(node, "(", &format!(")|{filter}"));
         }
     }
@@ -90,11 +95,8 @@ impl Edits {
         before: &str,
         filter: &str,
     ) {
-        let count = self.0.len();
-        let begin = EvaluationOrder::Begin(std::cmp::Reverse(count));
-        self.0.push(Edit { at: left.start, order: begin, removed: 0, text: format!("{before}(") });
+        self.wrap(ExpressionNode { end: right.end, ..left }, &format!("{before}("), ")");
         let text = format!(")|{filter}(");
         self.0.push(Edit { at: sign.0, order: EvaluationOrder::Replace, removed: sign.1 - sign.0, text });
-        self.0.push(Edit { at: right.end, order: EvaluationOrder::End(count), removed: 0, text: ")".to_owned() });
     }
 }

@@ -21,10 +21,10 @@ fn operators_become_calls_where_python_computes_something_else() {
         ),
         // Sums and products.
         ("a + b + 'c'", "(a)|r1_term + (b)|r1_term + 'c'"),
-        ("a * b", "(a)|r1_factor * (b)|r1_factor"),
-        ("' ' * (n*2)", "' ' * (((n)|r1_factor*2))|r1_factor"),
-        ("[1] * 2 * 3", "(([1])|r1_factor * 2)|r1_factor * 3"),
-        ("-2 ** 3 * [1, ']'] in 'z'", "(-2 ** 3)|r1_factor * ([1, ']'])|r1_factor in 'z'"),
+        ("a * b", "(a )|r1_times( b)"),
+        ("' ' * (n*2)", "(' ' )|r1_times( ((n)|r1_times(2)))"),
+        ("[1] * 2 * 3", "(([1] )|r1_times( 2) )|r1_times( 3)"),
+        ("-2 ** 3 * [1, ']'] in 'z'", "(-2 ** 3 )|r1_times( [1, ']']) in 'z'"),
         ("a // -2 % b", "((a)|r1_floor_divide( -2 ))|r1_modulo( b)"),
         ("x.y[1:]", "((x.y)|r1_sliced)[1:]"),
         ("'abc'[::-1]", "'abc'[::-1]"),
@@ -69,8 +69,9 @@ fn operators_become_calls_where_python_computes_something_else() {
         assert_eq!(translate(text, ExpressionPart::Expression), None, "{text}");
     }
     assert_eq!(translate(" a, b ", ExpressionPart::Loop), None);
+    let each = " (items)|r1_each if x is odd recursive ";
+    assert_eq!(translate(" items if x is odd recursive ", ExpressionPart::Loop).as_deref(), Some(each));
     for (part, text) in [
-        (ExpressionPart::Loop, " items if x is odd recursive "),
         (ExpressionPart::Assignments, " a = 1, b = x|y "),
         (ExpressionPart::Call, " f(a, b='x,y')"),
         (ExpressionPart::Call, "(user) f(x)"),

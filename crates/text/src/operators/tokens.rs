@@ -50,7 +50,7 @@ pub(super) fn tokens(text: &str) -> Option<Vec<(OperatorToken<'_>, usize, usize)
 }
 
 /// The length of a string literal at the start of the text.
-fn literal(text: &str) -> Option<usize> {
+pub(in super::super) fn literal(text: &str) -> Option<usize> {
     let quote = text.chars().next()?;
     let mut escaped = false;
     for (at, letter) in text.char_indices().skip(1) {

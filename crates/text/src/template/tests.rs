@@ -14,7 +14,7 @@ const NOON: u64 = 1_752_148_800;
 fn render(source: &str, context: &Value) -> Result<String> {
     let template = Template::at_time(source, None, "t.jinja", ("<s>", "</s>"), NOON)?;
     let variables = context.as_object().unwrap();
-    template.render(&context["messages"], None, false, variables)
+    template.with_switches(variables.clone()).render(&context["messages"], None, false)
 }
 
 #[test]
@@ -66,8 +66,8 @@ fn hostile_templates_end_soon() {
         ["{% set n = 999999999999 %}{{ 2 in n * ([1] + [3]) }}", "{% set l = 3 * [1] * 9999999 * 99999 %}{{ 2 in l }}"]
     {
         let template = Template::new(source, None, "t", "", "").unwrap().for_probes();
-        let _limit = crate::TimeLimit::new(Duration::from_millis(200));
-        let error = template.render(&json!([]), None, false, &Map::new()).unwrap_err();
+        let _limit = TimeLimit::new(Duration::from_millis(200));
+        let error = template.render(&json!([]), None, false).unwrap_err();
         let ends = ["it takes too long", "it multiplies a list that is too long"];
         assert!(ends.iter().any(|end| error.message.ends_with(end)), "{source}: {error}");
     }
@@ -209,7 +209,7 @@ fn resident() -> usize {
 fn a_template_that_takes_too_long_is_stopped() {
     let longest = "{% for a in range(99999) %}{% if range(99999) | list | sort %}{% endif %}{% endfor %}";
     let template = Template::new(longest, None, "t.jinja", "", "").unwrap().for_probes();
-    let render = || template.render(&json!([]), None, false, &Map::new()).unwrap_err().message;
+    let render = || template.render(&json!([]), None, false).unwrap_err().message;
     assert!(render().contains("it takes too long"), "{}", render());
     // After a probe that took too long no other is tried.
     assert!(render().contains("others took too much"));
@@ -291,12 +291,13 @@ fn real_templates_render_as_recorded() {
         let conversation = row["conversation"].as_str().unwrap();
         let result = template.as_ref().map_err(Clone::clone).and_then(|template| {
             if let Some(messages) = tau.get(conversation) {
-                return template.render(messages, Some(&tau_tools), false, &Map::new());
+                return template.render(messages, Some(&tau_tools), false);
             }
             let input = &inputs["conversations"][conversation];
             let tools = input["tools"].as_array().map(Vec::as_slice);
             let prompt = input["add_generation_prompt"] == true;
-            template.render(&input["messages"], tools, prompt, input["kwargs"].as_object().unwrap())
+            let kwargs = input["kwargs"].as_object().unwrap();
+            template.with_switches(kwargs.clone()).render(&input["messages"], tools, prompt)
         });
         let good = match (&result, row["ok"] == true) {
             (Ok(text), true) => row["text"] == text.as_str(),
@@ -348,7 +349,7 @@ fn templates_have_the_named_tokens_and_the_template_for_tools() {
     write("additional_chat_templates/rag.jinja", "{{ documents }}");
     let text = |dir: &std::path::Path, tools: Option<&[Value]>| {
         let tokenizer = Tokenizer::load(dir).unwrap();
-        Template::of(&tokenizer).unwrap().render(&json!([]), tools, true, &Map::new()).unwrap()
+        Template::of(&tokenizer).unwrap().render(&json!([]), tools, true).unwrap()
     };
     assert_eq!(text(dir.path(), None), "|<|im_end|>|<pad>||<cls>|<foo>|<bar> False");
     assert_eq!(text(dir.path(), Some(&[json!({})])), "tool_use 1 <pad>");
