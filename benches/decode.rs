@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use r1::config::DeviceChoice;
-use r1::engine::{Engine, EngineOptions, TokenBytes, channel};
+use r1::engine::{Engine, EngineOptions, SamplingMode, TokenBytes, channel};
 use r1::mdp::{Policy, Request, Sampling, StreamSeed};
 use r1::model::{Config, Model, Packed, check_kernels};
 use r1::{Error, Kind, Result, native};
@@ -127,7 +127,7 @@ fn host(batch: u64, new: usize) -> Result<Value> {
     let model = Rc::new(model);
     let options = EngineOptions::sized(&model.config, model.cache_options(), batch as usize, 2048);
     let mut engine = Engine::new(model, Arc::new(TokenBytes::new(Vec::new())), options)?;
-    engine.set_ahead(true);
+    engine.set_sampling(SamplingMode::Ahead);
     let mut seconds = [0.0; 3];
     // The prompts, and the first step of each size, are computed. The first round is a warm-up, in
     // which the cache gets its size.

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use r1::encoders::{EncoderSettings, load_encoder};
 use r1::search::{
-    Analyzer, Bm25, BuildOptions, Builder, DenseOptions, DuplicateIds, EncoderOptions, HnswOptions, Index, Mode,
-    Nearest, NoModels, Passage, Reranker, SearchModels, SearchOptions, Similarity, TextEncoder, VectorType,
+    BuildOptions, Builder, DenseOptions, EncoderOptions, HnswOptions, Index, Mode, Nearest, Passage, SearchModels,
+    SearchOptions, Similarity, TextEncoder, VectorType,
 };
 use r1::{Error, Kind, Result};
 use serde_json::json;
@@ -147,14 +147,6 @@ impl SearchModels for GeneratedModels {
     fn encoder(&self, _: &Path, _: &EncoderOptions) -> Result<Arc<dyn TextEncoder>> {
         Ok(Arc::new(Generated::new()))
     }
-
-    fn reranker(&self, dir: &Path) -> Result<Arc<dyn Reranker>> {
-        NoModels.reranker(dir)
-    }
-
-    fn identity(&self, dir: &Path) -> Result<String> {
-        NoModels.identity(dir)
-    }
 }
 
 fn dense(passages: u64) -> Result<()> {
@@ -166,13 +158,9 @@ fn dense(passages: u64) -> Result<()> {
         let out = dir.path().join("index");
         let encoder = Arc::new(Generated::new());
         let options = BuildOptions {
-            analyzer: Analyzer::Standard,
-            bm25: Bm25::default(),
-            duplicate_ids: DuplicateIds::Refuse,
-            max_passage: 1 << 20,
             commit_every: 100_000,
-            corpus: json!({}),
             dense: Some(DenseOptions { encoder, vectors, hnsw: Some(HnswOptions::default()) }),
+            ..BuildOptions::default()
         };
         let mut builder = Builder::begin(&out, options, false, false)?;
         for number in 0..passages {

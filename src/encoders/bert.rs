@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Kind, Result};
 use crate::model::{self, Pooling};
-use crate::search::{EncoderOptions, Similarity, TextEncoder, hex};
+use crate::search::{EncoderOptions, Similarity, TextEncoder};
 use crate::text::Tokenizer;
 
 /// Options of an encoder. Options that are not set are read from the files of the model.
@@ -114,7 +114,7 @@ pub(super) fn identity(dir: &Path) -> Result<String> {
         };
         read().map_err(|error| Error::io(Kind::Model, "read", &path, &error))?;
     }
-    Ok(hex(&hash.finalize()))
+    Ok(format!("{:x}", hash.finalize()))
 }
 
 impl TextEncoder for BertModel {

@@ -9,33 +9,21 @@ use serde_json::{Value as Json, json};
 use tch::Tensor;
 
 use super::{Checkpoints, CrossEncoder, EncoderSettings, load_encoder};
-use crate::error::{Kind, Result};
+use crate::error::Kind;
 use crate::model::{self, Pair, Pooling, write_tensors};
 use crate::search::{
-    Analyzer, Bm25, BuildOptions, BuildReport, Builder, DenseOptions, DuplicateIds, Index, Mode, Passage,
-    PassageFields, RerankOptions, Reranker, SearchOptions, Similarity, VectorType,
+    BuildOptions, Builder, DenseOptions, Index, Mode, Passage, PassageFields, RerankOptions, Reranker, SearchOptions,
+    Similarity, VectorType,
 };
 use crate::text::Tokenizer;
 
-fn options() -> BuildOptions {
-    BuildOptions {
-        analyzer: Analyzer::Standard,
-        bm25: Bm25::default(),
-        duplicate_ids: DuplicateIds::Refuse,
-        max_passage: 1 << 20,
-        commit_every: 1000,
-        corpus: json!({ "files": [] }),
-        dense: None,
+/// Builds an index of rows.
+fn build(out: &Path, options: BuildOptions, rows: &[Json]) {
+    let mut builder = Builder::begin(out, options, false, false).unwrap();
+    for (number, row) in (0..).zip(rows) {
+        builder.add(&PassageFields::default().passage(number, row.as_object().unwrap().clone()).unwrap()).unwrap();
     }
-}
-
-fn build(out: &Path, options: BuildOptions, rows: &[Json]) -> Result<BuildReport> {
-    let mut builder = Builder::begin(out, options, false, false)?;
-    while let Some(row) = rows.get(builder.next_row() as usize) {
-        let passage = PassageFields::default().passage(builder.next_row(), row.as_object().unwrap().clone())?;
-        builder.add(&passage)?;
-    }
-    builder.finish()
+    builder.finish().unwrap();
 }
 
 /// The cases of tests/golden/models/make.py: shapes of a checkpoint, and pairs of texts.
@@ -146,7 +134,7 @@ fn queries_and_passages_are_encoded_with_their_own_prefix() {
     let encoder = load_encoder(&directory, settings).unwrap();
     let dense = DenseOptions { encoder: encoder.clone(), vectors: VectorType::F32, hnsw: None };
     let out = dir.path().join("i");
-    build(&out, BuildOptions { dense: Some(dense), ..options() }, &corpus()).unwrap();
+    build(&out, BuildOptions { dense: Some(dense), ..BuildOptions::default() }, &corpus());
     // The index names its encoder.
     let hits = Index::open_with(&out, &Checkpoints).unwrap().search("w4 w9", 30, Mode::Dense).unwrap();
     assert_eq!(hits.len(), 30);

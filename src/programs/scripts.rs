@@ -17,9 +17,7 @@ use super::model;
 use super::open_model::OpenModel;
 use crate::error::{Error, Kind, Result};
 use crate::load::{Loaded, load_script};
-use crate::mdp::{
-    Completion, FinishReason, Policy, Routing, Seed, Split, Status, StreamSeed, Support, ToolCall, Trajectory,
-};
+use crate::mdp::{Completion, FinishReason, Policy, Seed, Split, Status, StreamSeed, ToolCall, Trajectory};
 use crate::rollout::{self, Attempt, Reached, Spec, Stage, Stop};
 use crate::script::named_models::SamplingFields;
 use crate::script::runtime::bind::bind_async;
@@ -453,12 +451,8 @@ fn completion(token_ids: Vec<u32>, logprobs: Option<Vec<f32>>, finish_reason: Fi
     Completion {
         logprobs: logprobs.unwrap_or_else(|| vec![0.0; token_ids.len()]),
         token_ids,
-        support: Support::default(),
-        top_logprobs: Vec::new(),
-        routing: Routing::default(),
         finish_reason,
-        prefilled: 0,
-        server: None,
+        ..Completion::default()
     }
 }
 

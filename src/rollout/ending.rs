@@ -29,19 +29,10 @@ pub(super) fn empty(spec: &Spec, task: Value, script_hash: &str) -> Trajectory {
         task,
         group: spec.group,
         sample: spec.sample,
-        fork: None,
         seed: spec.env_seed,
         script_hash: script_hash.to_owned(),
         status: Status::Aborted,
-        truncated_by: None,
-        retries: 0,
-        seconds: 0.0,
-        error: None,
-        steps: Vec::new(),
-        outcome_reward: 0.0,
-        reward_parts: std::collections::BTreeMap::new(),
-        messages: Vec::new(),
-        record: Vec::new(),
+        ..Trajectory::default()
     }
 }
 

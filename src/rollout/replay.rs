@@ -85,7 +85,6 @@ pub fn completion(step: &Step) -> Completion {
         token_ids: step.response_ids.clone(),
         logprobs: step.logprobs.clone(),
         support: step.support.clone(),
-        top_logprobs: Vec::new(),
         routing: step.routing.clone(),
         finish_reason: step.finish_reason,
         prefilled: step.prefilled as usize,
@@ -93,6 +92,7 @@ pub fn completion(step: &Step) -> Completion {
             let (text, reply) = (step.text.clone(), reply.clone());
             Box::new(ServerCompletion { text, reply })
         }),
+        ..Completion::default()
     }
 }
 

@@ -3,7 +3,7 @@
 
 use super::attempt::{Attempt, Stage};
 use crate::error::Result;
-use crate::mdp::{Action, Completion, FinishReason, Support, ToolCall};
+use crate::mdp::{Action, Completion, FinishReason, ToolCall};
 
 /// A text as a response to the current prompt. A finished one ends where a sampled one would: after
 /// the first stop string or end-of-turn token, otherwise an end-of-turn token is added. Special
@@ -28,16 +28,7 @@ pub fn typed(stage: Stage<'_>, attempt: &Attempt, text: &str, finish_reason: Fin
             token_ids.extend(stop_ids.first());
         }
     }
-    Ok(Completion {
-        logprobs: vec![0.0; token_ids.len()],
-        token_ids,
-        support: Support::default(),
-        top_logprobs: Vec::new(),
-        routing: crate::mdp::Routing::default(),
-        finish_reason,
-        prefilled: 0,
-        server: None,
-    })
+    Ok(Completion { logprobs: vec![0.0; token_ids.len()], token_ids, finish_reason, ..Completion::default() })
 }
 
 /// A response with calls after its text, in the policy's format, and the resulting action: the

@@ -12,51 +12,37 @@ use serde::{Deserialize, Serialize, Serializer};
 /// Shorthand used across the crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The kind of an error; each has an exit code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// A fault of r1 itself.
-    Internal,
-    /// The command line: unknown flag, unknown `key=value`.
-    Usage,
-    /// The script: syntax, unknown field, wrong type, contract broken at load time.
-    Script,
-    /// A dataset: missing file, bad row, missing column.
-    Data,
-    /// A model directory: missing or damaged weights, unsupported architecture, tokenizer,
-    /// template.
-    Model,
-    /// The environment or reward failed for too many trajectories.
-    Env,
-    /// A tool could not be set up (no interpreter, no sandbox).
-    Tool,
-    /// The run directory: disk full, no permission, damaged file.
-    Store,
-    /// NaN or infinity where a number is needed.
-    Numeric,
-    /// The device: not there, out of memory.
-    Device,
-    /// Stopped by Ctrl-C or a signal.
-    Interrupted,
+crate::names! {
+    /// The kind of an error; each has an exit code, and a name in `--json` output.
+    #[derive(Hash, PartialOrd, Ord)]
+    pub enum Kind {
+        /// A fault of r1 itself.
+        Internal = "internal",
+        /// The command line: unknown flag, unknown `key=value`.
+        Usage = "usage",
+        /// The script: syntax, unknown field, wrong type, contract broken at load time.
+        Script = "script",
+        /// A dataset: missing file, bad row, missing column.
+        Data = "data",
+        /// A model directory: missing or damaged weights, unsupported architecture, tokenizer,
+        /// template.
+        Model = "model",
+        /// The environment or reward failed for too many trajectories.
+        Env = "env",
+        /// A tool could not be set up (no interpreter, no sandbox).
+        Tool = "tool",
+        /// The run directory: disk full, no permission, damaged file.
+        Store = "store",
+        /// NaN or infinity where a number is needed.
+        Numeric = "numeric",
+        /// The device: not there, out of memory.
+        Device = "device",
+        /// Stopped by Ctrl-C or a signal.
+        Interrupted = "interrupted",
+    }
 }
 
 impl Kind {
-    /// Every kind, in the order of the table in README.md.
-    pub const ALL: [Self; 11] = [
-        Self::Internal,
-        Self::Usage,
-        Self::Script,
-        Self::Data,
-        Self::Model,
-        Self::Env,
-        Self::Tool,
-        Self::Store,
-        Self::Numeric,
-        Self::Device,
-        Self::Interrupted,
-    ];
-
     /// The process exit code.
     pub fn exit_code(self) -> u8 {
         match self {
@@ -71,23 +57,6 @@ impl Kind {
             Self::Numeric => 9,
             Self::Device => 10,
             Self::Interrupted => 130,
-        }
-    }
-
-    /// The name used in `--json` output.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Internal => "internal",
-            Self::Usage => "usage",
-            Self::Script => "script",
-            Self::Data => "data",
-            Self::Model => "model",
-            Self::Env => "env",
-            Self::Tool => "tool",
-            Self::Store => "store",
-            Self::Numeric => "numeric",
-            Self::Device => "device",
-            Self::Interrupted => "interrupted",
         }
     }
 }

@@ -50,16 +50,6 @@ pub enum AllowedAddresses {
 /// Supported methods.
 pub const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"];
 
-/// The host and port of a URL; `None` if it is invalid.
-pub fn url_target(url: &str) -> Option<(String, u16)> {
-    host_and_port(url)
-}
-
-/// Escapes text for the query of a URL.
-pub fn url_escape(text: &str) -> String {
-    escape(text, false)
-}
-
 /// Appends `name=value` to the query of a URL.
 pub fn url_with_query(url: &str, name: &str, value: &str) -> String {
     let (base, fragment) = url.split_once('#').map_or((url, ""), |(base, fragment)| (base, fragment));

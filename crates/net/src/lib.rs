@@ -21,7 +21,6 @@ use std::io::Read;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
-use tokio::sync::oneshot;
 use ureq::Agent;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::unversioned::resolver::Resolver;
@@ -32,8 +31,7 @@ use self::stream::{no_proxy_answer, proxy_for};
 use r1_base::error::{Error, Kind, Result};
 
 pub use http::{
-    AllowedAddresses, HttpError, HttpRequest, HttpResponse, METHODS, http, is_private_host, url_escape, url_target,
-    url_with_query,
+    AllowedAddresses, HttpError, HttpRequest, HttpResponse, METHODS, http, is_private_host, url_with_query,
 };
 pub use incoming::Incoming;
 pub use names::is_public;
@@ -151,62 +149,51 @@ impl Client {
     /// Sends the request and returns the complete response with a body of at most `max_bytes`
     /// bytes. A dropped future ends the exchange at the next bytes or at the time limit.
     pub async fn exchange(&self, request: WebRequest, max_bytes: usize) -> Result<FullResponse, Fault> {
-        let (sender, answer) = oneshot::channel();
-        let agent = self.agent.clone();
-        let exchange = move || {
-            let whole = read_whole(&agent, request, max_bytes, &|| sender.is_closed());
-            // The receiver may have been dropped.
-            let _ = sender.send(whole);
-        };
-        let thread = std::thread::Builder::new().name("net".to_owned()).spawn(exchange);
-        thread.map_err(|error| Fault::Broken(format!("can't start a thread: {error}")))?;
-        answer.await.unwrap_or_else(|_| Err(Fault::Broken("the connection was lost".to_owned())))
+        let mut response = self.open(request).await?;
+        let headers = std::mem::take(&mut response.headers);
+        Ok(FullResponse { status: response.status, headers, body: response.whole(max_bytes).await? })
     }
 
     /// Sends the request and waits for the head of the response.
     pub fn send(&self, request: WebRequest, stop: &dyn Fn() -> bool) -> Result<Response, Fault> {
         let (sender, pieces) = sync_channel(CHANNEL_PIECES);
-        let agent = self.agent.clone();
-        let exchange = move || {
-            let url = request.url.clone();
-            let sent = match call(&agent, request) {
-                Err(error) => sender.send(BodyPiece::Broken(fault(&agent, &url, &error))),
-                Ok(answer) => {
-                    let (head, body) = answer.into_parts();
-                    let mut reader = body.into_with_config().limit(u64::MAX).reader();
-                    let mut sent = sender.send(BodyPiece::Head(head.status.as_u16(), head.headers));
-                    let mut piece = vec![0; PIECE];
-                    while sent.is_ok() {
-                        sent = match reader.read(&mut piece) {
-                            Ok(0) => {
-                                // The receiver may have been dropped.
-                                let _ = sender.send(BodyPiece::End);
-                                return;
-                            }
-                            Ok(count) => sender.send(BodyPiece::Body(piece[..count].to_vec())),
-                            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                            Err(error) => {
-                                let _ =
-                                    sender.send(BodyPiece::Broken(Fault::Broken(body_error_message(&agent, &error))));
-                                return;
-                            }
-                        };
-                    }
-                    sent
-                }
-            };
-            // The receiver was dropped.
-            drop(sent);
-        };
-        std::thread::Builder::new()
-            .name("net".to_owned())
-            .spawn(exchange)
-            .map_err(|error| Fault::Broken(format!("can't start a thread: {error}")))?;
+        self.start(request, move |piece| sender.send(piece).is_ok())?;
         match wait(&pieces, stop)? {
             BodyPiece::Head(status, headers) => Ok(Response { status, headers, pieces }),
             BodyPiece::Broken(fault) => Err(fault),
             BodyPiece::Body(_) | BodyPiece::End => Err(Fault::Broken("a response without a head".to_owned())),
         }
+    }
+
+    /// Sends the request on a thread of its own, which passes the response to `take` until that
+    /// returns false, because the receiver was dropped.
+    fn start(&self, request: WebRequest, take: impl Fn(BodyPiece) -> bool + Send + 'static) -> Result<(), Fault> {
+        let agent = self.agent.clone();
+        let exchange = move || {
+            let url = request.url.clone();
+            let (head, body) = match call(&agent, request) {
+                Ok(answer) => answer.into_parts(),
+                Err(error) => {
+                    take(BodyPiece::Broken(fault(&agent, &url, &error)));
+                    return;
+                }
+            };
+            let mut reader = body.into_with_config().limit(u64::MAX).reader();
+            let mut going_on = take(BodyPiece::Head(head.status.as_u16(), head.headers));
+            let mut bytes = vec![0; PIECE];
+            while going_on {
+                let piece = match reader.read(&mut bytes) {
+                    Ok(0) => BodyPiece::End,
+                    Ok(count) => BodyPiece::Body(bytes[..count].to_vec()),
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                    Err(error) => BodyPiece::Broken(Fault::Broken(body_error_message(&agent, &error))),
+                };
+                let is_body = matches!(piece, BodyPiece::Body(_));
+                going_on = take(piece) && is_body;
+            }
+        };
+        let thread = std::thread::Builder::new().name("net".to_owned()).spawn(exchange);
+        thread.map(drop).map_err(|error| Fault::Broken(format!("can't start a thread: {error}")))
     }
 }
 
@@ -239,33 +226,6 @@ impl Response {
             all.extend(bytes);
         }
         Ok(all)
-    }
-}
-
-fn read_whole(
-    agent: &Agent,
-    request: WebRequest,
-    max_bytes: usize,
-    stop: &dyn Fn() -> bool,
-) -> Result<FullResponse, Fault> {
-    let url = request.url.clone();
-    let answer = call(agent, request).map_err(|error| fault(agent, &url, &error))?;
-    let (head, body) = answer.into_parts();
-    let mut reader = body.into_with_config().limit(u64::MAX).reader();
-    let (mut bytes, mut piece) = (Vec::new(), vec![0; PIECE]);
-    loop {
-        if stop() {
-            return Err(Fault::Stopped);
-        }
-        match reader.read(&mut piece) {
-            Ok(0) => return Ok(FullResponse { status: head.status.as_u16(), headers: head.headers, body: bytes }),
-            Ok(count) if bytes.len() + count > max_bytes => {
-                return Err(Fault::Broken(format!("the response has more than {max_bytes} bytes")));
-            }
-            Ok(count) => bytes.extend_from_slice(&piece[..count]),
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(Fault::Broken(body_error_message(agent, &error))),
-        }
     }
 }
 
@@ -423,7 +383,7 @@ mod tests {
         let agent = Agent::new_with_config(config);
         let get = |host: &str| {
             let request = WebRequest { url: format!("http://{host}:{port}/"), ..WebRequest::default() };
-            read_whole(&agent, request, 100, &|| false).unwrap_err()
+            Client { agent: agent.clone() }.send(request, &|| false).unwrap_err()
         };
         let hint = "check ALL_PROXY, HTTPS_PROXY and HTTP_PROXY, or list the server's host in NO_PROXY";
         let why = format!("the proxy 127.0.0.1:{port}: connection refused; {hint}");

@@ -55,3 +55,17 @@ pub struct BuildOptions {
     /// `None`: an index without vectors.
     pub dense: Option<DenseOptions>,
 }
+
+impl Default for BuildOptions {
+    fn default() -> Self {
+        Self {
+            analyzer: Analyzer::default(),
+            bm25: Bm25::default(),
+            duplicate_ids: DuplicateIds::default(),
+            max_passage: 1 << 20,
+            commit_every: 1000,
+            corpus: Json::Null,
+            dense: None,
+        }
+    }
+}

@@ -2,14 +2,15 @@
 //! computes the inner product of the query with every vector (exact), or follows the links of a
 //! graph ([`super::graph`]).
 
-use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::fs::File;
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use half::f16;
 
 use super::bm25::Best;
+use super::documents::append;
 use super::encoder::{SearchModels, TextEncoder, passage_text};
 use super::graph::{CANDIDATES, Graph};
 use super::manifest::DensePart;
@@ -46,18 +47,8 @@ impl DenseWriter {
     pub(super) fn open(part: &Path, encoder: Arc<dyn TextEncoder>, vectors: VectorType, passages: u64) -> Result<Self> {
         let path = part.join(vectors.file());
         let length = passages * (encoder.dimension() * vectors.size()) as u64;
-        let open = || -> std::io::Result<File> {
-            std::fs::create_dir_all(part.join(FOLDER))?;
-            let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(&path)?;
-            if file.metadata()?.len() < length {
-                return Err(std::io::Error::other("it is shorter than at the last commit"));
-            }
-            file.set_len(length)?;
-            file.seek(SeekFrom::Start(length))?;
-            Ok(file)
-        };
-        let file = open().map_err(|error| Error::io(Kind::Store, "write", &path, &error))?;
-        Ok(Self { encoder, vectors, path, file: BufWriter::with_capacity(1 << 18, file), texts: Vec::new() })
+        std::fs::create_dir_all(part.join(FOLDER)).map_err(|error| Error::io(Kind::Store, "write", &path, &error))?;
+        Ok(Self { encoder, vectors, file: append(&path, length)?, path, texts: Vec::new() })
     }
 
     pub(super) fn add(&mut self, passage: &Passage) -> Result<()> {

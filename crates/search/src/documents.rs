@@ -108,7 +108,7 @@ impl DocumentsWriter {
 }
 
 /// A file to append to after its first `length` bytes; the rest is removed.
-fn append(path: &Path, length: u64) -> Result<BufWriter<File>> {
+pub(super) fn append(path: &Path, length: u64) -> Result<BufWriter<File>> {
     let open = || -> std::io::Result<File> {
         let mut file = OpenOptions::new().create(true).truncate(false).write(true).open(path)?;
         if file.metadata()?.len() < length {
@@ -144,17 +144,8 @@ impl Documents {
     /// # Errors
     /// [`Kind::Data`] if the files are damaged.
     pub(super) fn get(&self, passage: u64) -> Result<Passage> {
-        let index = self.index.as_deref().unwrap_or_default();
-        let (mut low, mut high) = (0, index.len() / ENTRY);
-        while low < high {
-            let middle = usize::midpoint(low, high);
-            if self.entry(middle)?.0 <= passage {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        let block = low.checked_sub(1).filter(|_| passage < self.passages).ok_or_else(|| self.damaged("numbers"))?;
+        let after = self.entries().partition_point(|entry| first_and_offset(*entry).0 <= passage);
+        let block = after.checked_sub(1).filter(|_| passage < self.passages).ok_or_else(|| self.damaged("numbers"))?;
         let plain = self.block(block)?;
         let within = usize::try_from(passage - self.entry(block)?.0).map_err(|_| self.damaged("numbers"))?;
         let line = plain.split(|byte| *byte == b'\n').nth(within).ok_or_else(|| self.damaged("a truncated block"))?;
@@ -164,7 +155,7 @@ impl Documents {
     /// Calls `take` with every passage, in order.
     pub(super) fn each(&self, mut take: impl FnMut(u64, Passage) -> Result<()>) -> Result<()> {
         let mut number = 0;
-        for block in 0..self.index.as_deref().unwrap_or_default().len() / ENTRY {
+        for block in 0..self.entries().len() {
             for line in self.block(block)?.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
                 let passage = serde_json::from_slice(line).map_err(|_| self.damaged("a passage that is not JSON"))?;
                 take(number, passage)?;
@@ -174,27 +165,24 @@ impl Documents {
         if number == self.passages { Ok(()) } else { Err(self.damaged("another number of passages")) }
     }
 
+    fn entries(&self) -> &[[u8; ENTRY]] {
+        self.index.as_deref().unwrap_or_default().as_chunks().0
+    }
+
     /// First passage and offset of a block.
     fn entry(&self, block: usize) -> Result<(u64, u64)> {
-        let index = self.index.as_deref().unwrap_or_default();
-        let entry =
-            index.get(block * ENTRY..(block + 1) * ENTRY).ok_or_else(|| self.damaged("a truncated documents.index"))?;
-        let (first, offset) = entry.split_at(8);
-        let number = |bytes: &[u8]| {
-            bytes.try_into().map(u64::from_le_bytes).map_err(|_| self.damaged("a truncated documents.index"))
-        };
-        Ok((number(first)?, number(offset)?))
+        let entry = self.entries().get(block).ok_or_else(|| self.damaged("a truncated documents.index"))?;
+        Ok(first_and_offset(*entry))
     }
 
     fn block(&self, block: usize) -> Result<Vec<u8>> {
         let blocks = self.blocks.as_deref().unwrap_or_default();
-        let index_length = self.index.as_deref().unwrap_or_default().len() / ENTRY;
         let start = self.entry(block)?.1;
-        let end = if block + 1 < index_length { self.entry(block + 1)?.1 } else { blocks.len() as u64 };
+        let end = self.entries().get(block + 1).map_or(blocks.len() as u64, |entry| first_and_offset(*entry).1);
         let range = usize::try_from(start).ok().zip(usize::try_from(end).ok());
         let packed = range.and_then(|(start, end)| blocks.get(start..end)).ok_or_else(|| self.damaged("offsets"))?;
-        let (length, packed) = packed.split_at_checked(4).ok_or_else(|| self.damaged("a truncated block"))?;
-        let length = length.try_into().map_or(usize::MAX, |length| u32::from_le_bytes(length) as usize);
+        let (length, packed) = packed.split_first_chunk().ok_or_else(|| self.damaged("a truncated block"))?;
+        let length = u32::from_le_bytes(*length) as usize;
         if length > LARGEST {
             return Err(self.damaged("a block of an impossible size"));
         }
@@ -206,6 +194,12 @@ impl Documents {
             .at_path(&self.path)
             .hint("`r1 index verify` compares all files with their checksums")
     }
+}
+
+/// The two numbers of an entry of `documents.index`.
+fn first_and_offset(entry: [u8; ENTRY]) -> (u64, u64) {
+    let both = u128::from_le_bytes(entry);
+    (both as u64, (both >> 64) as u64)
 }
 
 /// A memory map; `None` for an empty file, which can't be mapped.

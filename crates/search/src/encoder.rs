@@ -37,45 +37,39 @@ pub trait Reranker: Send + Sync {
     fn scores(&self, query: &str, passages: &[Passage]) -> Result<Vec<f32>>;
 }
 
-/// Loads the models of searches, which are not part of an index. `encoders::Checkpoints` loads BERT
+/// Loads the models of searches, which are not part of an index; a model without a loader is an error. `encoders::Checkpoints` loads BERT
 /// checkpoints, [`NoModels`] none.
 pub trait SearchModels: Any + Debug + Send + Sync {
     /// The encoder of a directory with the options of an index.
     ///
     /// # Errors
     /// [`Kind::Model`] for a directory without such a model.
-    fn encoder(&self, dir: &Path, options: &EncoderOptions) -> Result<Arc<dyn TextEncoder>>;
+    fn encoder(&self, dir: &Path, _options: &EncoderOptions) -> Result<Arc<dyn TextEncoder>> {
+        Err(no_models(dir))
+    }
 
     /// The re-ranking model of a directory.
     ///
     /// # Errors
     /// [`Kind::Model`] for a directory without such a model.
-    fn reranker(&self, dir: &Path) -> Result<Arc<dyn Reranker>>;
+    fn reranker(&self, dir: &Path) -> Result<Arc<dyn Reranker>> {
+        Err(no_models(dir))
+    }
 
     /// SHA-256 over the files of a model that vectors and scores depend on, in hex.
     ///
     /// # Errors
     /// [`Kind::Model`] if the files can't be read.
-    fn identity(&self, dir: &Path) -> Result<String>;
+    fn identity(&self, dir: &Path) -> Result<String> {
+        Err(no_models(dir))
+    }
 }
 
 /// For searches by words alone: an error that names the call that is missing.
 #[derive(Clone, Copy, Debug)]
 pub struct NoModels;
 
-impl SearchModels for NoModels {
-    fn encoder(&self, dir: &Path, _options: &EncoderOptions) -> Result<Arc<dyn TextEncoder>> {
-        Err(no_models(dir))
-    }
-
-    fn reranker(&self, dir: &Path) -> Result<Arc<dyn Reranker>> {
-        Err(no_models(dir))
-    }
-
-    fn identity(&self, dir: &Path) -> Result<String> {
-        Err(no_models(dir))
-    }
-}
+impl SearchModels for NoModels {}
 
 fn no_models(dir: &Path) -> Error {
     Error::new(Kind::Internal, "the search needs a model, and this program gives it no way to load one")

@@ -51,7 +51,7 @@ pub use encoder::passage_text;
 pub use encoder::{NoModels, Reranker, SearchModels, TextEncoder};
 pub use fusion::{CONSTANT as FUSION_CONSTANT, reciprocal_rank_fusion};
 pub use graph::CANDIDATES;
-pub use manifest::{BuildCounts, DensePart, FileEntry, IndexParts, Manifest, SparsePart, hex, identity, verify};
+pub use manifest::{BuildCounts, DensePart, FileEntry, IndexParts, Manifest, SparsePart, identity, verify};
 pub use options::{MOST_CANDIDATES, MOST_HITS, Mode, Nearest, RERANKED, RerankOptions, SearchOptions};
 pub use passage::{Passage, PassageFields};
 pub use protocol::{NotResults, RETRIEVE_HITS, SEARCH_HITS, SearchRequest, as_text, read_documents, respond};

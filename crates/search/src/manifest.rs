@@ -2,7 +2,6 @@
 //! every file of every part.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
@@ -134,7 +133,7 @@ impl Manifest {
         let plain = Self { sha256: String::new(), ..self.clone() };
         let text = serde_json::to_string(&plain)
             .map_err(|error| Error::new(Kind::Internal, format!("the manifest can't be written: {error}")))?;
-        Ok(hex(&Sha256::digest(text)))
+        Ok(format!("{:x}", Sha256::digest(text)))
     }
 
     /// Writes the manifest; an index without one is incomplete.
@@ -166,9 +165,7 @@ pub fn identity(directory: &Path) -> Result<(u64, String)> {
 
 /// The directory in which an index is built.
 pub(super) fn part_of(out: &Path) -> PathBuf {
-    let mut name = out.file_name().unwrap_or_default().to_owned();
-    name.push(".part");
-    out.with_file_name(name)
+    out.with_added_extension("part")
 }
 
 /// The error of a missing manifest.
@@ -264,7 +261,7 @@ fn digest_with(path: &Path, progress: &mut dyn FnMut(u64) -> bool) -> std::io::R
     loop {
         let read = file.read(&mut buffer)?;
         if read == 0 {
-            return Ok(Some((bytes, hex(&hash.finalize()))));
+            return Ok(Some((bytes, format!("{:x}", hash.finalize()))));
         }
         hash.update(&buffer[..read]);
         bytes += read as u64;
@@ -272,12 +269,4 @@ fn digest_with(path: &Path, progress: &mut dyn FnMut(u64) -> bool) -> std::io::R
             return Ok(None);
         }
     }
-}
-
-/// Bytes as lower-case hexadecimal digits.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

@@ -37,9 +37,7 @@ pub(super) fn check(out: &Path, overwrite: bool) -> Result<()> {
 /// Renames a complete index to its path; an existing index there is removed.
 pub(super) fn install(part: &Path, out: &Path) -> Result<()> {
     let failed = |error: std::io::Error| Error::io(Kind::Store, "rename the index", out, &error);
-    let mut name = out.file_name().unwrap_or_default().to_owned();
-    name.push(".old");
-    let old = out.with_file_name(name);
+    let old = out.with_added_extension("old");
     // A killed process may have left one.
     if old.join(manifest::FILE).exists() {
         std::fs::remove_dir_all(&old).map_err(failed)?;
@@ -93,7 +91,5 @@ pub(super) fn unwritable(path: &Path, error: &TantivyError) -> Error {
     if let TantivyError::LockFailure(..) = error {
         return Error::new(Kind::Store, "another process is building this index").at_path(path);
     }
-    let text = error.to_string();
-    let short = text.lines().next().unwrap_or_default().chars().take(300).collect::<String>();
-    Error::new(Kind::Store, format!("the inverted index can't be written: {short}")).at_path(path)
+    Error::new(Kind::Store, format!("the inverted index can't be written: {}", sparse::shortened(error))).at_path(path)
 }

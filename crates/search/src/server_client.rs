@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::{Hit, read_documents};
-use r1_net::{AllowedAddresses, HttpError, HttpRequest, http, url_target};
+use r1_net::{AllowedAddresses, HttpError, HttpRequest, host_and_port, http};
 
 /// Consecutive failures after which no requests are sent to a server, and for how long.
 const FAILURES: u32 = 5;
@@ -68,7 +68,7 @@ pub async fn query_search_server(
     reach: &dyn Fn(&str, u16) -> AllowedAddresses,
 ) -> Result<Vec<Hit>, SearchFailure> {
     let url = search_url(url);
-    let Some(server) = url_target(&url) else {
+    let Some(server) = host_and_port(&url) else {
         return Err(SearchFailure::new(format!("`{url}` is not a URL"), false));
     };
     let name = format!("{}:{}", server.0, server.1);
@@ -227,7 +227,7 @@ mod tests {
         assert!(failure.message.contains("is down") && !failure.retryable, "{failure:?}");
         assert_eq!(requests.try_iter().count(), FAILURES as usize);
         // The circuit closes with the first success.
-        let target = url_target(&url).unwrap();
+        let target = host_and_port(&url).unwrap();
         circuit(&target, |circuit| circuit.open_until = Some(Instant::now()));
         assert!(ask(&url).await.unwrap_err().message.contains("status 500"));
         assert!(ask(&url).await.unwrap_err().message.contains("is down"), "one more failure opens it again");

@@ -148,11 +148,14 @@ impl Segment {
     }
 }
 
+/// The first line of an error.
+pub(super) fn shortened(error: &TantivyError) -> String {
+    error.to_string().lines().next().unwrap_or_default().chars().take(300).collect()
+}
+
 /// The error of a part that can't be read.
 pub(super) fn damaged(path: &Path, error: &TantivyError) -> Error {
-    let text = error.to_string();
-    let short = text.lines().next().unwrap_or_default().chars().take(300).collect::<String>();
-    Error::new(Kind::Data, format!("the inverted index can't be read: {short}"))
+    Error::new(Kind::Data, format!("the inverted index can't be read: {}", shortened(error)))
         .at_path(path)
         .hint("`r1 index verify` compares all files with their checksums")
 }

@@ -14,7 +14,7 @@ use crate::data::{Dataset, find};
 use crate::error::{Error, Kind, Result};
 use crate::hub::{DataFiles, Hub, ModelId};
 use crate::hub::{Fetching, watched};
-use crate::search::{Chunks, Passage, PassageFields, hex};
+use crate::search::{Chunks, Passage, PassageFields};
 use crate::telemetry::{Interrupt, Reporter};
 
 /// Rows that become passages, and their size.
@@ -161,7 +161,7 @@ impl CorpusSource {
                 for path in files {
                     hash.update(identity(path)?.to_string());
                 }
-                Ok(json!({ "folder": folder, "rows": files.len(), "sha256": hex(&hash.finalize()) }))
+                Ok(json!({ "folder": folder, "rows": files.len(), "sha256": format!("{:x}", hash.finalize()) }))
             }
         }
     }
@@ -196,7 +196,9 @@ fn identity(path: &Path) -> Result<Json> {
         }
         let changed = meta.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let changed = changed.map_or(0, |since| since.as_secs());
-        Ok(json!({ "path": path, "bytes": meta.len(), "changed": changed, "sha256_of_ends": hex(&hash.finalize()) }))
+        Ok(
+            json!({ "path": path, "bytes": meta.len(), "changed": changed, "sha256_of_ends": format!("{:x}", hash.finalize()) }),
+        )
     };
     read().map_err(|error| Error::io(Kind::Data, "read the corpus", path, &error))
 }

@@ -65,7 +65,9 @@ fn settings_of(args: &InferArgs) -> String {
     let sampling = (args.temperature, args.top_p, args.top_k, args.min_p, args.repetition_penalty, args.max_new_tokens);
     let others = (&args.reply_prefix, &args.template_arg, args.seed.unwrap_or(0));
     let digest = Sha256::digest(format!("{agent:?}{server:?}{sampling:?}{others:?}"));
-    crate::search::hex(&digest[..6])
+    let mut digits = format!("{digest:x}");
+    digits.truncate(12);
+    digits
 }
 
 /// The number of complete lines of the file. An incomplete last line is cut off, if the file is one

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::pool::lock;
 use super::*;
 use crate::config::BranchAt;
-use crate::mdp::{Completion, FinishReason, Fork, PendingReply, Policy, Request, Status, Support, Trajectory};
+use crate::mdp::{Completion, FinishReason, Fork, PendingReply, Policy, Request, Status, Trajectory};
 use crate::script::{Script, Split, Strictness, Worker};
 use crate::text::Renderer;
 
@@ -60,12 +60,9 @@ impl<F: Fn(&Request) -> (String, f32) + Send + Sync> Policy for ScriptedPolicy<F
         let completion = Completion {
             logprobs: vec![logp; token_ids.len()],
             token_ids,
-            support: Support::default(),
-            top_logprobs: Vec::new(),
-            routing: crate::mdp::Routing::default(),
             finish_reason: FinishReason::Stop,
             prefilled: 1,
-            server: None,
+            ..Completion::default()
         };
         let _ = sender.send(Ok(completion));
         receiver.into()

@@ -17,7 +17,7 @@ use super::secret::{NamedTexts, Secrets, Text};
 use crate::error::{Error, Kind, Result};
 use crate::json;
 use crate::mdp::{Failed, FinishReason, GeneratedText, Message, Outcome};
-use crate::net::{AllowedAddresses, HttpError, HttpRequest, HttpResponse, http, is_private_host, url_target};
+use crate::net::{AllowedAddresses, HttpError, HttpRequest, HttpResponse, host_and_port, http, is_private_host};
 use crate::script::runtime::convert::{clip, kind};
 use crate::script::runtime::host::Host;
 use crate::script::runtime::policy_request::GenerateOptions;
@@ -71,7 +71,7 @@ impl ModelEndpoint {
         let base = needed("url", url, "https://api.openai.com/v1")?;
         let name = needed("name", name, "gpt-4.1-mini")?;
         let url = format!("{}/chat/completions", base.trim_end_matches('/').trim_end_matches("/chat/completions"));
-        let Some((target, port)) = url_target(&url) else {
+        let Some((target, port)) = host_and_port(&url) else {
             let why = format!("`model.url` is `{base}`, which is not a URL: it must begin with http:// or https://");
             return Err(fail(lua, function, why));
         };
@@ -97,7 +97,7 @@ impl ModelEndpoint {
 
     /// Host and port.
     pub(super) fn target(&self) -> (String, u16) {
-        url_target(&self.url).unwrap_or_default()
+        host_and_port(&self.url).unwrap_or_default()
     }
 
     /// As the record names it.

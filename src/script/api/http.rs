@@ -16,7 +16,7 @@ use super::secret::{NamedTexts, Secrets, Text};
 use crate::error::{Error, Kind};
 use crate::mdp::{Failed, Outcome};
 use crate::net::{
-    AllowedAddresses, HttpError, HttpRequest, METHODS, http, is_private_host, url_target, url_with_query,
+    AllowedAddresses, HttpError, HttpRequest, METHODS, host_and_port, http, is_private_host, url_with_query,
 };
 use crate::script::runtime::bind::bind_async;
 use crate::script::runtime::convert::{NonJson, kind, to_json};
@@ -234,7 +234,7 @@ impl PendingRequest {
 
     /// Refuses a host that the recipe does not declare.
     fn check(&self, lua: &Lua) -> mlua::Result<()> {
-        let Some((host, port)) = url_target(&self.request.url) else {
+        let Some((host, port)) = host_and_port(&self.request.url) else {
             let why = format!("`{}` is not a URL: it must begin with http:// or https://", self.request.url);
             return Err(fail(lua, self.function, why));
         };
@@ -270,7 +270,7 @@ impl PendingRequest {
     async fn answer(self, lua: &Lua) -> mlua::Result<(Value, Option<String>)> {
         let shown = self.shown();
         let Self { function, host, call, request, place: location } = self;
-        let (name, port) = url_target(&request.url).unwrap_or_default();
+        let (name, port) = host_and_port(&request.url).unwrap_or_default();
         let live = async move {
             let reach = |name: &str, port: u16| host.grants.borrow().reach(name, port);
             let mut secrets = Secrets::default();

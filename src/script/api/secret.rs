@@ -12,7 +12,7 @@ use regex::bytes::{NoExpand, Regex};
 use super::args::{FromField, TableFields, fail, undeclared};
 use super::argument::Argument;
 use crate::error::{Error, Kind, Result, secret_pattern};
-use crate::net::url_escape;
+use crate::net::escape;
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::Host;
 
@@ -154,7 +154,7 @@ pub(crate) struct Secrets(Vec<Regex>);
 impl Secrets {
     fn add(&mut self, value: &str) {
         // Escaped patterns of plain text always compile, except for texts of megabytes.
-        for form in [value.to_owned(), url_escape(value)] {
+        for form in [value.to_owned(), escape(value, false)] {
             if !form.is_empty()
                 && let Ok(pattern) = Regex::new(&secret_pattern(&form))
             {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json, json};
 use super::args::{FromField, TableFields, fail, fail_with};
 use super::secret::{NamedTexts, Secrets, Text};
 use crate::error::{Error, Kind, Result};
-use crate::net::{AllowedAddresses, is_private_host, url_target};
+use crate::net::{AllowedAddresses, host_and_port, is_private_host};
 use crate::script::runtime::grants::Grants;
 use crate::tools::Endpoint;
 
@@ -81,7 +81,7 @@ impl Place {
             (None, Some(_)) if directory.is_some() => only("directory", "command"),
             (Some(_), None) if headers.is_some() => only("headers", "url"),
             (None, Some(url)) => {
-                let Some((host, port)) = (scheme.as_http)(&url).as_deref().and_then(url_target) else {
+                let Some((host, port)) = (scheme.as_http)(&url).as_deref().and_then(host_and_port) else {
                     return refuse("url", format!("`{url}` is not a URL: it must begin with {}", scheme.wanted));
                 };
                 Ok(Self::Url { url, headers: headers.unwrap_or_default(), host, port })

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Error, Kind, Result, suggest};
-use crate::net::{AllowedAddresses, url_target};
+use crate::net::{AllowedAddresses, host_and_port};
 use crate::tools::connection::websocket_as_http;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl DeclaredNeed {
     pub(crate) fn parse(text: &str) -> Result<Self> {
         // The host and port of a URL.
         let http = websocket_as_http(text);
-        if let Some((host, port)) = url_target(http.as_deref().unwrap_or(text)) {
+        if let Some((host, port)) = host_and_port(http.as_deref().unwrap_or(text)) {
             return Ok(Self::Http(Some((host, Some(port)))));
         }
         let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest.trim())));

@@ -7,7 +7,7 @@ use super::outside::{ok, server};
 use super::*;
 use crate::encoders::Checkpoints;
 use crate::script::{Record, Strictness};
-use crate::search::{Analyzer, Bm25, BuildOptions, Builder, DuplicateIds, PassageFields};
+use crate::search::{BuildOptions, Builder, PassageFields};
 
 /// An index `i` of two passages next to the script.
 fn with_index(bench: &Bench) {
@@ -16,16 +16,7 @@ fn with_index(bench: &Bench) {
 
 /// An index `i` of these passages next to the script.
 fn with_index_of(bench: &Bench, texts: impl Iterator<Item = String>) {
-    let options = BuildOptions {
-        analyzer: Analyzer::Standard,
-        bm25: Bm25::default(),
-        duplicate_ids: DuplicateIds::Refuse,
-        max_passage: 1 << 20,
-        commit_every: 1000,
-        corpus: json!({}),
-        dense: None,
-    };
-    let mut builder = Builder::begin(&bench.dir.path().join("i"), options, false, true).unwrap();
+    let mut builder = Builder::begin(&bench.dir.path().join("i"), BuildOptions::default(), false, true).unwrap();
     for (row, text) in texts.enumerate() {
         let row_of = json!({ "id": format!("p{row}"), "title": "T", "text": text, "year": 2000 + row });
         builder

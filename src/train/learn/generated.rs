@@ -59,19 +59,9 @@ fn read(exchange: &ExternalCall) -> Option<Step> {
         logprobs: sampled.logprobs,
         text,
         finish_reason,
-        reward: 0.0,
-        terminated: false,
-        truncated: false,
-        tools: Vec::new(),
-        prefilled: 0,
         new_row: true,
         support: sampled.support,
-        routing: crate::mdp::Routing::default(),
-        privileged: None,
-        next_privileged: None,
-        next_prompt_ids: Vec::new(),
-        server: None,
-        generated: true,
+        ..Step::default()
     })
 }
 

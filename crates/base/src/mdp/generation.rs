@@ -84,9 +84,10 @@ pub struct Request {
 
 names! {
     /// The reason why a reply ended.
-    #[derive(Hash)]
+    #[derive(Default, Hash)]
     pub enum FinishReason {
         /// A stop id was sampled.
+        #[default]
         Stop = "stop",
         /// A stop string was completed.
         StopString = "stop_string",
@@ -145,7 +146,7 @@ impl Support {
 
 /// One reply: the exact ids, and each id's log-probability under the distribution it was sampled
 /// from.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Completion {
     pub token_ids: Vec<u32>,
     pub logprobs: Vec<f32>,
@@ -166,16 +167,7 @@ pub struct Completion {
 
 impl Completion {
     pub fn of_server(reply: ServerCompletion, finish_reason: FinishReason) -> Self {
-        Self {
-            token_ids: Vec::new(),
-            logprobs: Vec::new(),
-            support: Support::default(),
-            top_logprobs: Vec::new(),
-            finish_reason,
-            routing: Routing::default(),
-            prefilled: 0,
-            server: Some(Box::new(reply)),
-        }
+        Self { finish_reason, server: Some(Box::new(reply)), ..Self::default() }
     }
 
     /// Number of sampled tokens; for a server, as it counts them.

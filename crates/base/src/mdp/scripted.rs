@@ -3,7 +3,7 @@
 
 use tokio::sync::oneshot;
 
-use super::{Completion, FinishReason, PendingReply, Policy, Request, Scoring, Support};
+use super::{Completion, FinishReason, PendingReply, Policy, Request, Scoring};
 use crate::error::Result;
 
 /// Completes each request with the ids of a closure, each with log-probability 0.
@@ -37,13 +37,10 @@ impl Scripted {
         };
         Completion {
             logprobs: vec![0.0; token_ids.len()],
-            support: Support::default(),
-            top_logprobs: Vec::new(),
-            routing: super::Routing::default(),
             token_ids,
             finish_reason,
             prefilled: request.prompt_ids.len(),
-            server: None,
+            ..Completion::default()
         }
     }
 }

@@ -201,12 +201,26 @@ impl StepRow {
     /// Rewards of this step, given as `rewards` are, on its sampled tokens; see
     /// [`token_rewards`](Self::token_rewards).
     pub fn on_sampled(&self, rewards: &[f64]) -> Vec<f64> {
-        on_sampled(rewards, &self.mask)
+        let count = self.sampled();
+        let mut moved = vec![0.0; count];
+        if count > 0 && rewards.len() == 1 {
+            moved[count - 1] = rewards[0];
+        } else if count > 0 {
+            let mut seen = 0_usize;
+            for (reward, sampled) in rewards.iter().zip(&self.mask) {
+                seen += usize::from(*sampled);
+                moved[seen.saturating_sub(1)] += reward;
+            }
+        }
+        moved
     }
 
-    /// V before every sampled token; empty without a critic.
+    /// V before every sampled token; empty without a critic, and for one number for the whole step.
     pub fn token_values(&self) -> Vec<f64> {
-        sampled(&self.values, &self.mask)
+        if self.values.len() != self.mask.len() {
+            return Vec::new();
+        }
+        self.values.iter().zip(&self.mask).filter(|(_, sampled)| **sampled).map(|(value, _)| *value).collect()
     }
 
     /// V before the step: at its first sampled token.
@@ -226,25 +240,20 @@ impl StepRow {
     /// [`Kind::Usage`] or [`Kind::Numeric`] with the trajectory and the step.
     pub fn check(&self) -> Result<()> {
         let tokens = self.mask.len();
-        let short = |length: usize| length == 0 || length == 1 || length == tokens;
         let lists = [
-            ("rewards", &self.rewards, short(self.rewards.len())),
-            ("process", &self.process, short(self.process.len())),
-            ("values", &self.values, short(self.values.len())),
-            ("logp", &self.logp, self.logp.is_empty() || self.logp.len() == tokens),
-            ("logp_old", &self.logp_old, self.logp_old.is_empty() || self.logp_old.len() == tokens),
-            ("logp_ref", &self.logp_ref, self.logp_ref.is_empty() || self.logp_ref.len() == tokens),
-            ("logp_rollout", &self.logp_rollout, self.logp_rollout.is_empty() || self.logp_rollout.len() == tokens),
-            ("advantages", &self.advantages, short(self.advantages.len())),
-            ("entropy", &self.entropy, self.entropy.is_empty() || self.entropy.len() == tokens),
-            (
-                "sum_pi_squared",
-                &self.sum_pi_squared,
-                self.sum_pi_squared.is_empty() || self.sum_pi_squared.len() == tokens,
-            ),
+            ("rewards", &self.rewards),
+            ("process", &self.process),
+            ("values", &self.values),
+            ("logp", &self.logp),
+            ("logp_old", &self.logp_old),
+            ("logp_ref", &self.logp_ref),
+            ("logp_rollout", &self.logp_rollout),
+            ("advantages", &self.advantages),
+            ("entropy", &self.entropy),
+            ("sum_pi_squared", &self.sum_pi_squared),
         ];
-        for (name, list, fits) in lists {
-            if !fits {
+        for (name, list) in lists {
+            if !(list.is_empty() || list.len() == tokens || (list.len() == 1 && FOR_ALL.contains(&name))) {
                 let message = format!("`{name}` has {} entries for {tokens} tokens", list.len());
                 return Err(Error::new(Kind::Usage, message).in_step(self.trajectory, self.step));
             }
@@ -268,34 +277,6 @@ impl StepRow {
         }
         Ok(())
     }
-}
-
-/// The entries of `values` at sampled tokens. A single number is a list per token only if there is
-/// one token; otherwise nothing is returned.
-fn sampled(values: &[f64], mask: &[bool]) -> Vec<f64> {
-    if values.len() != mask.len() {
-        return Vec::new();
-    }
-    values.iter().zip(mask).filter(|(_, sampled)| **sampled).map(|(value, _)| *value).collect()
-}
-
-/// See [`StepRow::token_rewards`].
-fn on_sampled(rewards: &[f64], mask: &[bool]) -> Vec<f64> {
-    let count = mask.iter().filter(|sampled| **sampled).count();
-    let mut moved = vec![0.0; count];
-    if count == 0 {
-        return moved;
-    }
-    if rewards.len() == 1 {
-        moved[count - 1] = rewards[0];
-        return moved;
-    }
-    let mut seen = 0_usize;
-    for (reward, sampled) in rewards.iter().zip(mask) {
-        seen += usize::from(*sampled);
-        moved[seen.saturating_sub(1)] += reward;
-    }
-    moved
 }
 
 #[cfg(test)]

@@ -11,9 +11,10 @@ use crate::schema::names;
 names! {
     /// The end of a trajectory. All but the first two are failures: recorded, counted, and by
     /// default excluded from the advantage statistics.
-    #[derive(Hash, PartialOrd, Ord)]
+    #[derive(Default, Hash, PartialOrd, Ord)]
     pub enum Status {
         /// The environment ended the task.
+        #[default]
         Terminated = "terminated",
         /// A limit ended the task before the environment did; see [`Trajectory::truncated_by`].
         Truncated = "truncated",
@@ -131,7 +132,7 @@ fn none(count: &u32) -> bool {
 }
 
 /// One transition.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     /// The exact prompt ids.
     pub prompt_ids: Vec<u32>,
@@ -211,7 +212,7 @@ pub struct Fork {
 }
 
 /// The steps of one sample of a task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Trajectory {
     /// Unique within the run: `step-group-sample`; in an evaluation it begins with `eval-`.
     pub id: String,

@@ -4,7 +4,7 @@
 //! free permit the submitter waits in FIFO order, so that prompts do not accumulate in the queue.
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -159,15 +159,6 @@ impl Queue {
             Ok(call) => Ok(Some(call)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(Closed),
-        }
-    }
-
-    /// The next queued call. `Err` when all clients are dropped and the queue is empty.
-    pub(super) fn poll(&self) -> Result<Option<EngineMessage>, Closed> {
-        match self.calls.try_recv() {
-            Ok(call) => Ok(Some(call)),
-            Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::Disconnected) => Err(Closed),
         }
     }
 }

@@ -12,7 +12,7 @@ use super::sampler::Drawn;
 use super::tensor_sampler::{
     Bounds, Greedy, Ranked, cut, cuts, limit, list, penalise, scale, softmax_of, top_p, whole,
 };
-use crate::model::{Model, upload, zeros};
+use crate::model::{upload, zeros};
 use r1_base::error::Result;
 use r1_base::mdp::Sampling;
 
@@ -116,12 +116,11 @@ pub(super) fn supports(sampling: &Sampling) -> bool {
 }
 
 impl DeviceSampler {
-    pub(super) fn new(model: &Model, slots: usize) -> Result<Self> {
-        let device = model.device();
+    pub(super) fn new(vocab: usize, device: Device, slots: usize) -> Result<Self> {
         let table = Tensor::f_zeros([slots as i64 + 1, (SETTINGS + BLOCK) as i64], (Kind::Double, Device::Cpu))?;
         let by_kernels = device == Device::Cpu;
         let by_kernels = by_kernels && !crate::native::meta::is_on();
-        let vocabulary = Tensor::f_arange(model.config.vocab_size as i64, (Kind::Int64, Device::Cpu))?;
+        let vocabulary = Tensor::f_arange(vocab as i64, (Kind::Int64, Device::Cpu))?;
         let (table, vocabulary) = (upload(&table, device)?, upload(&vocabulary, device)?);
         Ok(Self { table, seen: None, biases: None, by_kernels, device, vocabulary })
     }
@@ -202,15 +201,15 @@ impl DeviceSampler {
     }
 
     /// Samples from logits `[N, V]` of slots `[N]` at positions `[N]`, which are the tokens before:
-    /// ids `[N, 1]` i64; numbers `[N, C]` f64 for [`drawn`], which the host reads a step later; and
-    /// where rows can keep more tokens than the numbers have, the ids of all, `[N, cut]` i64.
+    /// ids `[N, 1]` i64; numbers `[N, C]` f64 for [`drawn`], which the host reads; and where rows
+    /// can keep more tokens than the numbers have, the ids of all, `[N, cut]` i64.
     pub(super) fn draw(
         &self,
         logits: &Tensor,
         slots: &Tensor,
         positions: &Tensor,
         kinds: Kinds,
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<(Option<Tensor>, Vec<Tensor>)> {
         let rows = self.table.f_index_select(0, slots)?;
         let column = |at: i64| rows.f_narrow(1, at, 1);
         let logits = self.shifted(logits, slots, &column(PENALTY)?, kinds)?;
@@ -250,12 +249,13 @@ impl DeviceSampler {
         if let (Some(seen), true) = (&self.seen, kinds.penalised) {
             mark(&mut seen.shallow_clone(), slots, &id.f_squeeze_dim(1)?)?;
         }
-        let Some(ranked) = ranked else { return Ok(vec![id, numbers]) };
+        let Some(ranked) = ranked else { return Ok((Some(id), vec![numbers])) };
         numbers = Tensor::f_cat(&[numbers, ranked.ids.f_narrow(1, 0, kinds.ids())?.f_to_kind(Kind::Double)?], 1)?;
         if kinds.top > 0 {
             numbers = Tensor::f_cat(&[numbers, ranked.logprobs(kinds.top, &mass)?.f_to_kind(Kind::Double)?], 1)?;
         }
-        Ok(if kinds.cut > kinds.ids() { vec![id, numbers, ranked.ids] } else { vec![id, numbers] })
+        let rest = (kinds.cut > kinds.ids()).then_some(ranked.ids);
+        Ok((Some(id), std::iter::once(numbers).chain(rest).collect()))
     }
 
     /// The logits in f32 with repetition penalty and bias.
@@ -304,3 +304,6 @@ pub(super) fn drawn(
     let top = ids.iter().zip(logprobs).take(count).map(|(&id, &logprob)| (id as u32, logprob as f32)).collect();
     Ok(Some(Drawn { id: id as u32, logprob: logprob as f32, support, top }))
 }
+
+#[cfg(test)]
+mod tests;

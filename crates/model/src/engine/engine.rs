@@ -8,20 +8,18 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use tch::Device;
 use tokio::sync::oneshot;
 
-use super::advance::ServeOutcome;
-use super::ahead::{InFlight, OnDevice};
 use super::client::{EngineMessage, Queue, ReplyChannel};
+use super::device_sampler::DeviceSampler;
+use super::outcome::ServeOutcome;
 use super::profile::StepProfile;
 use super::running::{Running, WaitingRequest};
 use super::sampler::{self, Sampler};
 use super::slots::{Slots, shared};
-use super::stats::{add, add_time};
+use super::step::{InFlight, SamplingMode};
 use super::{EngineOptions, EngineProgress, ReferenceScorer, Stats, TokenBytes};
 use crate::model::{KvCache, Model};
 use r1_base::error::{Error, Kind, Result};
@@ -49,20 +47,16 @@ pub struct Engine {
     pub(super) sampler: Sampler,
     /// Logits on the host, for its sampler.
     pub(super) logits: Vec<f32>,
-    /// Whether tokens are sampled with tensor operations, on the device of the model.
-    pub(super) tensor_sampling: bool,
+    pub(super) sampling: SamplingMode,
     /// Whether the weights changed since the last step.
     pub(super) stale: bool,
     /// A profile of some steps, if one was started.
     pub(super) profile: Option<StepProfile>,
-    /// Whether steps are queued before the tokens of the step before are read, where the model and
-    /// the requests allow it.
-    pub(super) ahead: bool,
-    /// The state of slots on the device, for such steps.
-    pub(super) on_device: Option<OnDevice>,
+    /// Settings and random numbers of slots on the device, for steps that sample there.
+    pub(super) on_device: Option<DeviceSampler>,
     /// The queued step.
     pub(super) in_flight: Option<InFlight>,
-    waiting: VecDeque<WaitingRequest>,
+    pub(super) waiting: VecDeque<WaitingRequest>,
     /// Number of the next request that gets a slot.
     next_serial: u64,
     /// Running requests, in the order in which they got their slots.
@@ -80,12 +74,11 @@ impl Engine {
         // Recorded graphs hold the addresses of the cache, so that it does not grow on CUDA.
         let first = if model.device().is_cuda() { options.rows() } else { options.rows().min(FIRST_CAPACITY) };
         let cache = model.new_cache(options.slots, first)?;
-        let sampling = Sampling::of(model.device())?;
+        let sampling = SamplingMode::of(model.device())?;
         Ok(Self {
             slots: Slots::new(options.slots),
             cache,
-            tensor_sampling: sampling != Sampling::Host,
-            ahead: sampling == Sampling::Ahead,
+            sampling,
             stale: true,
             profile: None,
             on_device: None,
@@ -103,17 +96,11 @@ impl Engine {
         })
     }
 
-    /// Samples with tensor operations on the model's device (the default on CUDA) or on the host
-    /// (the default on the CPU). On the CPU both give the same tokens.
-    pub fn set_tensor_sampling(&mut self, on: bool) {
-        (self.tensor_sampling, self.ahead) = (on, self.ahead && on);
-    }
-
-    /// Queues a step before the tokens of the step before are read, with tensor operations (the
-    /// default on CUDA). Tokens are the same. Requests with very many biases, and models that
-    /// [`Model::decodes_ahead`] excludes, are not affected.
-    pub fn set_ahead(&mut self, on: bool) {
-        (self.tensor_sampling, self.ahead) = (self.tensor_sampling || on, on);
+    /// Sets where tokens are sampled: by default ahead on CUDA, on the host on the CPU. Requests
+    /// with very many biases are sampled on the host, and models that [`Model::decodes_ahead`]
+    /// excludes are not sampled ahead.
+    pub fn set_sampling(&mut self, mode: SamplingMode) {
+        self.sampling = mode;
     }
 
     /// Enables recording of the experts of each token in completions.
@@ -161,7 +148,7 @@ impl Engine {
     /// idle.
     pub fn serve_until(&mut self, queue: Queue, stop: &dyn Fn() -> bool) -> Result<Stats> {
         let begin = Instant::now();
-        self.progress.reset();
+        *self.progress.lock() = Stats::default();
         let mut outcome = ServeOutcome::default();
         let mut open = true;
         let served = loop {
@@ -170,22 +157,19 @@ impl Engine {
                 self.abort(&error);
                 break Err(error);
             }
-            if open && self.idle() {
-                let wait = Instant::now();
-                match queue.wait(POLL_INTERVAL) {
-                    Ok(Some(call)) => self.accept(call),
-                    Ok(None) => {}
-                    Err(_) => open = false,
-                }
-                add_time(&self.progress.idle_nanoseconds, wait.elapsed());
-            }
+            let (wait, is_idle) = (Instant::now(), self.idle());
+            let mut patience = if is_idle { POLL_INTERVAL } else { Duration::ZERO };
             // All queued requests start in the same iteration.
             while open {
-                match queue.poll() {
+                match queue.wait(patience) {
                     Ok(Some(call)) => self.accept(call),
                     Ok(None) => break,
                     Err(_) => open = false,
                 }
+                patience = Duration::ZERO;
+            }
+            if is_idle {
+                self.progress.lock().idle_seconds += wait.elapsed().as_secs_f64();
             }
             if self.idle() {
                 if open {
@@ -197,9 +181,9 @@ impl Engine {
                 self.abort(&error);
                 break Err(error);
             }
-            self.progress.nanoseconds.store(begin.elapsed().as_nanos() as u64, Relaxed);
+            self.progress.lock().seconds = begin.elapsed().as_secs_f64();
         };
-        self.progress.nanoseconds.store(begin.elapsed().as_nanos() as u64, Relaxed);
+        self.progress.lock().seconds = begin.elapsed().as_secs_f64();
         // After a failure, queued requests count as aborted.
         drop(queue);
         served.and_then(|()| outcome.into_result()).map(|()| self.progress.stats())
@@ -230,7 +214,7 @@ impl Engine {
     /// Accepts the queued requests and computes one step, for callers that do other work between
     /// steps; whether requests are left. An error goes to all of them.
     pub fn step(&mut self, queue: &Queue) -> bool {
-        while let Ok(Some(call)) = queue.poll() {
+        while let Ok(Some(call)) = queue.wait(Duration::ZERO) {
             self.accept(call);
         }
         if !self.idle()
@@ -248,7 +232,7 @@ impl Engine {
     pub(super) fn accept(&mut self, call: EngineMessage) {
         match call {
             EngineMessage::Generate { request, reply, tokens } => {
-                add(&self.progress.requests, 1);
+                self.progress.lock().requests += 1;
                 match self.check(&request) {
                     Ok(()) => {
                         let seconds = Duration::try_from_secs_f64(request.sampling.max_seconds).ok();
@@ -266,7 +250,7 @@ impl Engine {
             }
             EngineMessage::Release { conversation } => self.slots.release(conversation),
         }
-        self.progress.waiting.store(self.waiting.len() as u64, Relaxed);
+        self.progress.lock().waiting = self.waiting.len() as u64;
     }
 
     /// Refuses requests that would fail later or affect other requests.
@@ -309,25 +293,11 @@ impl Engine {
         self.assign_slots();
         self.wake()?;
         self.profile_begins()?;
-        if self.runs_ahead() {
-            self.step_ahead(outcome, stop, on_token)?;
-            self.count_requests();
-            return self.profile_ends();
-        }
-        self.settle(outcome, on_token)?;
-        let plan = self.plan()?;
-        if !plan.is_empty()
-            && let Some(logits) = self.compute(&plan, stop)?
-        {
-            self.sample(&plan, &logits, outcome, on_token)?;
-        }
-        self.count_requests();
+        self.step_once(outcome, stop, on_token)?;
+        let mut progress = self.progress.lock();
+        (progress.in_flight, progress.waiting) = (self.running.len() as u64, self.waiting.len() as u64);
+        drop(progress);
         self.profile_ends()
-    }
-
-    fn count_requests(&self) {
-        self.progress.in_flight.store(self.running.len() as u64, Relaxed);
-        self.progress.waiting.store(self.waiting.len() as u64, Relaxed);
     }
 
     /// Removes requests whose receiver was dropped; their computed tokens stay in the cache.
@@ -342,7 +312,7 @@ impl Engine {
             }
             !cancelled
         });
-        add(&self.progress.finished, (before - self.waiting.len() - self.running.len()) as u64);
+        self.progress.lock().finished += (before - self.waiting.len() - self.running.len()) as u64;
     }
 
     /// Ends responses past their deadline with the tokens sampled so far.
@@ -361,24 +331,7 @@ impl Engine {
         while let Some(index) = self.running.iter().position(|running| overdue(running.deadline)) {
             let running = self.running.remove(index);
             outcome.count(None);
-            self.slots.park(running.slot);
-            let routing = self.slots.routing(running.slot);
-            let (reply, completion) = running.finish(Ok(FinishReason::Deadline), routing);
-            self.answer(reply, completion);
-        }
-    }
-
-    /// Ends all requests in flight with the tokens sampled so far.
-    fn end_all(&mut self) {
-        for running in std::mem::take(&mut self.running) {
-            self.slots.park(running.slot);
-            let routing = self.slots.routing(running.slot);
-            let (reply, completion) = running.finish(Ok(FinishReason::Length), routing);
-            self.answer(reply, completion);
-        }
-        for pending in std::mem::take(&mut self.waiting) {
-            let (reply, completion) = pending.cancelled_before_start(FinishReason::Length);
-            self.answer(reply, Ok(completion));
+            self.complete(running, Ok(FinishReason::Deadline));
         }
     }
 
@@ -391,32 +344,6 @@ impl Engine {
             self.running.push(Running::new(pending, slot, self.next_serial));
             self.next_serial += 1;
         }
-    }
-
-    /// Tokens to compute in this iteration, as (index in `running`, number of tokens): one per
-    /// running response, and prompt tokens up to `prefill_tokens`.
-    fn plan(&mut self) -> Result<Vec<(usize, usize)>> {
-        let mut allowance = self.options.prefill_tokens;
-        let mut plan = Vec::with_capacity(self.running.len());
-        for index in 0..self.running.len() {
-            if !self.running[index].started {
-                if allowance == 0 || self.awaits_prefix(index) {
-                    continue;
-                }
-                self.copy_prefix(index)?;
-                self.running[index].started = true;
-            }
-            let running = &self.running[index];
-            let missing = running.sequence.len() - self.slots.ids(running.slot).len();
-            if running.is_sampling() {
-                plan.push((index, missing));
-            } else if allowance > 0 {
-                let piece = missing.min(allowance);
-                allowance -= piece;
-                plan.push((index, piece));
-            }
-        }
-        Ok(plan)
     }
 
     /// Whether an earlier request is computing a prefix of at least half of this prompt.
@@ -443,7 +370,7 @@ impl Engine {
     }
 
     pub(super) fn answer(&self, reply: ReplyChannel, completion: Result<Completion>) {
-        add(&self.progress.finished, 1);
+        self.progress.lock().finished += 1;
         reply.send(completion);
     }
 
@@ -456,32 +383,5 @@ impl Engine {
         }
         self.slots.clear();
         self.in_flight = None;
-    }
-}
-
-/// Where and when tokens are sampled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sampling {
-    /// On the host.
-    Host,
-    /// On the device; the host reads the tokens of a step before it queues the next.
-    Tensors,
-    /// On the device; the host reads the tokens of a step while the next one runs.
-    Ahead,
-}
-
-impl Sampling {
-    /// Ahead on CUDA and on the host on the CPU, unless `R1_SAMPLER` says otherwise.
-    fn of(device: Device) -> Result<Self> {
-        match std::env::var("R1_SAMPLER").as_deref() {
-            Err(_) | Ok("") => Ok(if device.is_cuda() { Self::Ahead } else { Self::Host }),
-            Ok("host") => Ok(Self::Host),
-            Ok("tensors") => Ok(Self::Tensors),
-            Ok("ahead") => Ok(Self::Ahead),
-            Ok(other) => {
-                let message = format!("R1_SAMPLER is `{other}`; it must be `host`, `tensors` or `ahead`");
-                Err(Error::new(Kind::Usage, message).hint("unset it for the default: ahead on CUDA, host on the CPU"))
-            }
-        }
     }
 }

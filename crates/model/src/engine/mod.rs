@@ -11,18 +11,17 @@
 //! order. Elsewhere libtorch's matrix products can round differently for another batch size, which
 //! rarely changes a sampled token.
 //!
-//! On CUDA, tokens are sampled with tensor operations (`tensor_sampler`), so that logits stay on
-//! the device, and steps are queued before the tokens of the step before are read (`ahead`). On the
-//! CPU the host samples row by row (`sampler`). All give the same tokens from the same
+//! On CUDA, tokens are sampled with tensor operations (`device_sampler`), so that logits stay on
+//! the device, and steps are queued before the tokens of the step before are read (`step`). On the
+//! CPU the host samples row by row (`sampler`). Both give the same tokens from the same
 //! probabilities.
 
-mod advance;
-mod ahead;
 mod client;
 mod device_sampler;
 #[allow(clippy::module_inception)]
 mod engine;
 mod options;
+mod outcome;
 mod profile;
 mod running;
 mod sampler;
@@ -30,6 +29,7 @@ mod score;
 mod sleep;
 mod slots;
 mod stats;
+mod step;
 mod stop;
 mod tensor_sampler;
 #[cfg(test)]
@@ -40,4 +40,5 @@ pub use engine::Engine;
 pub use options::EngineOptions;
 pub use score::{ReferenceScorer, logprobs_of};
 pub use stats::{EngineProgress, Stats};
+pub use step::SamplingMode;
 pub use stop::TokenBytes;

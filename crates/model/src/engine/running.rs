@@ -7,7 +7,6 @@ use rand_chacha::ChaCha8Rng;
 use super::client::{ReplyChannel, Sampled, TokenSender};
 use super::sampler::{self, Drawn, Sampler};
 use super::stop::StopMatcher;
-use super::tensor_sampler::SamplerRow;
 use r1_base::error::{Error, Kind, Result};
 use r1_base::mdp::{Completion, FinishReason, Request, Routing, Support};
 
@@ -22,17 +21,7 @@ pub(super) struct WaitingRequest {
 impl WaitingRequest {
     /// The reply channel and an empty completion, for a request that never started.
     pub(super) fn cancelled_before_start(self, finish_reason: FinishReason) -> (ReplyChannel, Completion) {
-        let nothing = Completion {
-            token_ids: Vec::new(),
-            logprobs: Vec::new(),
-            support: Support::default(),
-            top_logprobs: Vec::new(),
-            routing: Routing::default(),
-            finish_reason,
-            prefilled: 0,
-            server: None,
-        };
-        (self.reply, nothing)
+        (self.reply, Completion { finish_reason, ..Completion::default() })
     }
 }
 
@@ -92,18 +81,10 @@ impl Running {
         }
     }
 
-    /// Samples the next token on the host; `Kind::Numeric` for non-finite logits.
-    pub(super) fn draw(&mut self, sampler: &mut Sampler, logits: &mut [f32]) -> Result<Drawn> {
-        let sampling = &self.request.sampling;
+    /// Samples the next token on the host; `None` for logits that are not finite.
+    pub(super) fn draw(&mut self, sampler: &mut Sampler, logits: &mut [f32]) -> Option<Drawn> {
         self.rng.set_word_pos(word(self.logprobs.len()));
-        let drawn = sampler.draw_recorded(logits, &self.penalised, sampling, &mut self.rng);
-        drawn.ok_or_else(|| self.not_finite())
-    }
-
-    /// The random number of the next token.
-    pub(super) fn uniform(&mut self) -> f64 {
-        self.rng.set_word_pos(word(self.logprobs.len()));
-        sampler::uniform(&mut self.rng)
+        sampler.draw_recorded(logits, &self.penalised, &self.request.sampling, &mut self.rng)
     }
 
     /// The random numbers of the response's tokens from index `token` on.
@@ -127,11 +108,6 @@ impl Running {
     /// Sorted ids of the sequence, for the repetition penalty; empty without one.
     pub(super) fn penalised(&self) -> &[u32] {
         &self.penalised
-    }
-
-    /// The next token as a row of a batch.
-    pub(super) fn row(&self, uniform: f64) -> SamplerRow<'_> {
-        SamplerRow { sampling: &self.request.sampling, penalised: &self.penalised, uniform }
     }
 
     /// Whether at least one token was sampled, so that the whole prompt is computed.

@@ -1,27 +1,21 @@
 //! Counters of the engine, readable from other threads.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Counters of one [`Engine::serve`](super::Engine::serve), readable from any thread through the
 /// `Arc` of [`Engine::progress`](super::Engine::progress).
 #[derive(Debug, Default)]
-pub struct EngineProgress {
-    pub(super) requests: AtomicU64,
-    pub(super) finished: AtomicU64,
-    pub(super) in_flight: AtomicU64,
-    pub(super) waiting: AtomicU64,
-    pub(super) sampled_tokens: AtomicU64,
-    pub(super) prefilled_tokens: AtomicU64,
-    pub(super) cached_tokens: AtomicU64,
-    pub(super) decode_steps: AtomicU64,
-    pub(super) decoding_steps: AtomicU64,
-    pub(super) recordable_steps: AtomicU64,
-    pub(super) graph_steps: AtomicU64,
-    pub(super) max_batch: AtomicU64,
-    pub(super) nanoseconds: AtomicU64,
-    pub(super) model_nanoseconds: AtomicU64,
-    pub(super) idle_nanoseconds: AtomicU64,
+pub struct EngineProgress(Mutex<Stats>);
+
+impl EngineProgress {
+    /// Current counters.
+    pub fn stats(&self) -> Stats {
+        self.lock().clone()
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Stats> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Snapshot of [`EngineProgress`], or the totals of one serve.
@@ -89,59 +83,4 @@ impl Stats {
         let prompt = self.cached_tokens + self.prefilled_tokens;
         if prompt > 0 { self.cached_tokens as f64 / prompt as f64 } else { 0.0 }
     }
-}
-
-impl EngineProgress {
-    /// Current counters. Each is exact; different counters can be one step apart.
-    pub fn stats(&self) -> Stats {
-        let seconds = |counter: &AtomicU64| Duration::from_nanos(counter.load(Relaxed)).as_secs_f64();
-        Stats {
-            requests: self.requests.load(Relaxed),
-            finished: self.finished.load(Relaxed),
-            in_flight: self.in_flight.load(Relaxed),
-            waiting: self.waiting.load(Relaxed),
-            sampled_tokens: self.sampled_tokens.load(Relaxed),
-            prefilled_tokens: self.prefilled_tokens.load(Relaxed),
-            cached_tokens: self.cached_tokens.load(Relaxed),
-            decode_steps: self.decode_steps.load(Relaxed),
-            decoding_steps: self.decoding_steps.load(Relaxed),
-            recordable_steps: self.recordable_steps.load(Relaxed),
-            graph_steps: self.graph_steps.load(Relaxed),
-            max_batch: self.max_batch.load(Relaxed),
-            seconds: seconds(&self.nanoseconds),
-            model_seconds: seconds(&self.model_nanoseconds),
-            idle_seconds: seconds(&self.idle_nanoseconds),
-        }
-    }
-
-    pub(super) fn reset(&self) {
-        for counter in [
-            &self.requests,
-            &self.finished,
-            &self.in_flight,
-            &self.waiting,
-            &self.sampled_tokens,
-            &self.prefilled_tokens,
-            &self.cached_tokens,
-            &self.decode_steps,
-            &self.decoding_steps,
-            &self.recordable_steps,
-            &self.graph_steps,
-            &self.max_batch,
-            &self.nanoseconds,
-            &self.model_nanoseconds,
-            &self.idle_nanoseconds,
-        ] {
-            counter.store(0, Relaxed);
-        }
-    }
-}
-
-/// Adds to a counter with a single writer, the engine.
-pub(super) fn add(counter: &AtomicU64, amount: u64) {
-    counter.fetch_add(amount, Relaxed);
-}
-
-pub(super) fn add_time(counter: &AtomicU64, duration: Duration) {
-    add(counter, u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX));
 }

@@ -1,8 +1,12 @@
 //! Stop strings, matched byte by byte over the tokens of a response.
 //!
 //! A stop string can start inside one token and end inside another, and a multi-byte character can
-//! span tokens, so the search runs over bytes instead of decoded text. Each string has a
-//! Knuth-Morris-Pratt automaton: constant time per byte, without a copy of the response.
+//! span tokens, so the search runs over bytes instead of decoded text. One Aho-Corasick automaton
+//! has all strings: constant time per byte, without a copy of the response.
+
+use aho_corasick::Anchored;
+use aho_corasick::automaton::{Automaton, StateID};
+use aho_corasick::nfa::contiguous::NFA;
 
 /// Bytes of each token id. Ids past the end have no bytes.
 #[derive(Clone, Debug, Default)]
@@ -23,63 +27,30 @@ impl TokenBytes {
 /// Searches one response for several stop strings.
 #[derive(Clone, Debug)]
 pub(super) struct StopMatcher {
-    patterns: Vec<StopPattern>,
+    /// The automaton and its state; `None` without stop strings.
+    search: Option<(NFA, StateID)>,
 }
 
 impl StopMatcher {
     /// Empty strings never match.
     pub(super) fn new(strings: &[String]) -> Self {
-        let patterns = strings.iter().filter(|s| !s.is_empty()).map(|s| StopPattern::new(s.as_bytes())).collect();
-        Self { patterns }
+        let patterns: Vec<&String> = strings.iter().filter(|string| !string.is_empty()).collect();
+        if patterns.is_empty() {
+            return Self { search: None };
+        }
+        // There is no automaton for strings of gigabytes, which never match either.
+        let automaton = NFA::new(patterns).ok();
+        Self { search: automaton.and_then(|all| all.start_state(Anchored::No).ok().map(|start| (all, start))) }
     }
 
     /// Processes the bytes of the next token; true if they complete a string.
     pub(super) fn push(&mut self, bytes: &[u8]) -> bool {
-        // No short circuit: every automaton must process every byte.
-        self.patterns.iter_mut().fold(false, |stopped, pattern| pattern.push(bytes) | stopped)
-    }
-}
-
-#[derive(Clone, Debug)]
-struct StopPattern {
-    bytes: Vec<u8>,
-    /// `fallback[n]`: length of the longest proper border of the first `n` bytes.
-    fallback: Vec<usize>,
-    /// Length of the pattern's prefix that matches the end of the response.
-    matched: usize,
-}
-
-impl StopPattern {
-    fn new(bytes: &[u8]) -> Self {
-        let mut fallback = vec![0; bytes.len() + 1];
-        let mut border = 0;
-        for end in 1..bytes.len() {
-            while border > 0 && bytes[border] != bytes[end] {
-                border = fallback[border];
-            }
-            if bytes[border] == bytes[end] {
-                border += 1;
-            }
-            fallback[end + 1] = border;
-        }
-        Self { bytes: bytes.to_vec(), fallback, matched: 0 }
-    }
-
-    fn push(&mut self, input: &[u8]) -> bool {
-        let mut completed = false;
-        for &byte in input {
-            if self.matched == self.bytes.len() {
-                self.matched = self.fallback[self.matched];
-            }
-            while self.matched > 0 && self.bytes[self.matched] != byte {
-                self.matched = self.fallback[self.matched];
-            }
-            if self.bytes[self.matched] == byte {
-                self.matched += 1;
-            }
-            completed |= self.matched == self.bytes.len();
-        }
-        completed
+        let Some((automaton, state)) = &mut self.search else { return false };
+        // No short circuit: the automaton must process every byte.
+        bytes.iter().fold(false, |stopped, byte| {
+            *state = automaton.next_state(Anchored::No, *state, *byte);
+            automaton.is_match(*state) | stopped
+        })
     }
 }
 

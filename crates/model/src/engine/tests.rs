@@ -5,13 +5,12 @@
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 
 use futures_util::FutureExt;
 use tch::{Device, Kind, Tensor};
 
 use super::client::EngineMessage;
-use super::{Engine, EngineClient, EngineOptions, Stats, TokenBytes, bounded, channel};
+use super::{Engine, EngineClient, EngineOptions, SamplingMode, Stats, TokenBytes, bounded, channel};
 use crate::model::{Config, Model, Packed};
 use r1_base::error::{self, Result};
 use r1_base::mdp::{Completion, FinishReason, Policy, Request, Sampling, StreamSeed};
@@ -405,7 +404,7 @@ fn key_value_cache_grows_to_its_predicted_size() {
     let (completions, _) = replies(&mut engine, vec![request(&prompt(1, 598), 1, greedy(9))]);
     assert_eq!(completions[0].token_ids.len(), 2);
     assert_eq!(engine.cache.bytes(), largest);
-    assert_eq!(engine.progress().in_flight.load(Relaxed), 0);
+    assert_eq!(engine.progress().stats().in_flight, 0);
 }
 
 /// A mixture of experts: two of four for each token, in both layers.

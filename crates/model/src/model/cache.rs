@@ -6,8 +6,8 @@ use std::time::Duration;
 use tch::{Device, Kind, Tensor};
 
 use super::Config;
-use super::decode::RecordedStep;
 use super::decode_ahead::Prepared;
+use super::transfer::zeros;
 use crate::native::Arena;
 use r1_base::error;
 use r1_base::error::{Error, Result};
@@ -21,9 +21,10 @@ pub struct KvCache {
     /// One tensor per layer, in the format of `layout`.
     pub(super) keys: Vec<Tensor>,
     pub(super) values: Vec<Tensor>,
-    /// Recorded CUDA graphs of decode steps over these tensors.
-    pub(super) recorded: Vec<RecordedStep>,
-    /// Decode steps with inputs on the device, over these tensors.
+    /// [2, slots + 1] i64 on the device: id and position of the next token of each slot, for decode
+    /// steps. The last column is of the spare slot, which pads recorded steps.
+    pub(super) next: Tensor,
+    /// Decode steps over these tensors, as CUDA graphs where they are recorded.
     pub(super) prepared: Vec<Prepared>,
     /// Time that recording steps took.
     pub(super) recording: Duration,
@@ -83,7 +84,7 @@ impl KvCache {
         let mut new = Self {
             keys: Vec::new(),
             values: Vec::new(),
-            recorded: Vec::new(),
+            next: zeros(&[2, slots as i64 + 1], Kind::Int64, device)?,
             prepared: Vec::new(),
             recording: Duration::ZERO,
             decoding: Decoding::None,
@@ -133,7 +134,6 @@ impl KvCache {
             return Err(error);
         }
         if self.addresses() != before {
-            self.recorded.clear();
             self.prepared.clear();
             self.recording = Duration::ZERO;
         }
@@ -164,6 +164,10 @@ impl KvCache {
         if matches!(self.layout, Layout::Panels(_)) { 2 } else { 1 }
     }
 
+    pub(super) fn device(&self) -> Device {
+        self.options.1
+    }
+
     /// Number of slots.
     pub fn slots(&self) -> usize {
         self.slots
@@ -186,6 +190,23 @@ impl KvCache {
         numbers * element
     }
 
+    /// Refuses slots of a step that are out of range or given twice.
+    pub(super) fn check_slots(&self, slots: impl Iterator<Item = usize>) -> Result<()> {
+        let mut used = vec![false; self.slots];
+        for slot in slots {
+            let why = match used.get_mut(slot) {
+                None => format!("slot {slot} is outside the cache of {}", self.slots),
+                Some(true) => format!("slot {slot} is given twice in one step"),
+                Some(free) => {
+                    *free = true;
+                    continue;
+                }
+            };
+            return Err(Error::new(error::Kind::Internal, why));
+        }
+        Ok(())
+    }
+
     /// Grows every slot to at least `tokens`, keeping its content. This copies the cache, so grow
     /// in large increments.
     pub fn reserve(&mut self, tokens: usize) -> Result<()> {
@@ -195,7 +216,6 @@ impl KvCache {
         let capacity = tokens.next_multiple_of(Self::GRAIN);
         let _guard = tch::no_grad_guard();
         // Graphs hold the addresses of the old tensors; their memory goes back first.
-        self.recorded.clear();
         self.prepared.clear();
         let arena = Arena::new();
         for layer in 0..self.keys.len() {

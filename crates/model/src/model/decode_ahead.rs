@@ -1,10 +1,14 @@
-//! Decode steps whose inputs are on the device, so that the host need not know the tokens of the
-//! step before.
+//! Decode steps of one token per sequence, whose inputs are on the device, so that the host need
+//! not know the tokens of the step before.
 //!
 //! A table on the device has the next id and position of every slot. A step reads the entries of
-//! its slots, computes the logits, samples, and writes the sampled ids and the next positions back.
-//! The caller gives the sampling as tensor operations. With CUDA graphs all of it is one launch,
-//! and no part of it waits for the device.
+//! its slots, computes the logits, and, if the caller gives the sampling as tensor operations,
+//! samples and writes the sampled ids and the next positions back.
+//!
+//! A decode step is a few hundred small operations whose launches take longer than their
+//! computation. With CUDA graphs, they are recorded for each number of sequences with the first
+//! step and launched as one; no part of a step waits for the device. A step with fewer sequences is
+//! padded with sequences of a spare slot.
 
 use std::time::{Duration, Instant};
 
@@ -13,22 +17,16 @@ use tch::{Device, Kind, Tensor};
 use super::cache::Decoding;
 use super::decode::{RECORDING, bucket, buckets};
 use super::network::Graphs;
+use super::plain::{Arithmetic, Scores};
 use super::transfer::upload;
 use super::varlen::Varlen;
 use super::{KvCache, Model};
 use crate::native::CudaGraph;
 use r1_base::error::{self, Error, Result};
 
-/// Id and position of the next token of each slot, on the device.
-#[derive(Debug)]
-pub struct NextTokens {
-    /// [2, slots + 1] i64; the last column is of the spare slot, which pads recorded steps.
-    table: Tensor,
-}
-
-/// Samples from logits `[N, V]` of `slots` `[N]` i64, whose tokens are at `positions` `[N]` i64.
-/// The first result has the ids, `[N, 1]` i64.
-pub type DrawTokens<'a> = &'a dyn Fn(&Tensor, &Tensor, &Tensor) -> Result<Vec<Tensor>>;
+/// What a step computes from logits `[N, V]` of `slots` `[N]` i64, whose tokens are at `positions`
+/// `[N]` i64: the sampled ids `[N, 1]` i64, if it samples, and what the caller reads.
+pub type DrawTokens<'a> = &'a dyn Fn(&Tensor, &Tensor, &Tensor) -> Result<(Option<Tensor>, Vec<Tensor>)>;
 
 /// A step of `size` sequences, with sampling of one kind.
 #[derive(Debug)]
@@ -37,7 +35,7 @@ pub(super) struct Prepared {
     pub(super) sampling: u64,
     /// The slots that are written to the inputs.
     written: Vec<usize>,
-    inputs: AheadInputs,
+    inputs: DecodeInputs,
     /// Absent where steps are not recorded.
     recorded: Option<(Launch, Vec<Tensor>)>,
 }
@@ -50,9 +48,9 @@ enum Launch {
     Nothing,
 }
 
-/// Inputs of a step, on the device.
+/// Inputs of a step, on the device, other than the table of next tokens.
 #[derive(Debug)]
-struct AheadInputs {
+struct DecodeInputs {
     /// `[size]` i64
     slots: Tensor,
     /// [size + 1] i32: offset of the keys of each sequence.
@@ -60,53 +58,43 @@ struct AheadInputs {
     first_query: Tensor,
 }
 
-impl NextTokens {
-    /// For the slots of a cache of this model.
-    pub fn new(model: &Model, cache: &KvCache) -> Result<Self> {
-        let table = Tensor::f_zeros([2, cache.slots() as i64 + 1], (Kind::Int64, Device::Cpu))?;
-        Ok(Self { table: upload(&table, model.device)? })
-    }
-
-    /// Sets id and position of slots; `rows` are (slot, id, position). The id is not yet in the
-    /// cache.
-    pub fn set(&mut self, model: &Model, rows: &[(usize, u32, usize)]) -> Result<()> {
+impl KvCache {
+    /// Sets id and position of the next tokens of slots; `rows` are (slot, id, position). The ids
+    /// are not yet in the cache.
+    pub fn set_next(&self, rows: &[(usize, u32, usize)]) -> Result<()> {
         let all = |number: fn(&(usize, u32, usize)) -> i64| rows.iter().map(number);
         let mut numbers: Vec<i64> = all(|row| row.0 as i64).collect();
         numbers.extend(all(|row| i64::from(row.1)).chain(all(|row| row.2 as i64)));
-        let numbers = upload(&Tensor::f_from_slice(&numbers)?.f_view([3, rows.len() as i64])?, model.device)?;
-        let _ = self.table.f_index_copy_(1, &numbers.f_select(0, 0)?, &numbers.f_narrow(0, 1, 2)?)?;
+        let numbers = Tensor::f_from_slice(&numbers)?.f_view([3, rows.len() as i64])?;
+        let numbers = upload(&numbers, self.device())?;
+        let _ = self.next.shallow_clone().f_index_copy_(1, &numbers.f_select(0, 0)?, &numbers.f_narrow(0, 1, 2)?)?;
         Ok(())
     }
 
-    /// The next ids of slots.
-    #[cfg(test)]
-    pub(super) fn ids(&self, slots: &[i64]) -> Tensor {
-        self.table.get(0).index_select(0, &Tensor::from_slice(slots))
-    }
-
-    /// Samples from `logits` `[N, V]` for slots `[N]` i64 and advances them.
+    /// Draws from `logits` `[N, V]` for slots `[N]`, and advances them to the sampled ids.
     fn draw(&self, slots: &Tensor, positions: &Tensor, logits: &Tensor, draw: DrawTokens<'_>) -> Result<Vec<Tensor>> {
-        let drawn = draw(logits, slots, positions)?;
-        let ids = drawn.first().ok_or_else(|| Error::new(error::Kind::Internal, "nothing was sampled"))?;
-        let next = Tensor::f_stack(&[&ids.f_flatten(0, 1)?, &positions.f_add_scalar(1)?], 0)?;
-        let _ = self.table.shallow_clone().f_index_copy_(1, slots, &next)?;
-        // Sequences that pad a step stay at their first token.
-        let _ = self.table.f_narrow(1, self.table.size()[1] - 1, 1)?.f_zero_()?;
+        let (ids, drawn) = draw(logits, slots, positions)?;
+        if let Some(ids) = ids {
+            let next = Tensor::f_stack(&[&ids.f_flatten(0, 1)?, &positions.f_add_scalar(1)?], 0)?;
+            let _ = self.next.shallow_clone().f_index_copy_(1, slots, &next)?;
+            // Sequences that pad a step stay at their first token.
+            let _ = self.next.f_narrow(1, self.next.size()[1] - 1, 1)?.f_zero_()?;
+        }
         Ok(drawn)
     }
 }
 
 impl Model {
-    /// Whether [`decode_ahead`](Self::decode_ahead) supports this model: attention is
-    /// variable-length, and no operation depends on the tokens or waits for numbers.
+    /// Whether steps of this model can be queued before their tokens are known
+    /// ([`decode_ahead`](Self::decode_ahead)): attention is variable-length, and no operation
+    /// depends on the tokens or waits for numbers.
     pub fn decodes_ahead(&self) -> bool {
         self.varlen && self.config.experts.is_none() && !self.has_dynamic_rope() && !self.adapter_disabled.get()
     }
 
-    /// A decode step of the next tokens of `slots`, which are written to the cache. Returns the
-    /// results of `draw`, with a row for each slot, on the device; the next step may overwrite
-    /// them.
-    /// `sampling` names the operations of `draw`, which depend on nothing else.
+    /// A decode step of the next tokens of `slots`, which are written to the cache. Returns what
+    /// the caller reads of `draw`, with a row for each slot, on the device; the next step may
+    /// overwrite it. `sampling` names the operations of `draw`, which depend on nothing else.
     ///
     /// The cache must have room for the tokens.
     ///
@@ -115,18 +103,17 @@ impl Model {
     pub fn decode_ahead(
         &self,
         cache: &mut KvCache,
-        next: &mut NextTokens,
         slots: &[usize],
         sampling: u64,
         draw: DrawTokens<'_>,
     ) -> Result<Vec<Tensor>> {
         let _guard = tch::no_grad_guard();
-        check(cache, slots)?;
+        cache.check_slots(slots.iter().copied())?;
         let size = bucket(slots.len());
         let index = cache.prepared.iter().position(|it| (it.size, it.sampling) == (size, sampling));
         let index = match index {
             Some(index) => index,
-            None => self.prepare(cache, next, size, sampling, draw)?,
+            None => self.prepare(cache, size, sampling, draw)?,
         };
         let mut it = cache.prepared.swap_remove(index);
         if it.written != slots {
@@ -145,7 +132,7 @@ impl Model {
                 // The operations that a graph consists of, on a device without graphs.
                 let recordable = matches!(*self.graphs.borrow(), Graphs::On);
                 let mode = if recordable { Decoding::Recordable } else { Decoding::Eager };
-                (self.one_token_ahead(cache, next, &it.inputs, draw)?, mode)
+                (self.one_token(cache, &it.inputs, draw)?, mode)
             }
         };
         cache.decoding = decoding;
@@ -156,7 +143,7 @@ impl Model {
     /// Samples the next tokens of `slots` from `logits` `[N, V]` of a prefill, on the device.
     pub fn draw_ahead(
         &self,
-        next: &mut NextTokens,
+        cache: &KvCache,
         slots: &[usize],
         logits: &Tensor,
         draw: DrawTokens<'_>,
@@ -164,21 +151,14 @@ impl Model {
         let _guard = tch::no_grad_guard();
         let slots: Vec<i64> = slots.iter().map(|&slot| slot as i64).collect();
         let slots = upload(&Tensor::f_from_slice(&slots)?, self.device)?;
-        let positions = next.table.f_select(0, 1)?.f_index_select(0, &slots)?;
-        next.draw(&slots, &positions, logits, draw)
+        let positions = cache.next.f_select(0, 1)?.f_index_select(0, &slots)?;
+        cache.draw(&slots, &positions, logits, draw)
     }
 
     /// Adds the step of `size` sequences to `cache.prepared`, and returns its place. Where steps
     /// are recorded, all sizes up to the number of slots are recorded at once; after [`RECORDING`]
     /// in total, only the size that is needed.
-    fn prepare(
-        &self,
-        cache: &mut KvCache,
-        next: &NextTokens,
-        size: usize,
-        sampling: u64,
-        draw: DrawTokens<'_>,
-    ) -> Result<usize> {
+    fn prepare(&self, cache: &mut KvCache, size: usize, sampling: u64, draw: DrawTokens<'_>) -> Result<usize> {
         let records = match *self.graphs.borrow() {
             Graphs::On => CudaGraph::missing(self.device).is_none(),
             Graphs::Stub => true,
@@ -191,17 +171,17 @@ impl Model {
             if is_prepared || (other != size && cache.recording + begin.elapsed() > RECORDING) {
                 continue;
             }
-            let mut inputs = AheadInputs::new(other, self)?;
+            let mut inputs = DecodeInputs::new(other, self)?;
             // All sequences are in the spare slot, because the operations run once to be recorded.
             inputs.write(&[], other, cache, self)?;
-            let recorded = if records { self.record_ahead(cache, next, &inputs, draw) } else { Ok(None) };
+            let recorded = if records { self.record(cache, &inputs, draw) } else { Ok(None) };
             let recorded = match recorded {
                 Ok(recorded) => recorded,
                 Err(error) => {
                     // After a failed recording, single operations replace the graphs.
                     self.graphs.replace(Graphs::Failed(error.message));
                     cache.prepared.clear();
-                    return self.prepare(cache, next, size, sampling, draw);
+                    return self.prepare(cache, size, sampling, draw);
                 }
             };
             cache.prepared.push(Prepared { size: other, sampling, written: Vec::new(), inputs, recorded });
@@ -211,35 +191,27 @@ impl Model {
         index.ok_or_else(|| Error::new(error::Kind::Internal, "a step was not prepared"))
     }
 
-    fn record_ahead(
+    fn record(
         &self,
         cache: &KvCache,
-        next: &NextTokens,
-        inputs: &AheadInputs,
+        inputs: &DecodeInputs,
         draw: DrawTokens<'_>,
     ) -> Result<Option<(Launch, Vec<Tensor>)>> {
         if matches!(*self.graphs.borrow(), Graphs::Stub) {
-            return Ok(Some((Launch::Nothing, self.one_token_ahead(cache, next, inputs, draw)?)));
+            return Ok(Some((Launch::Nothing, self.one_token(cache, inputs, draw)?)));
         }
         let share = cache.prepared.iter().find_map(|it| match &it.recorded {
             Some((Launch::Graph(graph), _)) => Some(graph),
             _ => None,
         });
-        let (graph, drawn) =
-            CudaGraph::record(self.device, share, &|| self.one_token_ahead(cache, next, inputs, draw))?;
+        let (graph, drawn) = CudaGraph::record(self.device, share, &|| self.one_token(cache, inputs, draw))?;
         Ok(Some((Launch::Graph(graph), drawn)))
     }
 
     /// The operations of a step.
-    fn one_token_ahead(
-        &self,
-        cache: &KvCache,
-        next: &NextTokens,
-        inputs: &AheadInputs,
-        draw: DrawTokens<'_>,
-    ) -> Result<Vec<Tensor>> {
+    fn one_token(&self, cache: &KvCache, inputs: &DecodeInputs, draw: DrawTokens<'_>) -> Result<Vec<Tensor>> {
         // [2, size]
-        let tokens = next.table.f_index_select(1, &inputs.slots)?;
+        let tokens = cache.next.f_index_select(1, &inputs.slots)?;
         let (ids, positions) = (tokens.f_select(0, 0)?, tokens.f_select(0, 1)?);
         let varlen = Varlen {
             first_query: inputs.first_query.shallow_clone(),
@@ -248,13 +220,16 @@ impl Model {
             most_queries: 1,
             most_keys: cache.capacity() as i64,
         };
-        let x = self.span_layers(cache, [&ids, &positions, &inputs.slots], &[], &varlen, &|| false)?;
+        let angles = self.angles(&positions, &[])?;
+        let attend = |inputs: [&Tensor; 3], scores: Scores| self.attend_varlen(&varlen, inputs, scores);
+        let tokens = [&ids, &positions, &inputs.slots];
+        let x = self.span_layers(cache, tokens, &angles, Arithmetic::Libtorch, &attend, &|| false)?;
         let Some(x) = x else { return Err(Error::new(error::Kind::Internal, "a step ended early without a stop")) };
-        next.draw(&inputs.slots, &positions, &self.last_logits(&x)?, draw)
+        cache.draw(&inputs.slots, &positions, &self.last_logits(&x)?, draw)
     }
 }
 
-impl AheadInputs {
+impl DecodeInputs {
     fn new(size: usize, model: &Model) -> Result<Self> {
         let count = size as i64;
         Ok(Self {
@@ -272,18 +247,4 @@ impl AheadInputs {
         self.first_key.f_copy_(&upload(&Tensor::f_from_slice(&first_key)?, model.device)?)?;
         Ok(())
     }
-}
-
-fn check(cache: &KvCache, slots: &[usize]) -> Result<()> {
-    let mut used = vec![false; cache.slots()];
-    for &slot in slots {
-        match used.get_mut(slot) {
-            Some(used) if !*used => *used = true,
-            _ => {
-                let why = format!("slot {slot} is outside the cache of {}, or given twice", cache.slots());
-                return Err(Error::new(error::Kind::Internal, why));
-            }
-        }
-    }
-    Ok(())
 }

@@ -254,14 +254,7 @@ impl Encoder {
         let json = weights::read_json(&path, "config.json")?;
         let config = BertConfig::from_json(&json).map_err(|error| error.at_path(&path))?;
         let files = weights::files(dir)?;
-        // The sizes in config.json are checked against the weights before allocation.
-        let (wanted, held) = (config.numbers(), weights::numbers(&files)?);
-        if wanted > 2 * held + (1 << 20) {
-            let why = format!("config.json describes {wanted} weights, the files have {held}");
-            return Err(Error::new(error::Kind::Model, format!("weights and config.json disagree; {why}"))
-                .at_path(dir)
-                .hint("config.json and the weights must come from the same model"));
-        }
+        weights::check_size(dir, &files, config.numbers())?;
         let mut names = BTreeSet::new();
         for file in &files {
             names.extend(weights::names(file)?);

@@ -54,18 +54,8 @@ impl Model {
         head: Option<(&str, &Tensor)>,
     ) -> Result<Self> {
         let files = weights::files(dir)?;
-        // The sizes in config.json are checked against the weights before allocation.
-        let (wanted, held) = (Parameters::numbers(&config), weights::numbers(&files)?);
-        if wanted > 2 * held + (1 << 20) {
-            return Err(Error::new(
-                error::Kind::Model,
-                format!(
-                    "weights and config.json disagree; config.json describes {wanted} weights, the files have {held}"
-                ),
-            )
-            .at_path(dir)
-            .hint("config.json and the weights must come from the same model"));
-        }
+        let wanted = Parameters::numbers(&config);
+        weights::check_size(dir, &files, wanted)?;
         if let Some(free) = memory::available(device) {
             let packed = computes && packs(&config, device, kind);
             memory::check(wanted, kind, packed, free).map_err(|error| error.at_path(dir))?;

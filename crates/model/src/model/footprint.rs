@@ -50,19 +50,25 @@ impl Footprint<'_> {
 
     /// Number of weights of the adapter.
     pub fn adapted(&self) -> u64 {
-        let Some(adapter) = self.adapter else { return 0 };
-        let layers = self.config.num_hidden_layers as u64;
-        let sizes = self.projections().into_iter().filter(|(name, ..)| adapter.targets(name));
-        layers * sizes.map(|(_, inputs, outputs, count)| (inputs + outputs) * count).sum::<u64>() * adapter.rank as u64
+        let rank = self.adapter.map_or(0, |adapter| adapter.rank as u64);
+        self.layers() * self.in_adapted(|inputs, outputs| (inputs + outputs) * rank)
     }
 
     /// Copies of the weights that an adapter applies to, for sampling, bytes.
     pub fn merged(&self) -> u64 {
+        self.layers() * self.in_adapted(|inputs, outputs| inputs * outputs) * self.element()
+    }
+
+    fn layers(&self) -> u64 {
+        self.config.num_hidden_layers as u64
+    }
+
+    /// The sum of a number of the inputs and outputs of each projection of a layer that has an
+    /// adapter.
+    fn in_adapted(&self, number: impl Fn(u64, u64) -> u64) -> u64 {
         let Some(adapter) = self.adapter else { return 0 };
-        let layers = self.config.num_hidden_layers as u64;
-        let sizes = self.projections().into_iter().filter(|(name, ..)| adapter.targets(name));
-        let numbers = layers * sizes.map(|(_, inputs, outputs, count)| inputs * outputs * count).sum::<u64>();
-        numbers * self.kind.elt_size_in_bytes() as u64
+        let adapted = self.projections().into_iter().filter(|(name, ..)| adapter.targets(name));
+        adapted.map(|(_, inputs, outputs, count)| number(inputs, outputs) * count).sum()
     }
 
     /// Activations kept by a forward pass over `tokens`, and buffers of backward, bytes.
@@ -98,8 +104,7 @@ impl Footprint<'_> {
         let Sizes { hidden, queries, keys, inner, heads } = self.sizes();
         let (x, qkv, o, gate_up) = (whole(hidden), whole(queries + 2 * keys), whole(queries), whole(2 * inner));
         let raw = if self.config.head_norms { whole(queries + keys) } else { 0 };
-        let layers = self.config.num_hidden_layers as u64;
-        let kept = layers * x + self.layers_kept() * (qkv + o + heads + x + gate_up + raw) + x;
+        let kept = self.layers() * x + self.layers_kept() * (qkv + o + heads + x + gate_up + raw) + x;
         // A chunk ends with the prefix tree that fills it.
         let chunk = tokens.min(2 * 768 * self.threads as u64);
         let backward = tokens * x + chunk * (4 * x + o + qkv + gate_up + whole(inner));
@@ -122,23 +127,14 @@ impl Footprint<'_> {
         // Queries, keys and values per head, padded; the result before and after unpadding.
         let attention = element * queries * 11 / 2 + 4 * heads;
         let wide = if element < 4 { 4 } else { 0 };
-        let adapted = match self.adapter {
-            Some(adapter) => self
-                .projections()
-                .into_iter()
-                .filter(|(name, ..)| adapter.targets(name))
-                .map(|(_, inputs, _, count)| wide * inputs * count)
-                .sum(),
-            None => 0,
-        };
+        let adapted = self.in_adapted(|inputs, _| wide * inputs);
         let layer = norms * norm + attention + element * 4 * inner * self.experts_chosen() + adapted;
-        let layers = self.config.num_hidden_layers as u64;
-        let inputs = if self.checkpointing { layers * hidden * element } else { 0 };
+        let inputs = if self.checkpointing { self.layers() * hidden * element } else { 0 };
         tokens * (self.layers_kept() * layer + inputs + 6 * hidden * element.max(4))
     }
 
     fn layers_kept(&self) -> u64 {
-        if self.checkpointing { 1 } else { self.config.num_hidden_layers as u64 }
+        if self.checkpointing { 1 } else { self.layers() }
     }
 
     fn experts_chosen(&self) -> u64 {

@@ -47,7 +47,7 @@ pub use cache::{Decoding, KvCache};
 pub use config::{Activation, Biases, Config, Experts, LayerKind, Norms, Rope, Scaling};
 pub use critic::Critic;
 pub use cross_encoder::{CrossEncoderModel, Pair};
-pub use decode_ahead::{DrawTokens, NextTokens};
+pub use decode_ahead::DrawTokens;
 pub use encoder::{Encoder, Pooling};
 pub use families::Architecture;
 pub use files::SHARD_BYTES;

@@ -428,14 +428,9 @@ impl Model {
     }
 
     fn check_spans(&self, cache: &KvCache, items: &[Span<'_>]) -> Result<()> {
-        let mut used = vec![false; cache.slots()];
+        cache.check_slots(items.iter().map(|span| span.slot))?;
         for span in items {
             let wrong = |why: String| Err(Error::new(error::Kind::Internal, why));
-            match used.get_mut(span.slot) {
-                None => return wrong(format!("slot {} is outside the cache of {}", span.slot, cache.slots())),
-                Some(true) => return wrong(format!("slot {} is given twice in one step", span.slot)),
-                Some(free) => *free = true,
-            }
             if span.ids.is_empty() {
                 return wrong(format!("the span of slot {} is empty", span.slot));
             }

@@ -9,6 +9,53 @@ use super::{KvCache, Model, Span};
 use crate::native::{self, Cached};
 use r1_base::error::Result;
 
+/// The tokens of spans.
+pub(super) struct SpanTokens {
+    /// `[T]` i64 each.
+    ids: Tensor,
+    pub positions: Tensor,
+    slots: Tensor,
+    /// Tokens of each span, and of its sequence with them.
+    pub lengths: Vec<(i64, i64)>,
+    /// `[spans]` i64: the last token of each.
+    ends: Tensor,
+}
+
+impl SpanTokens {
+    pub(super) fn new(items: &[Span<'_>], device: Device) -> Result<Self> {
+        let tensor = |numbers: Vec<i64>| native::upload(&Tensor::f_from_slice(&numbers)?, device);
+        let each = |number: fn(&Span<'_>, usize) -> i64| {
+            tensor(items.iter().flat_map(|span| (0..span.ids.len()).map(move |at| number(span, at))).collect())
+        };
+        let lengths = items.iter().map(|span| (span.ids.len() as i64, (span.start + span.ids.len()) as i64));
+        let ends = items.iter().scan(0, |end, span| {
+            *end += span.ids.len() as i64;
+            Some(*end - 1)
+        });
+        Ok(Self {
+            ids: each(|span, at| i64::from(span.ids[at]))?,
+            positions: each(|span, at| (span.start + at) as i64)?,
+            slots: each(|span, _| span.slot as i64)?,
+            lengths: lengths.collect(),
+            ends: tensor(ends.collect())?,
+        })
+    }
+
+    /// Ids, positions and slots.
+    pub(super) fn each(&self) -> [&Tensor; 3] {
+        [&self.ids, &self.positions, &self.slots]
+    }
+
+    /// The rows of x `[T, E]` of the last token of each span.
+    pub(super) fn last(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(x.f_index_select(0, &self.ends)?)
+    }
+}
+
+/// Attention of queries `[T, H, D]` over the cached keys and values of a layer, `[slots, capacity,
+/// Hkv, D]`.
+type AttendCached<'a> = &'a dyn Fn([&Tensor; 3], plain::Scores) -> Result<Tensor>;
+
 impl Model {
     /// [`step`](Self::step) in plain libtorch operations, after validation and growth of the cache.
     pub(super) fn step_plain(
@@ -17,13 +64,7 @@ impl Model {
         items: &[Span<'_>],
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Tensor>> {
-        let tensor =
-            |numbers: Vec<i64>| -> Result<Tensor> { native::upload(&Tensor::f_from_slice(&numbers)?, self.device) };
-        let each = |number: fn(&Span<'_>, usize) -> i64| {
-            tensor(items.iter().flat_map(|span| (0..span.ids.len()).map(move |at| number(span, at))).collect())
-        };
-        let positions = each(|span, at| (span.start + at) as i64)?;
-        let slots = each(|span, _| span.slot as i64)?;
+        let tokens = SpanTokens::new(items, self.device)?;
         let arithmetic = self.generation_arithmetic();
         let windows: Vec<Option<usize>> =
             (0..self.config.num_hidden_layers).map(|index| self.config.layer(index).window).collect();
@@ -31,55 +72,67 @@ impl Model {
             Arithmetic::Libtorch => SpanGroup::all(items, &windows, self.device)?,
             Arithmetic::Rowwise => Vec::new(),
         };
-        let rows: Vec<(i64, i64)> =
-            items.iter().map(|span| (span.ids.len() as i64, (span.start + span.ids.len()) as i64)).collect();
         let angles = match arithmetic {
-            Arithmetic::Rowwise if !self.has_dynamic_rope() => self.tabulated_angles(&positions, &rows)?,
-            _ => self.angles(&positions, &rows)?,
+            Arithmetic::Rowwise if !self.has_dynamic_rope() => {
+                self.tabulated_angles(&tokens.positions, &tokens.lengths)?
+            }
+            _ => self.angles(&tokens.positions, &tokens.lengths)?,
         };
-        let mut x = Residual::new(self.embed(&each(|span, at| i64::from(span.ids[at]))?)?);
+        let attend = |[q, keys, values]: [&Tensor; 3], scores: plain::Scores| {
+            if arithmetic == Arithmetic::Rowwise {
+                let scale = scores.scale.unwrap_or((self.config.head_dim as f64).powf(-0.5));
+                let [_, positions, slots] = tokens.each();
+                return native::attend_rows([q, keys, values], slots, positions, scale, scores.window);
+            }
+            let mut out = q.f_zeros_like()?;
+            for group in &groups {
+                let held = |x: &Tensor| -> Result<Tensor> {
+                    Ok(x.f_narrow(1, 0, group.context)?.f_index_select(0, &group.slots)?.f_transpose(1, 2)?)
+                };
+                let queries = q.f_index_select(0, &group.tokens)?;
+                let queries = queries.f_view([-1, group.length, q.size()[1], q.size()[2]])?.f_transpose(1, 2)?;
+                let visible = group.visible(scores.window);
+                let seen = plain::attend_cache(&queries, &held(keys)?, &held(values)?, visible, scores)?;
+                let seen = seen.f_transpose(1, 2)?.f_reshape([-1, q.size()[1], q.size()[2]])?;
+                let _ = out.f_index_copy_(0, &group.tokens, &seen)?;
+            }
+            Ok(out)
+        };
+        let x = self.span_layers(cache, tokens.each(), &angles, arithmetic, &attend, stop)?;
+        let Some(x) = x else { return Ok(None) };
+        let hidden = self.norm(&tokens.last(&x)?, &self.parameters.norm)?;
+        Ok(Some(arithmetic.linear(&hidden, &self.parameters.lm_head, None)?.f_to_kind(Kind::Float)?))
+    }
+
+    /// All layers over tokens `[T]` of spans (ids, positions, slots), which are written to the
+    /// cache. `None` if stopped.
+    pub(super) fn span_layers(
+        &self,
+        cache: &KvCache,
+        [ids, positions, slots]: [&Tensor; 3],
+        angles: &Angles,
+        arithmetic: Arithmetic,
+        attend: AttendCached<'_>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Option<Tensor>> {
+        let mut x = Residual::new(self.embed(ids)?);
         for (index, layer) in self.sampling().layers.iter().enumerate() {
             if stop() {
                 return Ok(None);
             }
-            // [slots, capacity, Hkv, D] both.
             let (mut keys, mut values) = (cache.keys[index].shallow_clone(), cache.values[index].shallow_clone());
-            let scores = self.scores(index);
-            let cached =
-                Cached { keys: &cache.keys[index], values: &cache.values[index], slots: &slots, positions: &positions };
+            let cached = Cached { keys: &cache.keys[index], values: &cache.values[index], slots, positions };
             let with = With { arithmetic, routes: &cache.routes(), cached: Some(cached) };
-            x = self.layer(index, layer, &x, &angles, with, |q, new| {
+            x = self.layer(index, layer, &x, angles, with, |q, new| {
                 if let Some([k, v]) = new {
-                    let cells = [Some(&slots), Some(&positions)];
+                    let cells = [Some(slots), Some(positions)];
                     let _ = keys.f_index_put_(&cells, k, false)?;
                     let _ = values.f_index_put_(&cells, v, false)?;
                 }
-                if arithmetic == Arithmetic::Rowwise {
-                    let scale = scores.scale.unwrap_or((self.config.head_dim as f64).powf(-0.5));
-                    return native::attend_rows([q, &keys, &values], &slots, &positions, scale, scores.window);
-                }
-                let mut out = q.f_zeros_like()?;
-                for group in &groups {
-                    let held = |x: &Tensor| -> Result<Tensor> {
-                        Ok(x.f_narrow(1, 0, group.context)?.f_index_select(0, &group.slots)?.f_transpose(1, 2)?)
-                    };
-                    let queries = q.f_index_select(0, &group.tokens)?;
-                    let queries = queries.f_view([-1, group.length, q.size()[1], q.size()[2]])?.f_transpose(1, 2)?;
-                    let visible = group.visible(scores.window);
-                    let seen = plain::attend_cache(&queries, &held(&keys)?, &held(&values)?, visible, scores)?;
-                    let seen = seen.f_transpose(1, 2)?.f_reshape([-1, q.size()[1], q.size()[2]])?;
-                    let _ = out.f_index_copy_(0, &group.tokens, &seen)?;
-                }
-                Ok(out)
+                attend([q, &keys, &values], self.scores(index))
             })?;
         }
-        let ends = items.iter().scan(0, |end, span| {
-            *end += span.ids.len() as i64;
-            Some(*end - 1)
-        });
-        let last = x.sum()?.f_index_select(0, &tensor(ends.collect())?)?;
-        let hidden = self.norm(&last, &self.parameters.norm)?;
-        Ok(Some(arithmetic.linear(&hidden, &self.parameters.lm_head, None)?.f_to_kind(Kind::Float)?))
+        x.sum().map(Some)
     }
 
     /// In f32 on the CPU, results must not depend on the batch, so that equal seeds give equal

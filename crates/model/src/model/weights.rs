@@ -25,9 +25,7 @@ pub(super) fn read(files: &[PathBuf], parameters: &[(String, Tensor)], ignored: 
     if problems.is_empty() {
         return Ok(());
     }
-    let error = problems
-        .into_error("weights and config.json disagree")
-        .hint("config.json and the weights must come from the same model");
+    let error = problems.into_error("weights and config.json disagree").hint(SAME_MODEL);
     Err(match files.first() {
         Some(first) => error.at_path(first),
         None => error,
@@ -53,17 +51,24 @@ pub(super) fn read_json(path: &Path, what: &str) -> Result<serde_json::Value> {
     serde_json::from_slice(&bytes).map_err(|error| bad(format!("is not JSON: {error}")))
 }
 
-/// Number of weights in all tensors of the files.
-pub(super) fn numbers(files: &[PathBuf]) -> Result<u128> {
-    let mut all = 0;
+const SAME_MODEL: &str = "config.json and the weights must come from the same model";
+
+/// Refuses a config.json that describes `wanted` weights if the files have far fewer, before their
+/// allocation.
+pub(super) fn check_size(dir: &Path, files: &[PathBuf], wanted: u128) -> Result<()> {
+    let mut held = 0;
     for path in files {
-        all += with_tensors(path, |tensors| {
+        held += with_tensors(path, |tensors| {
             let numbers =
                 tensors.iter().map(|(_, view)| view.shape().iter().map(|&size| size as u128).product::<u128>());
             Ok(numbers.sum::<u128>())
         })?;
     }
-    Ok(all)
+    if wanted <= 2 * held + (1 << 20) {
+        return Ok(());
+    }
+    let why = format!("config.json describes {wanted} weights, the files have {held}");
+    Err(Error::new(Kind::Model, format!("weights and config.json disagree; {why}")).at_path(dir).hint(SAME_MODEL))
 }
 
 /// Shape of a tensor of the files; `None` if there is no such tensor.

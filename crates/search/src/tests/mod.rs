@@ -13,22 +13,11 @@ use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 
-use super::{
-    Analyzer, Bm25, BuildOptions, BuildReport, Builder, DuplicateIds, EncoderOptions, Index, NoModels, PassageFields,
-    Reranker, SearchModels, TextEncoder,
-};
+use super::{BuildOptions, BuildReport, Builder, EncoderOptions, Index, PassageFields, SearchModels, TextEncoder};
 use r1_base::error::Result;
 
 pub(crate) fn options() -> BuildOptions {
-    BuildOptions {
-        analyzer: Analyzer::Standard,
-        bm25: Bm25::default(),
-        duplicate_ids: DuplicateIds::Refuse,
-        max_passage: 1 << 20,
-        commit_every: 1000,
-        corpus: json!({ "files": [] }),
-        dense: None,
-    }
+    BuildOptions { corpus: json!({ "files": [] }), ..BuildOptions::default() }
 }
 
 /// Models whose encoders a function makes.
@@ -38,14 +27,6 @@ pub(super) struct Encoders(pub(super) fn(&Path, &EncoderOptions) -> Result<Arc<d
 impl SearchModels for Encoders {
     fn encoder(&self, dir: &Path, options: &EncoderOptions) -> Result<Arc<dyn TextEncoder>> {
         (self.0)(dir, options)
-    }
-
-    fn reranker(&self, dir: &Path) -> Result<Arc<dyn Reranker>> {
-        NoModels.reranker(dir)
-    }
-
-    fn identity(&self, dir: &Path) -> Result<String> {
-        NoModels.identity(dir)
     }
 }
 

@@ -15,7 +15,7 @@ use super::declaration::ToolArguments;
 use super::host_tool::{AttemptResult, CallAttempt, HostTool};
 use super::limits::LimitArguments;
 use crate::error::{Error, Kind, Result};
-use crate::net::{AllowedAddresses, is_private_host, url_target};
+use crate::net::{AllowedAddresses, host_and_port, is_private_host};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::Host;
 use crate::script::runtime::passages::SearchPart;
@@ -66,7 +66,7 @@ pub(super) fn declare(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Too
         }
         (None, Some(url)) => {
             let url = search_url(&url);
-            if url_target(&url).is_none() {
+            if host_and_port(&url).is_none() {
                 return refused("url", format!("`url` is \"{url}\"; it must begin with http:// or https://"));
             }
             SearchSource::Url(url)
@@ -129,7 +129,7 @@ impl HostTool for SearchTool {
     /// Refuses a server that the recipe does not declare.
     fn check(&self, tool: &Tool, grants: &Grants) -> Result<()> {
         let SearchSource::Url(url) = &self.source else { return Ok(()) };
-        let (host, port) = url_target(url).unwrap_or_default();
+        let (host, port) = host_and_port(url).unwrap_or_default();
         let allowed = match grants.reach(&host, port) {
             AllowedAddresses::Anywhere => true,
             AllowedAddresses::Public => !is_private_host(&host),

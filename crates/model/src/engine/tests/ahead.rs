@@ -2,8 +2,8 @@
 
 use super::device::{as_on_a_gpu, varied};
 use super::*;
-use crate::engine::advance::ServeOutcome;
-use crate::engine::ahead::QueueResult;
+use crate::engine::outcome::ServeOutcome;
+use crate::engine::step::QueueResult;
 use crate::native::meta;
 
 fn engines(slots: usize, options: &EngineOptions) -> [Engine; 2] {
@@ -12,8 +12,8 @@ fn engines(slots: usize, options: &EngineOptions) -> [Engine; 2] {
         Engine::new(as_on_a_gpu(), vocab(), options).unwrap()
     };
     let (mut ahead, mut waiting) = (engine(), engine());
-    ahead.set_ahead(true);
-    waiting.set_tensor_sampling(true);
+    ahead.set_sampling(SamplingMode::Ahead);
+    waiting.set_sampling(SamplingMode::Device);
     [ahead, waiting]
 }
 
@@ -128,6 +128,31 @@ fn steps_of_both_kinds_alternate() {
     }
 }
 
+/// A response whose first tokens are sampled one step at a time, and the others ahead: the next
+/// prompt of the conversation reuses all of it.
+#[test]
+fn tokens_of_both_kinds_of_steps_are_in_the_cache() {
+    let [mut engine, mut waiting] = engines(2, &options(2));
+    let submitted = request(&prompt(3, 9), 1, sampled(20));
+    let (expected, _) = replies(&mut waiting, vec![submitted.clone()]);
+    let (client, queue) = channel();
+    let reply = client.submit(submitted.clone());
+    for (modes, mode) in
+        [SamplingMode::Device, SamplingMode::Ahead, SamplingMode::Host, SamplingMode::Ahead].iter().enumerate()
+    {
+        engine.set_sampling(*mode);
+        for _ in 0..if modes == 3 { 100 } else { 4 } {
+            engine.step(&queue);
+        }
+    }
+    let reply = reply.blocking_recv().unwrap().unwrap();
+    assert_eq!(reply.token_ids, expected[0].token_ids);
+    let next = [&submitted.prompt_ids[..], &reply.token_ids, &[7, 8]].concat();
+    let again = engine.generate(request(&next, 1, sampled(3)), &|| false, &mut |_| ()).unwrap();
+    // All but the last token of the response, which was not in the cache, and two new ones.
+    assert_eq!(again.prefilled, 3);
+}
+
 /// The token that is sampled after the end of a response is neither stored nor streamed, and the
 /// next prompt of the conversation reuses what the synchronous engine reuses.
 #[test]
@@ -214,7 +239,7 @@ fn logits_that_are_not_finite_fail_only_their_request() {
         let _ = embedding.get(49).fill_(f64::NAN);
     });
     let mut engine = Engine::new(model, vocab(), options(4)).unwrap();
-    engine.set_ahead(true);
+    engine.set_sampling(SamplingMode::Ahead);
     let clean = request(&[1, 2, 3], 1, sampled(1));
     let (completions, stats) = serve(&mut engine, vec![clean, request(&[1, 49, 3], 77, sampled(4))]);
     assert!(completions[0].is_ok() && stats.is_ok());
@@ -244,7 +269,7 @@ fn a_step_does_not_wait_for_the_device() {
         meta::with(|| {
             let model = Rc::new(Model::init(config.clone(), Device::Cpu, Kind::BFloat16, 1).unwrap());
             let mut engine = Engine::new(model, vocab(), EngineOptions { prefill_tokens: 30, ..options(6) }).unwrap();
-            engine.set_ahead(true);
+            engine.set_sampling(SamplingMode::Ahead);
             let mut replies = Vec::new();
             for n in 0..5 {
                 let (reply, receiver) = tokio::sync::oneshot::channel();
@@ -257,8 +282,10 @@ fn a_step_does_not_wait_for_the_device() {
             engine.assign_slots();
             let mut counts = Vec::new();
             for _ in 0..40 {
-                let plan = engine.plan_ahead().unwrap();
-                let QueueResult::Step(step) = engine.queue(&plan, &|| false).unwrap() else { panic!("it was stopped") };
+                let plan = engine.plan(SamplingMode::Ahead).unwrap();
+                let QueueResult::Step(step) = engine.queue(&plan, SamplingMode::Ahead, &|| false).unwrap() else {
+                    panic!("it was stopped")
+                };
                 counts.push(engine.running.iter().map(|running| running.unread).sum::<usize>());
                 engine.in_flight = step;
             }

@@ -18,12 +18,12 @@ pub(super) fn varied() -> Vec<Request> {
 
 #[test]
 fn tensor_sampling_gives_the_completions_of_the_host() {
-    let run = |on: bool| {
+    let run = |mode: SamplingMode| {
         let mut engine = engine(5);
-        engine.set_tensor_sampling(on);
+        engine.set_sampling(mode);
         replies(&mut engine, varied())
     };
-    let ((expected, host), (actual, tensors)) = (run(false), run(true));
+    let ((expected, host), (actual, tensors)) = (run(SamplingMode::Host), run(SamplingMode::Device));
     for (actual, expected) in actual.iter().zip(&expected) {
         assert_eq!(actual.token_ids, expected.token_ids);
         assert_eq!((&actual.support, actual.finish_reason), (&expected.support, expected.finish_reason));
@@ -39,7 +39,7 @@ fn tensor_sampling_gives_the_completions_of_the_host() {
 #[test]
 fn tensor_sampling_serves_cancelled_and_failing_requests() {
     let mut engine = engine(3);
-    engine.set_tensor_sampling(true);
+    engine.set_sampling(SamplingMode::Device);
     let (client, queue) = channel();
     let mut receivers: Vec<_> = varied().into_iter().map(|request| client.submit(request)).collect();
     // Every second receiver is dropped.
@@ -56,7 +56,7 @@ fn tensor_sampling_serves_cancelled_and_failing_requests() {
         let _ = norm.fill_(f64::NAN);
     });
     let mut engine = Engine::new(broken, vocab(), options(2)).unwrap();
-    engine.set_tensor_sampling(true);
+    engine.set_sampling(SamplingMode::Device);
     let (replies, served) = serve(&mut engine, vec![request(&prompt(1, 5), 4, sampled(3))]);
     let error = replies[0].as_ref().unwrap_err();
     assert_eq!((error.kind, served.unwrap_err().kind), (error::Kind::Numeric, error::Kind::Numeric));

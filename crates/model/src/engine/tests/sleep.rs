@@ -10,7 +10,7 @@ fn a_released_cache_is_allocated_again_and_empty() {
     for ahead in [false, true] {
         let mut engine = Engine::new(if ahead { as_on_a_gpu() } else { model() }, vocab(), options(3)).unwrap();
         if ahead {
-            engine.set_ahead(true);
+            engine.set_sampling(SamplingMode::Ahead);
         }
         let requests = || (0..4_u32).map(|n| request(&prompt(2, 20), u64::from(n), sampled(30))).collect::<Vec<_>>();
         let (expected, first) = replies(&mut engine, requests());
@@ -111,7 +111,7 @@ fn merged_weights_give_the_samples_of_the_adapter_and_follow_updates() {
 fn decode_steps_are_profiled() {
     let dir = tempfile::tempdir().unwrap();
     let mut engine = Engine::new(as_on_a_gpu(), vocab(), options(2)).unwrap();
-    engine.set_ahead(true);
+    engine.set_sampling(SamplingMode::Ahead);
     engine.profile_steps(4, dir.path().join("decode.json"));
     replies(&mut engine, vec![request(&prompt(1, 9), 1, sampled(40))]);
     let (steps, all) = engine.take_profile().unwrap().unwrap();

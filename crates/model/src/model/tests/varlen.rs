@@ -7,7 +7,7 @@ use super::families::{WAYS, cases};
 use super::{distance, gradients, ids, pack, predicting};
 use crate::model::cache::{Decoding, Layout};
 use crate::model::network::Graphs;
-use crate::model::{KvCache, Model, NextTokens, Span};
+use crate::model::{KvCache, Model, Span};
 use crate::native;
 
 type Step = fn(&Model, &mut KvCache, &[Span<'_>], &dyn Fn() -> bool) -> r1_base::error::Result<Option<Tensor>>;
@@ -145,11 +145,13 @@ fn all_sizes_of_a_step_are_recorded_with_the_first_one() {
     model.use_gpu_paths();
     model.stub_launches();
     let mut cache = model.new_cache(20, 8).unwrap();
-    let mut next = NextTokens::new(&model, &cache).unwrap();
-    next.set(&model, &[(3, 5, 0), (7, 9, 0)]).unwrap();
-    let greedy = |logits: &Tensor, _: &Tensor, _: &Tensor| Ok(vec![logits.f_argmax(1, true)?]);
-    let mut step = |cache: &mut KvCache, kind| {
-        model.decode_ahead(cache, &mut next, &[3, 7], kind, &greedy).unwrap();
+    cache.set_next(&[(3, 5, 0), (7, 9, 0)]).unwrap();
+    let greedy = |logits: &Tensor, _: &Tensor, _: &Tensor| {
+        let ids = logits.f_argmax(1, true)?;
+        Ok((Some(ids.shallow_clone()), vec![ids]))
+    };
+    let step = |cache: &mut KvCache, kind| {
+        model.decode_ahead(cache, &[3, 7], kind, &greedy).unwrap();
         let sizes: Vec<(usize, u64)> = cache.prepared.iter().map(|it| (it.size, it.sampling)).collect();
         sizes
     };
@@ -162,7 +164,8 @@ fn all_sizes_of_a_step_are_recorded_with_the_first_one() {
     cache.recording = crate::model::decode::RECORDING;
     assert_eq!(step(&mut cache, 2).len(), 7);
     // Recording has changed no slot that is in use.
-    let ids = model.decode_ahead(&mut cache, &mut next, &[3, 7], 1, &greedy).unwrap().remove(0);
+    let ids = model.decode_ahead(&mut cache, &[3, 7], 1, &greedy).unwrap().remove(0);
     assert_eq!(ids.size(), [2, 1]);
-    assert_eq!(Vec::<i64>::try_from(next.ids(&[3, 7])).unwrap(), [5, 9]);
+    let next = cache.next.get(0).index_select(0, &Tensor::from_slice(&[3_i64, 7]));
+    assert_eq!(Vec::<i64>::try_from(next).unwrap(), [5, 9]);
 }

@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use libloading::os::unix::Library;
 use sha2::{Digest, Sha256};
 
-use super::launch::{hexadecimal, source};
+use super::launch::source;
 use r1_base::error::{Error, Kind, Result};
 
 const SHIM: &str = include_str!("kernels/shim.h");
@@ -50,8 +50,8 @@ fn compile(name: &str, definitions: &str) -> Result<Library> {
     let text = format!("{SHIM}\n{}", source(name)?);
     let mut hash = Sha256::new();
     hash.update(format!("{definitions}\n{text}"));
-    let id = hexadecimal(&hash.finalize()[..12]);
-    let path = Path::new(env!("OUT_DIR")).join(format!("emulated-{name}-{id}.so"));
+    let id = format!("{:x}", hash.finalize());
+    let path = Path::new(env!("OUT_DIR")).join(format!("emulated-{name}-{}.so", &id[..24]));
     if !path.exists() {
         let scratch = tempfile::tempdir_in(env!("OUT_DIR")).map_err(|error| failed(&error))?;
         let (input, output) = (scratch.path().join(format!("{name}.cpp")), scratch.path().join("out.so"));

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
-use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -182,15 +181,7 @@ fn cache_file(source: &str, options: &[String], version: (i32, i32)) -> Option<P
     let base = base.or_else(|| std::env::home_dir().map(|home| home.join(".cache")))?;
     let mut hash = Sha256::new();
     hash.update(format!("{version:?} {options:?}\n{source}"));
-    Some(base.join("r1/kernels").join(hexadecimal(&hash.finalize())))
-}
-
-/// Two digits for each byte.
-pub(super) fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut digits, byte| {
-        let _ = write!(digits, "{byte:02x}");
-        digits
-    })
+    Some(base.join("r1/kernels").join(format!("{:x}", hash.finalize())))
 }
 
 /// Writes a file under another name first. Without a place for it, kernels are compiled each time.
