@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use super::config::{Activation, Norms};
 use super::expert_routing::Routes;
-use super::layers::{Block, Layer, Mlp};
+use super::layers::{AdapterUse, Block, Layer, Mlp};
 use super::plain::{self, Arithmetic, Scores};
 use super::shared_prefix::PrefixDedup;
 use super::varlen::Varlen;
@@ -141,18 +141,18 @@ impl Model {
         with: With<'_>,
         attend: impl FnOnce(&Tensor, Option<[&Tensor; 2]>) -> Result<Tensor>,
     ) -> Result<Residual> {
-        let (adapter_disabled, arithmetic) = (self.adapter_disabled.get(), with.arithmetic);
+        let (adapter, arithmetic) = (self.adapter_use(with), with.arithmetic);
         let (hidden, x) = self.add_norm(x, &layer.input_norm)?;
         let angles = self.config.layer(index).rope.and_then(|rope| angles.get(rope));
         let (q, new) = self.heads(layer, &hidden, angles, with)?;
         let out = attend(&q, new.as_ref().map(|[k, v]| [k, v]))?;
-        let mut out = layer.o.apply(&out.f_flatten(1, 2)?, adapter_disabled, arithmetic)?;
+        let mut out = layer.o.apply(&out.f_flatten(1, 2)?, adapter, arithmetic)?;
         if let Some(weight) = &layer.after_attention {
             out = self.norm(&out, weight)?;
         }
         let (hidden, x) = self.add_norm(&Residual { x, delta: Some(out) }, &layer.before_block)?;
         let mut out = match (&layer.block, self.config.experts) {
-            (Block::Dense(mlp), _) => self.feed_forward(mlp, &hidden, arithmetic)?,
+            (Block::Dense(mlp), _) => self.feed_forward(mlp, &hidden, with)?,
             (Block::Sparse { router, experts, grouped }, shape) => {
                 self.mixture(router, (experts, grouped.as_ref()), shape, &hidden, with)?
             }
@@ -172,16 +172,16 @@ impl Model {
         angles: Option<&(Tensor, Tensor)>,
         with: With<'_>,
     ) -> Result<(Tensor, Option<[Tensor; 2]>)> {
-        let adapter_disabled = self.adapter_disabled.get();
+        let adapter = self.adapter_use(with);
         let parts = [&layer.q, &layer.k, &layer.v];
         let stack = layer.qkv.as_ref().filter(|_| with.arithmetic == Arithmetic::Libtorch);
         let heads = |x: &Tensor| x.f_view([h.size()[0], -1, self.config.head_dim as i64]);
         let [queries, keys] = [self.config.num_attention_heads, self.config.num_key_value_heads].map(|n| n as i64);
-        let adapted = !adapter_disabled && parts.iter().any(|part| part.lora.is_some());
+        let adapted = adapter == AdapterUse::Beside && parts.iter().any(|part| part.lora.is_some());
         let fused_rope = self.kernels.rope && with.arithmetic == Arithmetic::Libtorch;
         // The kernel adds the biases.
         if let (true, Some(stack), Some(cached), false) = (fused_rope, stack, with.cached, adapted) {
-            let projections = stack.without_biases(h, &parts)?;
+            let projections = stack.without_biases(h, &parts, adapter)?;
             let biases = parts.map(|part| part.bias.as_ref());
             return self.own_heads(layer, &projections, biases, angles, Some(cached));
         }
@@ -190,16 +190,15 @@ impl Model {
             (stack, angles, self.varlen && !fused_rope && layer.head_norms.is_none() && !adapted)
         {
             let values = layer.v.weight.size()[0];
-            let all = stack.apply_in(h, &parts, &[layer.q.weight.size()[0] + layer.k.weight.size()[0], values])?;
+            let all =
+                stack.apply_in(h, &parts, &[layer.q.weight.size()[0] + layer.k.weight.size()[0], values], adapter)?;
             let [both, v] = all.as_slice() else { return Err(unexpected()) };
             let (q, k) = rotate_joint(&heads(both)?, cos, sin, [queries, keys])?;
             return Ok((q, Some([k, heads(v)?])));
         }
         let all = match stack {
-            Some(stack) => stack.apply(h, &parts, adapter_disabled)?,
-            None => {
-                parts.iter().map(|part| part.apply(h, adapter_disabled, with.arithmetic)).collect::<Result<Vec<_>>>()?
-            }
+            Some(stack) => stack.apply(h, &parts, adapter)?,
+            None => parts.iter().map(|part| part.apply(h, adapter, with.arithmetic)).collect::<Result<Vec<_>>>()?,
         };
         if fused_rope && with.cached.is_some() {
             return self.own_heads(layer, &all, [None; 3], angles, with.cached);
@@ -246,17 +245,27 @@ impl Model {
         native::rotated_heads(&heads, cached)
     }
 
-    pub(super) fn feed_forward(&self, mlp: &Mlp, h: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {
-        let adapter_disabled = self.adapter_disabled.get();
-        if let (Some(stack), Arithmetic::Libtorch) = (&mlp.gate_up, arithmetic) {
-            let all = stack.apply(h, &[&mlp.gate, &mlp.up], adapter_disabled)?;
-            let [gate, up] = all.as_slice() else { return Err(unexpected()) };
-            let inner = self.gated(gate, up, arithmetic)?;
-            return mlp.down.apply(&inner, adapter_disabled, arithmetic);
+    /// How a layer uses the adapter: merged weights are for generation.
+    pub(super) fn adapter_use(&self, with: With<'_>) -> AdapterUse {
+        if self.adapter_disabled.get() {
+            AdapterUse::Disabled
+        } else if self.merged && with.cached.is_some() {
+            AdapterUse::Merged
+        } else {
+            AdapterUse::Beside
         }
-        let (gate, up) =
-            (mlp.gate.apply(h, adapter_disabled, arithmetic)?, mlp.up.apply(h, adapter_disabled, arithmetic)?);
-        mlp.down.apply(&self.gated(&gate, &up, arithmetic)?, adapter_disabled, arithmetic)
+    }
+
+    pub(super) fn feed_forward(&self, mlp: &Mlp, h: &Tensor, with: With<'_>) -> Result<Tensor> {
+        let (adapter, arithmetic) = (self.adapter_use(with), with.arithmetic);
+        let (gate, up) = match &mlp.gate_up {
+            Some(stack) if arithmetic == Arithmetic::Libtorch => {
+                let all = stack.apply(h, &[&mlp.gate, &mlp.up], adapter)?;
+                <[Tensor; 2]>::try_from(all).map_err(|_| unexpected())?.into()
+            }
+            _ => (mlp.gate.apply(h, adapter, arithmetic)?, mlp.up.apply(h, adapter, arithmetic)?),
+        };
+        mlp.down.apply(&self.gated(&gate, &up, arithmetic)?, adapter, arithmetic)
     }
 
     pub(super) fn gated(&self, gate: &Tensor, up: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {

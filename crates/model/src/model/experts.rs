@@ -22,11 +22,6 @@ pub(super) struct GroupedExperts {
 }
 
 impl GroupedExperts {
-    /// The same weights.
-    pub(super) fn share(&self) -> Self {
-        Self { gate_up: self.gate_up.shallow_clone(), down: self.down.shallow_clone() }
-    }
-
     /// Uninitialised weights of experts, and the experts.
     pub(super) fn new(
         arena: &Arena,
@@ -68,11 +63,12 @@ impl Model {
         (experts, grouped): (&[Mlp], Option<&GroupedExperts>),
         shape: Option<Experts>,
         h: &Tensor,
-        With { arithmetic, routes, .. }: With<'_>,
+        with: With<'_>,
     ) -> Result<Tensor> {
+        let With { arithmetic, routes, .. } = with;
         let (chosen, normalised) = shape.map_or((1, false), |shape| (shape.chosen, shape.normalised));
         let wide = if h.kind() == Kind::Double { Kind::Double } else { Kind::Float };
-        let shares = router.apply(h, self.adapter_disabled.get(), arithmetic)?.f_softmax(-1, wide)?;
+        let shares = router.apply(h, self.adapter_use(with), arithmetic)?.f_softmax(-1, wide)?;
         let (mut shares, ids) = routes.choose(&shares, chosen)?;
         if normalised {
             shares = shares.f_div(&shares.f_sum_dim_intlist(-1, true, None)?)?;
@@ -80,7 +76,7 @@ impl Model {
         let (shares, ids) = (shares.f_to_kind(h.kind())?.f_flatten(0, 1)?, ids.f_flatten(0, 1)?);
         match grouped.filter(|_| self.groups_experts() && arithmetic == Arithmetic::Libtorch) {
             Some(grouped) => self.mixture_grouped(experts, grouped, h, &shares, &ids, chosen as i64),
-            None => self.mixture_each(experts, h, &shares, &ids, (chosen, arithmetic)),
+            None => self.mixture_each(experts, h, &shares, &ids, (chosen, with)),
         }
     }
 
@@ -92,7 +88,7 @@ impl Model {
         h: &Tensor,
         shares: &Tensor,
         ids: &Tensor,
-        (chosen, arithmetic): (usize, Arithmetic),
+        (chosen, with): (usize, With<'_>),
     ) -> Result<Tensor> {
         // Indices into the flat [T * chosen] list, by expert.
         let mut places = vec![Vec::new(); experts.len()];
@@ -105,7 +101,7 @@ impl Model {
         for (expert, places) in experts.iter().zip(places).filter(|(_, places)| !places.is_empty()) {
             let places = native::upload(&Tensor::f_from_slice(&places)?, h.device())?;
             let tokens = places.f_floor_divide_scalar(chosen as i64)?;
-            let output = self.feed_forward(expert, &h.f_index_select(0, &tokens)?, arithmetic)?;
+            let output = self.feed_forward(expert, &h.f_index_select(0, &tokens)?, with)?;
             let output = output.f_mul(&shares.f_index_select(0, &places)?.f_unsqueeze(1)?)?;
             out = out.f_index_add(0, &tokens, &output)?;
         }

@@ -9,7 +9,17 @@ use super::lora::Lora;
 use super::plain::Arithmetic;
 use super::stacked::{Stack, stacks};
 use crate::native::Arena;
-use r1_base::error::{self, Error, Result};
+use r1_base::error::Result;
+
+/// The use of a model's adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AdapterUse {
+    /// Computed beside the weights.
+    Beside,
+    /// Merged into copies of the weights, in sampling.
+    Merged,
+    Disabled,
+}
 
 /// A weight `[out, in]` with an optional bias `[out]`.
 #[derive(Debug)]
@@ -17,34 +27,60 @@ pub(super) struct Linear {
     pub weight: Tensor,
     pub bias: Option<Tensor>,
     pub lora: Option<Lora>,
+    /// A copy of the weight with the adapter merged in, for sampling.
+    pub merged: Option<Tensor>,
 }
 
 impl Linear {
-    /// x `[T, in]` to `[T, out]`; `adapter_disabled` skips the adapter.
-    pub(super) fn apply(&self, x: &Tensor, adapter_disabled: bool, arithmetic: Arithmetic) -> Result<Tensor> {
-        let output = arithmetic.linear(x, &self.weight, self.bias.as_ref())?;
-        self.adapted(output, x, adapter_disabled, arithmetic)
+    pub(super) fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
+        Self { weight, bias, lora: None, merged: None }
     }
 
-    /// Without an adapter: its own copy of the weight if there is one, else the same tensors.
-    fn merged_copy(&self) -> Result<Self> {
-        let weight = if self.lora.is_some() { self.weight.f_detach_copy()? } else { self.weight.shallow_clone() };
-        Ok(Self { weight, bias: self.bias.as_ref().map(Tensor::shallow_clone), lora: None })
+    /// x `[T, in]` to `[T, out]`.
+    pub(super) fn apply(&self, x: &Tensor, adapter: AdapterUse, arithmetic: Arithmetic) -> Result<Tensor> {
+        let merged = self.merged.as_ref().filter(|_| adapter == AdapterUse::Merged);
+        let output = arithmetic.linear(x, merged.unwrap_or(&self.weight), self.bias.as_ref())?;
+        self.adapted(output, x, adapter, arithmetic)
     }
 
-    /// Adds the adapter's contribution to `own`, the projection of x without it.
+    /// Adds the adapter's contribution to `output`, the projection of x without it, if it is
+    /// computed beside the weights.
     pub(super) fn adapted(
         &self,
         output: Tensor,
         x: &Tensor,
-        adapter_disabled: bool,
+        adapter: AdapterUse,
         arithmetic: Arithmetic,
     ) -> Result<Tensor> {
-        match self.lora.as_ref().filter(|_| !adapter_disabled) {
+        match self.lora.as_ref().filter(|_| adapter == AdapterUse::Beside) {
             Some(lora) => lora.add_to(&output, x, arithmetic),
             None => Ok(output),
         }
     }
+}
+
+/// Allocates the merged weights of projections of one input that have an adapter, or drops them;
+/// those of projections that are stored together in one matrix.
+fn set_merged<const N: usize>(parts: [&mut Linear; N], stack: Option<&mut Stack>, on: bool) -> Result<()> {
+    let on = on && parts.iter().any(|part| part.lora.is_some());
+    let all = match &stack {
+        Some(stack) if on => Some(stack.weight.f_detach_copy()?),
+        _ => None,
+    };
+    let mut first = 0;
+    for part in parts {
+        let outputs = part.weight.size()[0];
+        part.merged = match &all {
+            Some(all) => Some(all.f_narrow(0, first, outputs)?),
+            None if on && part.lora.is_some() => Some(part.weight.f_detach_copy()?),
+            None => None,
+        };
+        first += outputs;
+    }
+    if let Some(stack) = stack {
+        stack.merged = all;
+    }
+    Ok(())
 }
 
 /// A node of the parameter tree.
@@ -62,23 +98,6 @@ pub(super) struct Mlp {
     /// Gate and up, if they are stored together.
     pub gate_up: Option<Stack>,
     pub down: Linear,
-}
-
-/// [`Linear::merged_copy`] of projections of one input, in one new matrix if they are stored
-/// together.
-fn merged_siblings<const N: usize>(parts: [&Linear; N], stack: Option<&Stack>) -> Result<(Vec<Linear>, Option<Stack>)> {
-    let adapted = parts.iter().any(|part| part.lora.is_some());
-    let Some(stack) = stack else {
-        return Ok((parts.iter().map(|part| part.merged_copy()).collect::<Result<_>>()?, None));
-    };
-    let stack = if adapted { stack.copy()? } else { stack.share() };
-    let (mut first, mut all) = (0, Vec::with_capacity(N));
-    for part in parts {
-        let outputs = part.weight.size()[0] as usize;
-        all.push(stack.part(first, outputs)?);
-        first += outputs;
-    }
-    Ok((all, Some(stack)))
 }
 
 /// The feed-forward block of a layer.
@@ -182,7 +201,7 @@ impl Maker {
 
     fn linear(&self, outputs: usize, inputs: usize, biased: bool) -> Result<Linear> {
         let bias = if biased { Some(self.leaf(&[outputs])?) } else { None };
-        Ok(Linear { weight: self.leaf(&[outputs, inputs])?, bias, lora: None })
+        Ok(Linear::new(self.leaf(&[outputs, inputs])?, bias))
     }
 
     fn mlp(&self, hidden: usize, inner: usize, biased: bool) -> Result<Mlp> {
@@ -275,17 +294,22 @@ impl Parameters {
         layers + vocab * hidden * if config.tie_word_embeddings { 1 } else { 2 }
     }
 
-    /// For generation with merged adapters: shallow clones, with own copies of the projections that
-    /// have an adapter, in which it is not yet merged.
-    pub(super) fn merged_copy(&self) -> Result<Self> {
+    /// Allocates the weights of sampling with a merged adapter, in which it is not yet merged, or
+    /// drops them.
+    pub(super) fn set_merged(&mut self, on: bool) -> Result<()> {
         let _guard = tch::no_grad_guard();
-        Ok(Self {
-            embed: self.embed.shallow_clone(),
-            layers: self.layers.iter().map(Layer::merged_copy).collect::<Result<_>>()?,
-            norm: self.norm.shallow_clone(),
-            lm_head: self.lm_head.shallow_clone(),
-            tied: self.tied,
-        })
+        for layer in &mut self.layers {
+            set_merged([&mut layer.q, &mut layer.k, &mut layer.v], layer.qkv.as_mut(), on)?;
+            set_merged([&mut layer.o], None, on)?;
+            match &mut layer.block {
+                Block::Dense(mlp) => mlp.set_merged(on)?,
+                Block::Sparse { router, experts, .. } => {
+                    set_merged([router], None, on)?;
+                    experts.iter_mut().try_for_each(|expert| expert.set_merged(on))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Checkpoint keys and shallow clones, without a tied head.
@@ -356,33 +380,6 @@ impl Parameters {
 }
 
 impl Layer {
-    fn merged_copy(&self) -> Result<Self> {
-        let share = |norm: &Tensor| norm.shallow_clone();
-        let (qkv, stack) = merged_siblings([&self.q, &self.k, &self.v], self.qkv.as_ref())?;
-        let Ok([q, k, v]) = <[Linear; 3]>::try_from(qkv) else { return Err(incomplete()) };
-        Ok(Self {
-            input_norm: share(&self.input_norm),
-            q,
-            k,
-            v,
-            qkv: stack,
-            head_norms: self.head_norms.as_ref().map(|norms| HeadNorms { q: share(&norms.q), k: share(&norms.k) }),
-            o: self.o.merged_copy()?,
-            after_attention: self.after_attention.as_ref().map(share),
-            before_block: share(&self.before_block),
-            block: match &self.block {
-                Block::Dense(mlp) => Block::Dense(mlp.merged_copy()?),
-                Block::Sparse { router, experts, grouped } => Block::Sparse {
-                    router: router.merged_copy()?,
-                    experts: experts.iter().map(Mlp::merged_copy).collect::<Result<_>>()?,
-                    // Not used with adapters on the experts.
-                    grouped: grouped.as_ref().map(GroupedExperts::share),
-                },
-            },
-            after_block: self.after_block.as_ref().map(share),
-        })
-    }
-
     /// Visits every part with its name within the layer.
     fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {
         f("input_layernorm", ParameterNode::Norm(&self.input_norm));
@@ -433,15 +430,10 @@ impl Layer {
     }
 }
 
-fn incomplete() -> Error {
-    Error::new(error::Kind::Internal, "a layer lacks a projection")
-}
-
 impl Mlp {
-    fn merged_copy(&self) -> Result<Self> {
-        let (both, gate_up) = merged_siblings([&self.gate, &self.up], self.gate_up.as_ref())?;
-        let Ok([gate, up]) = <[Linear; 2]>::try_from(both) else { return Err(incomplete()) };
-        Ok(Self { gate, up, gate_up, down: self.down.merged_copy()? })
+    fn set_merged(&mut self, on: bool) -> Result<()> {
+        set_merged([&mut self.gate, &mut self.up], self.gate_up.as_mut(), on)?;
+        set_merged([&mut self.down], None, on)
     }
 
     fn walk<'a>(&'a self, name: &str, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {

@@ -13,7 +13,8 @@
 use tch::{Kind, Tensor};
 
 use super::Model;
-use super::layers::{Linear, ParameterNode, Parameters};
+use super::layers::{Linear, ParameterNode};
+use super::lora::Lora;
 use r1_base::error::Result;
 
 impl Model {
@@ -22,57 +23,40 @@ impl Model {
     ///
     /// [`refresh_merged`](Self::refresh_merged) must follow, and each change of the adapter, too.
     pub fn set_merged_sampling(&mut self, on: bool) -> Result<()> {
-        let on = on && self.lora().is_some();
-        self.merged = if on { Some(self.parameters.merged_copy()?) } else { None };
-        Ok(())
+        self.merged = on && self.lora().is_some();
+        self.parameters.set_merged(self.merged)
     }
 
     /// Whether sampling uses merged weights.
     pub fn samples_merged(&self) -> bool {
-        self.merged.is_some()
+        self.merged
     }
 
-    /// Memory of the merged weights, bytes.
+    /// Memory of the merged weights of projections with an adapter, bytes.
     pub fn merged_bytes(&self) -> u64 {
-        let Some(merged) = &self.merged else { return 0 };
-        adapted(&self.parameters, merged).iter().map(|(from, _)| bytes(&from.weight)).sum()
+        let all = self.merged_weights().into_iter().map(|(_, _, to)| to.numel() * to.kind().elt_size_in_bytes());
+        all.sum::<usize>() as u64
     }
 
     /// Renews the merged weights from the adapter.
     pub fn refresh_merged(&self) -> Result<()> {
-        let Some(merged) = &self.merged else { return Ok(()) };
         let _guard = tch::no_grad_guard();
-        for (from, to) in adapted(&self.parameters, merged) {
-            if let Some(lora) = &from.lora {
-                let sum = lora.merged_with(&from.weight)?;
-                to.weight.shallow_clone().f_copy_(&rounded(&sum, to.weight.kind())?)?;
-            }
+        for (weight, lora, to) in self.merged_weights() {
+            to.shallow_clone().f_copy_(&rounded(&lora.merged_with(weight)?, to.kind())?)?;
         }
         Ok(())
     }
 
-    /// The parameters of generation.
-    pub(super) fn sampling(&self) -> &Parameters {
-        self.merged.as_ref().filter(|_| !self.adapter_disabled.get()).unwrap_or(&self.parameters)
-    }
-}
-
-fn bytes(x: &Tensor) -> u64 {
-    (x.numel() * x.kind().elt_size_in_bytes()) as u64
-}
-
-/// Pairs of projections with an adapter and their copies.
-fn adapted<'a>(parameters: &'a Parameters, copies: &'a Parameters) -> Vec<(&'a Linear, &'a Linear)> {
-    fn linears(parameters: &Parameters) -> Vec<&Linear> {
+    /// Weights with an adapter, and their copies that it is merged into.
+    fn merged_weights(&self) -> Vec<(&Tensor, &Lora, &Tensor)> {
         let mut all = Vec::new();
-        parameters.walk(&mut |_, part| {
-            if let ParameterNode::Linear(linear) = part {
-                all.push(linear);
+        self.parameters.walk(&mut |_, part| {
+            if let ParameterNode::Linear(Linear { weight, lora: Some(lora), merged: Some(merged), .. }) = part {
+                all.push((weight, lora, merged));
             }
         });
         all
     }
-    linears(parameters).into_iter().zip(linears(copies)).filter(|(from, _)| from.lora.is_some()).collect()
 }
 
 /// `x` in `kind`; bf16 by stochastic rounding, other types to the nearest number.

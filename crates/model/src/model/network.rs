@@ -60,8 +60,8 @@ pub struct Model {
     /// Whether decode steps are recorded as CUDA graphs.
     pub(super) graphs: RefCell<Graphs>,
     adapter: Option<LoraConfig>,
-    /// Parameters of generation with the adapter merged in, if wanted.
-    pub(super) merged: Option<Parameters>,
+    /// Whether generation uses weights with the adapter merged in.
+    pub(super) merged: bool,
     /// The adapter is disabled in [`without_adapter`](Self::without_adapter).
     pub(super) adapter_disabled: Cell<bool>,
     pub(super) checkpointing: bool,
@@ -122,7 +122,7 @@ impl Model {
             kernels_failure,
             graphs: RefCell::new(Graphs::On),
             adapter,
-            merged: None,
+            merged: false,
             adapter_disabled,
             checkpointing,
             device,
@@ -197,7 +197,7 @@ impl Model {
     /// Merges the adapter into the weights, which require gradients again, and removes it.
     pub fn merge_adapter(&mut self) -> Result<()> {
         self.adapter()?;
-        self.merged = None;
+        self.set_merged_sampling(false)?;
         lora::detach(&mut self.parameters, true)?;
         self.adapter = None;
         self.rebuild()

@@ -116,7 +116,7 @@ impl Model {
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Tensor>> {
         let mut x = Residual::new(self.embed(ids)?);
-        for (index, layer) in self.sampling().layers.iter().enumerate() {
+        for (index, layer) in self.parameters.layers.iter().enumerate() {
             if stop() {
                 return Ok(None);
             }

@@ -7,7 +7,7 @@
 
 use tch::{Device, Tensor};
 
-use super::layers::Linear;
+use super::layers::{AdapterUse, Linear};
 use super::plain::Arithmetic;
 use crate::native;
 use r1_base::error::Result;
@@ -30,24 +30,16 @@ pub(super) fn gpu_paths() -> bool {
 /// The matrix `[sum of outputs, in]` and the biases `[sum of outputs]` of some projections.
 #[derive(Debug)]
 pub(super) struct Stack {
-    weight: Tensor,
+    pub weight: Tensor,
     bias: Option<Tensor>,
+    /// A copy of the matrix with the adapters of some projections merged in, for sampling.
+    pub merged: Option<Tensor>,
 }
 
 impl Stack {
     /// Over a matrix and biases that are not tracked by autograd.
     pub(super) fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
-        Self { weight, bias }
-    }
-
-    /// A stack with a copy of the matrix; the biases are shared.
-    pub(super) fn copy(&self) -> Result<Self> {
-        Ok(Self { weight: self.weight.f_detach_copy()?, bias: self.bias.as_ref().map(Tensor::shallow_clone) })
-    }
-
-    /// A stack of the same matrix.
-    pub(super) fn share(&self) -> Self {
-        Self { weight: self.weight.shallow_clone(), bias: self.bias.as_ref().map(Tensor::shallow_clone) }
+        Self { weight, bias, merged: None }
     }
 
     /// The projection of `outputs` rows from `first` on, as leaves that require gradients.
@@ -57,30 +49,39 @@ impl Stack {
             Ok(all.f_narrow(0, first as i64, outputs as i64)?.f_detach()?.f_set_requires_grad(true)?)
         };
         let bias = self.bias.as_ref().map(leaf).transpose()?;
-        Ok(Linear { weight: leaf(&self.weight)?, bias, lora: None })
+        Ok(Linear::new(leaf(&self.weight)?, bias))
     }
 
-    /// The outputs of all projections, which are `parts`, for x `[T, in]`: one `[T, out]` each,
-    /// with their adapters unless `adapter_disabled`.
-    pub(super) fn apply(&self, x: &Tensor, parts: &[&Linear], adapter_disabled: bool) -> Result<Vec<Tensor>> {
+    fn weight(&self, adapter: AdapterUse) -> &Tensor {
+        self.merged.as_ref().filter(|_| adapter == AdapterUse::Merged).unwrap_or(&self.weight)
+    }
+
+    /// The outputs of all projections, which are `parts`, for x `[T, in]`: one `[T, out]` each.
+    pub(super) fn apply(&self, x: &Tensor, parts: &[&Linear], adapter: AdapterUse) -> Result<Vec<Tensor>> {
         let sizes: Vec<i64> = parts.iter().map(|part| part.weight.size()[0]).collect();
-        let each = self.apply_in(x, parts, &sizes)?;
-        let adapted =
-            |(part, output): (&&Linear, Tensor)| part.adapted(output, x, adapter_disabled, Arithmetic::Libtorch);
+        let each = self.apply_in(x, parts, &sizes, adapter)?;
+        let adapted = |(part, output): (&&Linear, Tensor)| part.adapted(output, x, adapter, Arithmetic::Libtorch);
         parts.iter().zip(each).map(adapted).collect()
     }
 
-    /// As [`apply`](Self::apply) without adapters, with outputs of the given sizes, which add up to
-    /// the sizes of the projections.
-    pub(super) fn apply_in(&self, x: &Tensor, parts: &[&Linear], sizes: &[i64]) -> Result<Vec<Tensor>> {
+    /// As [`apply`](Self::apply) without adapters beside the weights, with outputs of the given
+    /// sizes, which add up to the sizes of the projections.
+    pub(super) fn apply_in(
+        &self,
+        x: &Tensor,
+        parts: &[&Linear],
+        sizes: &[i64],
+        adapter: AdapterUse,
+    ) -> Result<Vec<Tensor>> {
         let leaves: Vec<&Tensor> =
             parts.iter().map(|part| &part.weight).chain(parts.iter().filter_map(|part| part.bias.as_ref())).collect();
-        native::stacked_linear(x, &self.weight, self.bias.as_ref(), &leaves, sizes)
+        native::stacked_linear(x, self.weight(adapter), self.bias.as_ref(), &leaves, sizes)
     }
 
-    /// The outputs of all projections, one `[T, out]` each, without biases, adapters and gradients.
-    pub(super) fn without_biases(&self, x: &Tensor, parts: &[&Linear]) -> Result<Vec<Tensor>> {
+    /// The outputs of all projections, one `[T, out]` each, without biases, adapters beside the
+    /// weights and gradients.
+    pub(super) fn without_biases(&self, x: &Tensor, parts: &[&Linear], adapter: AdapterUse) -> Result<Vec<Tensor>> {
         let sizes: Vec<i64> = parts.iter().map(|part| part.weight.size()[0]).collect();
-        Ok(x.f_linear(&self.weight, None::<&Tensor>)?.f_split_with_sizes(&sizes, 1)?)
+        Ok(x.f_linear(self.weight(adapter), None::<&Tensor>)?.f_split_with_sizes(&sizes, 1)?)
     }
 }
