@@ -1,5 +1,7 @@
 //! Queues, cancellation, streams and deadlines.
 
+use std::time::Duration;
+
 use super::*;
 
 #[test]
@@ -39,15 +41,15 @@ fn full_queue_queues_requests_at_the_submitter() {
     let (client, queue) = bounded(2);
     let mut coming = submit(&client, 4);
     let mut wake = |n: usize| assert!((&mut coming[n]).now_or_never().is_none());
-    let first = queue.poll();
+    let first = queue.wait(Duration::ZERO);
     wake(2);
-    assert_eq!(conversation(queue.poll()), Some(2));
+    assert_eq!(conversation(queue.wait(Duration::ZERO)), Some(2));
     // The second is complete and its permit is free; the first is running.
-    assert_eq!(conversation(queue.poll()), None);
+    assert_eq!(conversation(queue.wait(Duration::ZERO)), None);
     wake(2);
     wake(3);
-    assert_eq!(conversation(queue.poll()), Some(3));
-    assert_eq!((conversation(first), conversation(queue.poll())), (Some(1), None));
+    assert_eq!(conversation(queue.wait(Duration::ZERO)), Some(3));
+    assert_eq!((conversation(first), conversation(queue.wait(Duration::ZERO))), (Some(1), None));
     drop(queue);
     // Without an engine all requests are aborted, sent or not.
     assert!(coming.into_iter().all(|coming| coming.blocking_recv().is_err()));
