@@ -165,7 +165,7 @@ impl Client {
         }
     }
 
-    /// Sends the request on a thread of its own, which passes the response to `take` until that
+    /// Sends the request on a new thread, which passes the response to `take` until that
     /// returns false, because the receiver was dropped.
     fn start(&self, request: WebRequest, take: impl Fn(BodyPiece) -> bool + Send + 'static) -> Result<(), Fault> {
         let agent = self.agent.clone();

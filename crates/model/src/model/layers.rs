@@ -59,8 +59,8 @@ impl Linear {
     }
 }
 
-/// Allocates the merged weights of projections of one input that have an adapter, or drops them;
-/// those of projections that are stored together in one matrix.
+/// Allocates the merged weights of projections of one input that have an adapter, or drops them.
+/// Projections that are stored together have their merged weights in one matrix, too.
 fn set_merged<const N: usize>(parts: [&mut Linear; N], stack: Option<&mut Stack>, on: bool) -> Result<()> {
     let on = on && parts.iter().any(|part| part.lora.is_some());
     let all = match &stack {

@@ -74,7 +74,7 @@ fn random(seed: StreamSeed) -> ChaCha8Rng {
     random
 }
 
-/// Draws a token for each row of logits `[N, V]` in a slot of its own.
+/// Draws a token for each row of logits `[N, V]` in a separate slot.
 fn draw(logits: &Tensor, rows: &[Running], by_kernels: bool) -> Vec<Option<Drawn>> {
     let (count, vocab) = (rows.len() as i64, logits.size()[1]);
     let requests: Vec<&Running> = rows.iter().collect();
