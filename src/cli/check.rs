@@ -1,22 +1,20 @@
 //! `r1 check`: tests whether a recipe meets its contract, before training.
 
-use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use console::Style;
 use serde_json::{Value, json};
 
 use super::args::{CheckArgs, OutputArgs};
-use super::{masks, print};
+use super::{masks, print_json, print_report};
 use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
 use crate::load::Loaded;
 use crate::load::load_script;
 use crate::native;
-use crate::rollout::check::{self, CheckOptions, CheckReport, Finding, Severity, TriedRows};
-use crate::script::Script;
-use crate::telemetry::{Reporter, counted, ctrl_c, is_interrupted, signed};
+use crate::rollout::check::{self, CheckOptions, CheckReport, Finding, Severity};
+use crate::script::{Script, Worker};
+use crate::telemetry::{ReportStyle, Reporter, ctrl_c, is_interrupted};
 use crate::train::{self, RunOptions, ShownTrajectory, ValidatedTrainer};
 
 /// Seconds after which no further trajectory starts.
@@ -36,7 +34,7 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
     let script = load_script(&options.script, &options.overrides)?;
     let (objective, doubts) = objective(&script)?;
     let loaded = Loaded::new(script, &reporter)?;
-    let runtime = super::single_thread()?;
+    let runtime = Worker::runtime()?;
     let wanted = CheckOptions { max_context: loaded.max_context, seconds: SECONDS, rows, stop: is_interrupted };
     let mut report = match objective {
         Some(_) => runtime.block_on(check::check(&loaded.script, &loaded.renderer, &wanted))?,
@@ -67,19 +65,13 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
     }
     let rolled = if model && objective.is_some() { Some(roll(&options, &reporter, &mut report)?) } else { None };
     let seconds = started.elapsed().as_secs_f64();
+    let (objective, cold_start) = (objective.as_ref(), demonstrations.as_ref());
+    let facts = facts(&loaded, objective, &report, rolled.as_deref(), seconds);
     if output.json {
-        print_json(&loaded, objective.as_ref(), (&report, demonstrations.as_ref()), rolled.as_deref(), seconds)?;
+        print_events(&report, cold_start, facts)?;
     } else {
-        let reports = (&report, demonstrations.as_ref());
-        print_report(
-            &options,
-            &loaded,
-            objective.as_ref(),
-            reports,
-            rolled.as_deref(),
-            seconds,
-            reporter.is_coloured(),
-        )?;
+        let style = ReportStyle::of(&reporter);
+        print_text(&options, &loaded, objective, (&report, cold_start), facts, style)?;
     }
     Ok(if report.is_broken() { ExitCode::from(Kind::Env.exit_code()) } else { ExitCode::SUCCESS })
 }
@@ -170,151 +162,64 @@ fn roll(options: &RunOptions, reporter: &Reporter, report: &mut CheckReport) -> 
     Ok(shown)
 }
 
-fn print_json(
+/// The result as `--json` prints it.
+fn facts(
     loaded: &Loaded,
     objective: Option<&(String, Value)>,
-    (report, cold_start): (&CheckReport, Option<&CheckReport>),
+    report: &CheckReport,
     rolled: Option<&[ShownTrajectory]>,
     seconds: f64,
-) -> Result<()> {
-    for logged in &report.log {
-        let mut line = json!(logged);
-        line["event"] = json!("log");
-        print(&format!("{line}\n"))?;
-    }
-    for finding in &report.findings {
-        let mut line = json!(finding);
-        line["event"] = json!("finding");
-        print(&format!("{line}\n"))?;
-    }
-    let mut line =
+) -> Value {
+    let mut facts =
         json!({ "event": "check", "ok": !report.is_broken(), "seconds": seconds, "stands_in": loaded.stands_in });
     for (name, value) in objective.iter().flat_map(|(_, facts)| facts.as_object().into_iter().flatten()) {
-        line[name] = value.clone();
+        facts[name] = value.clone();
     }
     for (name, value) in
         json!(report).as_object().into_iter().flatten().filter(|(name, _)| !matches!(name.as_str(), "findings" | "log"))
     {
-        line[name] = value.clone();
+        facts[name] = value.clone();
     }
     let one =
         |it: &ShownTrajectory| json!({ "id": it.id, "status": it.status, "reward": it.reward, "steps": it.steps });
-    if let Some(phase) = cold_start {
-        line["cold_start"] = json!({ "conversations": phase.tasks, "longest": phase.longest_prompt });
-    }
-    line["model"] = json!(rolled.map(|all| all.iter().map(one).collect::<Vec<_>>()));
-    print(&format!("{line}\n"))
+    facts["model"] = json!(rolled.map(|all| all.iter().map(one).collect::<Vec<_>>()));
+    facts
 }
 
-fn print_report(
+fn print_events(report: &CheckReport, cold_start: Option<&CheckReport>, mut facts: Value) -> Result<()> {
+    let named = |name: &str, mut line: Value| {
+        line["event"] = json!(name);
+        line
+    };
+    let log = report.log.iter().map(|logged| named("log", json!(logged)));
+    log.chain(report.findings.iter().map(|finding| named("finding", json!(finding)))).try_for_each(print_json)?;
+    if let Some(phase) = cold_start {
+        facts["cold_start"] = json!({ "conversations": phase.tasks, "longest": phase.longest_prompt });
+    }
+    print_json(facts)
+}
+
+/// Prints the result as text: what the JSON has, and what the recipe does outside of its files.
+fn print_text(
     options: &RunOptions,
     loaded: &Loaded,
     objective: Option<&(String, Value)>,
     (report, cold_start): (&CheckReport, Option<&CheckReport>),
-    rolled: Option<&[ShownTrajectory]>,
-    seconds: f64,
-    colour: bool,
+    mut facts: Value,
+    style: ReportStyle,
 ) -> Result<()> {
-    let script = options.script.display();
-    let mut out = String::new();
-    match objective {
-        Some((description, _)) => {
-            let _ = writeln!(out, "{script}: {description}");
-            let rewards = match report.rewards_in_words() {
-                Some((low, high)) => format!("; rewards from {low} to {high}"),
-                None => String::new(),
-            };
-            let eval = match report.eval_tasks {
-                0 => String::new(),
-                tasks => format!(" and {tasks} of data.eval"),
-            };
-            let _ = writeln!(
-                out,
-                "{} of {} of {}{eval} with scripted replies, {}, in {seconds:.1} s{rewards}; longest prompt {} tokens, \
-                 budget {}",
-                counted(report.trajectories, "trajectory", "trajectories"),
-                report.tasks,
-                counted(report.rows as usize, "task", "tasks"),
-                counted(report.steps, "step", "steps"),
-                report.longest_prompt,
-                report.budget
-            );
-            for TriedRows { split, tried, of } in &report.tried {
-                let more = if tried < of { "; --rows all tries every row" } else { "" };
-                let _ = writeln!(out, "{tried} of {of} rows of data.{} began a trajectory{more}", split.name());
-            }
-        }
-        None => {
-            let _ = writeln!(
-                out,
-                "{script}: {} of {} conversations, the longest of {} tokens, the context holds {}",
-                report.tasks, report.rows, report.longest_prompt, report.budget
-            );
-        }
-    }
-    if let Some(phase) = cold_start {
-        let _ = writeln!(
-            out,
-            "cold start: {} of {} conversations, the longest of {} tokens, the context holds {}",
-            phase.tasks, phase.rows, phase.longest_prompt, phase.budget
-        );
-    }
-    if loaded.stands_in {
-        let _ = writeln!(out, "tokens are those of r1-nano: the recipe's model is not on this machine");
-    }
     let mut files = loaded.script.resources();
     files.extend(loaded.script.data_files().unwrap_or_default());
-    if let Some(far) = train::far_files_in_words(&loaded.script, &files) {
-        let _ = writeln!(out, "it reads {far}");
+    let far = train::far_files_in_words(&loaded.script, &files).map(|far| format!("it reads {far}"));
+    let started = loaded.script.programs_in_words().iter().cloned().chain(loaded.script.servers_in_words());
+    let outside: Vec<String> = far.into_iter().chain(started.map(|line| format!("it starts {line}"))).collect();
+    let log: Vec<String> = report.log.iter().map(train::log_in_words).collect();
+    let more = json!({
+        "script": options.script, "objective": objective.map(|(description, _)| description), "outside": outside,
+        "reward_range": report.rewards_in_words(), "cold_start": cold_start, "log": log, "findings": report.findings,
+    });
+    if let (Some(facts), Value::Object(more)) = (facts.as_object_mut(), more) {
+        facts.extend(more);
     }
-    for line in loaded.script.programs_in_words() {
-        let _ = writeln!(out, "it starts {line}");
-    }
-    for line in loaded.script.servers_in_words() {
-        let _ = writeln!(out, "it starts {line}");
-    }
-    for it in rolled.into_iter().flatten() {
-        let reward = signed(it.reward);
-        let _ = writeln!(out, "the model, {}: {} after {} steps, reward {reward}", it.id, it.status, it.steps);
-    }
-    for logged in &report.log {
-        let _ = writeln!(out, "  {}", train::log_in_words(logged));
-    }
-    if report.more_log > 0 {
-        let _ = writeln!(out, "  log      {} more", report.more_log);
-    }
-    let paint = |style: Style, text: &str| style.force_styling(colour).apply_to(text).to_string();
-    let (mut errors, mut warnings) = (0, 0);
-    for Finding { level, rule, message, place: location, hint, repeat } in &report.findings {
-        let word = match level {
-            Severity::Error => paint(Style::new().red().bold(), "error"),
-            Severity::Warning => paint(Style::new().yellow().bold(), "warning"),
-            Severity::Note => paint(Style::new().bold(), "note"),
-        };
-        match level {
-            Severity::Error => errors += 1,
-            Severity::Warning => warnings += 1,
-            Severity::Note => {}
-        }
-        let _ = writeln!(out, "\n{word} ({rule}): {message}");
-        if let Some(location) = location {
-            let _ = writeln!(out, "  --> {location}");
-        }
-        if let Some(hint) = hint {
-            let _ = writeln!(out, "  {}: {hint}", paint(Style::new().cyan(), "hint"));
-        }
-        if !repeat.is_empty() {
-            let _ = writeln!(out, "  to see it: r1 repl {script}");
-            for line in repeat.iter().flat_map(|typed| typed.lines()) {
-                let _ = writeln!(out, "    {}", line.chars().take(100).collect::<String>());
-            }
-        }
-    }
-    let many = |count: usize, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
-    let _ = match (errors, warnings) {
-        (0, 0) if report.findings.is_empty() => writeln!(out, "no problems found"),
-        (0, 0) => writeln!(out, "\nno problems found, apart from what the notes say"),
-        (errors, warnings) => writeln!(out, "\n{}, {}", many(errors, "error"), many(warnings, "warning")),
-    };
-    print(&out)
+    print_report(include_str!("../../lua/reports/check.lua"), &facts, style)
 }

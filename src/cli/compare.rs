@@ -8,10 +8,10 @@ use serde_json::{Map, Value, json};
 
 use super::args::OutputArgs;
 use super::compare_args::CompareArgs;
-use super::print;
+use super::print_json;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::store::{StoredRun, write_atomic};
-use crate::telemetry::{Curve, Panel, compact, is_share, picture, read_curves, sparkline};
+use crate::telemetry::{Curve, ReportStyle, is_share, read_curves, report};
 
 /// Metrics that are shown without `--metric`, in this order.
 const USUAL: [&str; 12] = [
@@ -29,8 +29,7 @@ const USUAL: [&str; 12] = [
     "time/step",
 ];
 
-/// Columns of a curve in the terminal.
-const WIDTH: usize = 32;
+const SOURCE: &str = include_str!("../../lua/reports/compare.lua");
 
 type RunCurves = BTreeMap<String, Curve>;
 
@@ -39,18 +38,16 @@ pub(super) fn run(args: &CompareArgs, output: OutputArgs) -> Result<ExitCode> {
     let open = |folder: &PathBuf| read_curves(StoredRun::open(folder, &args.runs_dir)?.path());
     let curves = args.runs.iter().map(open).collect::<Result<Vec<RunCurves>>>()?;
     let metrics = metrics(args, &curves, output.json)?;
+    let result = as_json(&args.runs, &metrics, &curves);
     if let Some(path) = &args.out {
-        draw(path, &runs, &metrics, &curves)?;
+        draw(path, &shown("picture", &runs, &metrics, &result))?;
     }
     if output.json {
-        print(&format!("{}\n", as_json(&args.runs, &metrics, &curves)))?;
-        return Ok(ExitCode::SUCCESS);
+        return print_json(result).map(|()| ExitCode::SUCCESS);
     }
     let reporter = output.reporter();
-    for metric in &metrics {
-        reporter.section(metric);
-        reporter.table(&table(metric, &runs, &curves, reporter.is_unicode()));
-    }
+    let text = report(SOURCE, &shown("text", &runs, &metrics, &result), ReportStyle::of(&reporter))?;
+    reporter.text(text.trim_end_matches('\n'));
     if let Some(path) = &args.out {
         reporter.info(&format!("picture {}", path.display()));
     }
@@ -85,39 +82,6 @@ fn metrics(args: &CompareArgs, curves: &[RunCurves], json: bool) -> Result<Vec<S
     })
 }
 
-fn table(metric: &str, runs: &[String], curves: &[RunCurves], unicode: bool) -> Vec<Vec<String>> {
-    let share = is_share(metric);
-    let heading = ["run", "curve", "first", "end", "last", "lowest", "highest"];
-    let mut rows = vec![heading.map(str::to_owned).to_vec()];
-    let run_curves = curves.iter().filter_map(|curves| curves.get(metric));
-    // All runs of a metric are drawn in the same range.
-    let bounds = run_curves
-        .flat_map(Curve::values)
-        .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
-    let bounds = if share { (0.0, 1.0) } else { bounds };
-    for (run, curves) in runs.iter().zip(curves) {
-        let Some(curve) = curves.get(metric) else {
-            rows.push(vec![run.clone(), "-".to_owned()]);
-            continue;
-        };
-        let values: Vec<f64> = curve.values().collect();
-        let number = |value: Option<f64>| value.map_or_else(String::new, compact);
-        let at = |point: Option<(u64, f64)>| {
-            point.map_or_else(String::new, |(step, value)| format!("{} at {step}", compact(value)))
-        };
-        rows.push(vec![
-            run.clone(),
-            sparkline(&values, WIDTH, bounds, unicode),
-            number(curve.first().map(|(_, value)| value)),
-            number(curve.tail()),
-            at(curve.last()),
-            at(curve.lowest()),
-            at(curve.highest()),
-        ]);
-    }
-    rows
-}
-
 fn as_json(runs: &[PathBuf], metrics: &[String], curves: &[RunCurves]) -> Value {
     let of = |curve: &Curve| {
         let point = |point: Option<(u64, f64)>| point.map(|(step, value)| json!({ "step": step, "value": value }));
@@ -138,17 +102,40 @@ fn as_json(runs: &[PathBuf], metrics: &[String], curves: &[RunCurves]) -> Value 
     json!({ "runs": runs.iter().zip(curves).map(run).collect::<Vec<_>>() })
 }
 
-fn draw<'a>(path: &Path, runs: &[String], metrics: &'a [String], curves: &'a [RunCurves]) -> Result<()> {
+/// What the report shows: `view` is `text` or `picture`.
+fn shown(view: &str, names: &[String], metrics: &[String], result: &Value) -> Value {
+    let metric = |name: &String| json!({ "name": name, "is_share": is_share(name) });
+    let metrics: Vec<Value> = metrics.iter().map(metric).collect();
+    json!({ "view": view, "names": names, "metrics": metrics, "runs": result["runs"] })
+}
+
+fn draw(path: &Path, picture: &Value) -> Result<()> {
     if path.extension().is_none_or(|extension| extension != "svg") {
         return Err(Error::new(Kind::Usage, "the picture is an SVG file").at("--out").hint("as in --out curves.svg"));
     }
-    let panel = |metric: &'a String| Panel {
-        metric,
-        is_share: is_share(metric),
-        curves: curves.iter().map(|curves| curves.get(metric)).collect(),
-    };
-    let panels: Vec<Panel<'_>> = metrics.iter().map(panel).collect();
-    let text = picture(runs, &panels);
+    let text: String = report(SOURCE, picture, ReportStyle::default())?;
     let failed = |error: &std::io::Error| Error::io(Kind::Store, "write the file", path, error);
     write_atomic(path, |file| file.write_all(text.as_bytes()).map_err(|error| failed(&error)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_picture_has_a_panel_per_metric_and_a_line_per_run() {
+        let (rising, one) = (Curve(vec![(1, 0.0), (3, 1.0)]), Curve(vec![(2, 0.5)]));
+        let runs = ["a".to_owned(), "b<c".to_owned()];
+        let metrics = ["eval/accuracy".to_owned(), "kl/mean".to_owned()];
+        let curves = [
+            RunCurves::from([(metrics[0].clone(), rising)]),
+            RunCurves::from([(metrics[0].clone(), one.clone()), (metrics[1].clone(), one)]),
+        ];
+        let result = as_json(&["a".into(), "b<c".into()], &metrics, &curves);
+        let svg = report(SOURCE, &shown("picture", &runs, &metrics, &result), ReportStyle::default()).unwrap();
+        assert_eq!((svg.matches("<path").count(), svg.matches("<circle").count()), (3, 2), "{svg}");
+        assert!(svg.contains("M60.0 210.0L360.0 40.0") && svg.contains("b&lt;c") && svg.contains("step 3"), "{svg}");
+        assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
+    }
 }

@@ -2,16 +2,18 @@
 
 use std::process::ExitCode;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::args::{DocArgs, DocFormat, OutputArgs};
-use super::print;
+use super::{print, print_json, print_report};
 use crate::config::algorithms;
 use crate::error::{Error, Kind, Result, nearest};
 use crate::rl::advantages::Estimator;
 use crate::rl::objective::PolicyLoss;
 use crate::rl::reference::ReferenceRow;
+use crate::schema::Setting;
 use crate::script::docs;
+use crate::telemetry::ReportStyle;
 
 pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
     match args.format {
@@ -27,57 +29,52 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
         if output.json {
             let functions: Vec<_> = docs::all().collect();
             let all = json!({ "functions": functions, "types": docs::named_types(), "modules": docs::modules() });
-            print(&format!("{all}\n"))?;
+            print_json(all)?;
         } else {
-            print(&docs::list(docs::all()))?;
-            print(&format!("\nModules: require(NAME), r1 doc NAME\n\n{}", docs::list_of_modules()))?;
-            print(
-                "\nSettings: r1 doc SECTION (policy, data, sampling, env, rollout, trainer, eval, checkpoint, limits)\n",
-            )?;
+            let module = |module: &docs::Module| json!({ "name": module.name, "summary": module.summary() });
+            let modules: Vec<Value> = docs::modules().iter().map(module).collect();
+            let functions: Vec<Value> = docs::all().map(entry).collect();
+            page(&json!({ "everything": { "functions": functions, "modules": modules } }))?;
         }
         return Ok(ExitCode::SUCCESS);
     };
-    // `trainer`, `data` and others are both functions and sections of settings.
-    let section = docs::find_settings(name).into_iter().filter(|setting| setting.is_below(name)).collect::<Vec<_>>();
-    let also = match section.as_slice() {
-        [] => String::new(),
-        section => format!("\nsettings\n\n{}", docs::settings_page(section)),
+    let shown = |result: Value, text: Value| {
+        let printed = if output.json { print_json(result) } else { page(&text) };
+        printed.map(|()| ExitCode::SUCCESS)
     };
-    let module_page = |module: &docs::Module| if output.json { format!("{}\n", json!(module)) } else { module.page() };
     // The function that a module returns has the module's name.
     if let Some(module) = docs::module(name).filter(|_| name.starts_with('@')) {
-        print(&module_page(module))?;
-        return Ok(ExitCode::SUCCESS);
+        return shown(json!(module), module_page(module));
     }
-    if let Some(entry) = docs::find(name) {
+    // `trainer`, `data` and others are both functions and sections of settings.
+    let section: Vec<_> = docs::find_settings(name).into_iter().filter(|setting| setting.is_below(name)).collect();
+    let also = Some(settings_page(&section)).filter(|_| !section.is_empty());
+    if let Some(function) = docs::find(name) {
         // `grpo` and `ppo` are functions and algorithms.
-        let file = crate::algorithms::find(name).map(|file| format!("\nalgorithm\n\n{}", file.source));
-        let page = || format!("{}{also}{}", entry.page(), file.unwrap_or_default());
-        print(&if output.json { format!("{}\n", json!(entry)) } else { page() })?;
-        return Ok(ExitCode::SUCCESS);
+        let file = crate::algorithms::find(name).map(|file| &file.source);
+        return shown(json!(function), json!({ "entry": entry(function), "also": also, "algorithm": file }));
     }
     let below = docs::below(name);
     if !below.is_empty() {
-        print(&if output.json { format!("{}\n", json!(below)) } else { format!("{}{also}", docs::list(below)) })?;
-        return Ok(ExitCode::SUCCESS);
+        let list: Vec<Value> = below.iter().copied().map(entry).collect();
+        return shown(json!(below), json!({ "list": list, "also": also }));
     }
-    if let Some(page) = docs::type_page(name).filter(|_| !output.json) {
-        print(&page)?;
-        return Ok(ExitCode::SUCCESS);
+    if let Some(named) = docs::find_type(name).filter(|_| !output.json) {
+        return shown(Value::Null, json!({ "type": named }));
     }
     let settings = docs::find_settings(name);
     if !settings.is_empty() {
-        let page = || format!("{}{}", docs::settings_page(&settings), values(name));
-        print(&if output.json { format!("{}\n", json!(settings)) } else { page() })?;
-        return Ok(ExitCode::SUCCESS);
+        return shown(json!(settings), json!({ "settings": settings_page(&settings), "values": values(name) }));
     }
     if let Some(module) = docs::module(name) {
-        print(&module_page(module))?;
-        return Ok(ExitCode::SUCCESS);
+        return shown(json!(module), module_page(module));
     }
     if let Some(file) = crate::algorithms::find(name) {
-        let page = json!({ "algorithm": name, "paper": file.paper, "source": file.source });
-        print(&if output.json { format!("{page}\n") } else { file.source.to_owned() })?;
+        if output.json {
+            print_json(json!({ "algorithm": name, "paper": file.paper, "source": file.source }))?;
+        } else {
+            print(&file.source)?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     let error = Error::new(Kind::Usage, format!("there is no function, type, module or setting `{name}`"));
@@ -93,18 +90,43 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
     })
 }
 
+fn page(result: &Value) -> Result<()> {
+    print_report(include_str!("../../lua/reports/doc.lua"), result, ReportStyle::default())
+}
+
+fn entry(entry: &docs::Entry) -> Value {
+    let mut shown = json!(entry);
+    shown["signature"] = entry.signature().into();
+    shown["space"] = entry.space().into();
+    shown["summary"] = entry.summary().into();
+    shown
+}
+
+fn module_page(module: &docs::Module) -> Value {
+    let entries: Vec<Value> = module.entries.iter().map(entry).collect();
+    let all: Vec<Value> = module.all().map(entry).collect();
+    json!({ "module": { "name": module.name, "doc": module.doc, "entries": entries, "all": all } })
+}
+
+fn settings_page(settings: &[&Setting]) -> Value {
+    let shown = settings.iter().map(|setting| {
+        let mut shown = json!(setting);
+        shown["needed"] = setting.needed().into();
+        shown["changes"] = setting.reload.words().into();
+        shown
+    });
+    shown.collect()
+}
+
 /// The values of a setting that is the name of another declaration: algorithms, estimators and
 /// losses.
-fn values(setting: &str) -> String {
-    let rows: Vec<(&str, String)> = match setting {
-        "trainer.algorithm" => algorithms::papers().map(|(name, paper)| (name, paper.to_owned())).collect(),
-        "trainer.estimator" => Estimator::reference().map(described).collect(),
-        "trainer.loss" => PolicyLoss::reference().map(described).collect(),
-        _ => return String::new(),
-    };
-    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    let lines: Vec<String> = rows.iter().map(|(name, about)| format!("  {name:width$}  {about}\n")).collect();
-    format!("\n{}\nTables with options: docs/reference/algorithms.md\n", lines.concat())
+fn values(setting: &str) -> Option<Vec<(&'static str, String)>> {
+    match setting {
+        "trainer.algorithm" => Some(algorithms::papers().map(|(name, paper)| (name, paper.to_owned())).collect()),
+        "trainer.estimator" => Some(Estimator::reference().map(described).collect()),
+        "trainer.loss" => Some(PolicyLoss::reference().map(described).collect()),
+        _ => None,
+    }
 }
 
 fn described(ReferenceRow { name, paper, about, .. }: ReferenceRow) -> (&'static str, String) {

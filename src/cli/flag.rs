@@ -14,60 +14,23 @@ use crate::script::setting_keys;
 const COMMANDS: [(&str, &str); 5] =
     [("run", "grpo"), ("sft", "sft"), ("check", "grpo"), ("repl", "grpo"), ("eval", "grpo")];
 
-/// Flags of Agent-R1's chat scripts (`agent_r1/vllm_infer/{chat,run}.py`, `inference.sh`) that `r1
-/// infer` lacks. `--question`, `--max-tokens` and the sampling flags are accepted.
-const CHAT_FLAGS: [(&str, &str); 11] = [
-    ("tools", "tools belong to a recipe: r1 infer --script RECIPE"),
-    ("env", "the environment belongs to a recipe: r1 infer --script RECIPE"),
-    ("config", "settings and tools belong to a recipe: r1 infer --script RECIPE"),
-    ("api-key", "set the variable OPENAI_API_KEY; other users of the machine can read command lines"),
-    ("checkpoint-dir", "the directory of a run or a checkpoint is a model: r1 infer --model DIR"),
-    ("hf-model-path", "a model from the Hub: r1 infer --hf ORG/NAME"),
-    ("use-hf-model", "a model from the Hub: r1 infer --hf ORG/NAME"),
-    ("model-name-or-path", "r1 infer --model NAME"),
-    ("target-dir", "leave it out: checkpoints need no conversion"),
-    ("backend", "leave it out: checkpoints need no conversion"),
-    ("tensor-parallel-size", "leave it out: one process uses one device"),
-];
-
-/// Commands of other tools, or words for a task, with r1's.
-const OTHER_COMMANDS: [(&[&str], &str); 14] = [
-    (&["chat", "ask", "generate", "predict", "inference"], "r1 infer --model RUN chats with a model"),
-    (&["train", "fit", "grpo", "ppo", "rl"], "r1 run SCRIPT trains; trainer.algorithm selects the algorithm"),
-    (
-        &["finetune", "fine-tune", "tune"],
-        "r1 sft SCRIPT is supervised fine-tuning; r1 run SCRIPT is reinforcement learning",
-    ),
-    (
-        &["dpo", "orpo", "kto", "reward"],
-        "there is no preference training; r1 run SCRIPT trains on rewards, r1 sft SCRIPT on conversations",
-    ),
-    (
-        &["show", "view", "logs", "inspect"],
-        "r1 compare RUN shows metrics, r1 repl --replay RUN:ID a trajectory, RUN/examples.txt some of them",
-    ),
-    (&["runs", "ls", "list"], "the runs are the folders of runs/; r1 compare RUN … compares them"),
-    (&["plot", "curves", "diff"], "r1 compare RUN … draws curves"),
-    (
-        &["serve", "server"],
-        "vllm serve RUN/checkpoints/step-… serves a checkpoint; r1 mcp serves tools, r1 index serve an index",
-    ),
-    (&["resume", "continue"], "r1 run SCRIPT --resume RUN"),
-    (&["evaluate", "benchmark", "validate"], "r1 eval SCRIPT, or r1 eval RUN"),
-    (&["debug", "step", "shell"], "r1 repl SCRIPT"),
-    (&["init", "create"], "r1 new NAME writes a script"),
-    (&["download", "pull", "fetch", "get"], "r1 data get NAME gets a dataset; models are downloaded on first use"),
-    (
-        &["merge", "export", "convert"],
-        "checkpoints are in Hugging Face layout; checkpoint.merge=true merges an adapter",
-    ),
-];
+/// Words of other tools that r1 lacks, with what takes their place: commands, and flags of
+/// Agent-R1's chat scripts (`agent_r1/vllm_infer/{chat,run}.py`, `inference.sh`). Its `--question`,
+/// `--max-tokens` and sampling flags are accepted.
+fn instead(kind: &str, word: &str) -> Option<&'static str> {
+    let mut lines = include_str!("other_words.tsv").lines().map(|line| line.split('\t'));
+    lines.find_map(|mut fields| {
+        let is_kind = fields.next() == Some(kind);
+        let has_word = fields.next()?.split(' ').any(|other| other == word);
+        fields.next().filter(|_| is_kind && has_word)
+    })
+}
 
 /// The error for an unknown command with what takes its place.
 fn other_command(error: &clap::Error) -> Option<Error> {
     let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else { return None };
-    let (_, instead) = OTHER_COMMANDS.iter().find(|(names, _)| names.contains(&typed.as_str()))?;
-    Some(Error::new(Kind::Usage, format!("there is no command `{typed}`")).hint(*instead))
+    let hint = instead("command", typed)?;
+    Some(Error::new(Kind::Usage, format!("there is no command `{typed}`")).hint(hint))
 }
 
 /// The error for an unknown command or flag with a suggestion; `None` for other errors.
@@ -85,8 +48,7 @@ pub(super) fn meant(error: &clap::Error, typed: &[OsString]) -> Option<Error> {
     let refused = Error::new(Kind::Usage, format!("unexpected argument `{flag}`"));
     let runs = |command: &str| typed.iter().skip(1).any(|word| *word == command);
     if runs("infer") {
-        let (_, instead) = CHAT_FLAGS.iter().find(|(legacy, _)| legacy.replace('-', "_") == name)?;
-        return Some(refused.hint(*instead));
+        return Some(refused.hint(instead("infer flag", &name.replace('_', "-"))?));
     }
     let (_, algorithm) = COMMANDS.iter().find(|(command, _)| runs(command))?;
     let keys = setting_keys(algorithm);

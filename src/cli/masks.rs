@@ -1,74 +1,59 @@
 //! `r1 check --masks`: the loss mask and the advantages, token by token.
 
-use std::fmt::Write;
-
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::args::OutputArgs;
-use super::{print, tokens};
+use super::{print, print_json};
 use crate::error::Result;
-use crate::telemetry::{Reporter, signed};
+use crate::telemetry::{ReportStyle, Reporter, report};
 use crate::train::{self, RunOptions, ShownToken, ShownTrajectory};
+
+const SOURCE: &str = include_str!("../../lua/reports/masks.lua");
 
 /// Rolls out the first task's group and prints every token.
 pub(super) fn show(options: &RunOptions, output: OutputArgs) -> Result<()> {
     let reporter = if output.json { Reporter::silent() } else { output.reporter() };
     let shown = train::masks(options, &reporter)?;
     if output.json {
-        return shown.iter().try_for_each(|trajectory| print(&format!("{}\n", as_json(trajectory))));
+        return shown.iter().map(as_json).try_for_each(print_json);
     }
-    let colour = reporter.is_coloured();
-    let supervised = shown.iter().any(is_example);
-    let below = if supervised { "" } else { "; below each sampled token its advantage, where it changes" };
-    print(&format!("{}{below}\n", tokens::legend(colour)))?;
-    shown.iter().try_for_each(|trajectory| print(&lines(trajectory, colour)))
+    print(&text(&shown, ReportStyle::of(&reporter))?)
 }
 
-fn as_json(trajectory: &ShownTrajectory) -> String {
-    let token = |token: &ShownToken| json!({ "text": token.text, "sampled": token.sampled, "special": token.special, "advantage": token.advantage });
+fn as_json(trajectory: &ShownTrajectory) -> Value {
     let rows: Vec<Vec<_>> = trajectory.rows.iter().map(|row| row.iter().map(token).collect()).collect();
     json!({ "event": "trajectory", "id": trajectory.id, "status": trajectory.status, "reward": trajectory.reward,
             "steps": trajectory.steps, "fork": trajectory.fork, "rows": rows })
-    .to_string()
 }
 
-/// A conversation of supervised training.
-fn is_example(trajectory: &ShownTrajectory) -> bool {
-    trajectory.status == "example"
+fn token(token: &ShownToken) -> Value {
+    json!({ "text": token.text, "sampled": token.sampled, "special": token.special, "advantage": token.advantage })
 }
 
-/// A trajectory as pairs of lines: tokens, and their advantages below.
-fn lines(trajectory: &ShownTrajectory, colour: bool) -> String {
-    let mut out = String::new();
-    if is_example(trajectory) {
-        let count = trajectory.rows.iter().flatten().filter(|token| token.sampled).count();
-        let all = trajectory.rows.iter().flatten().count();
-        let _ = writeln!(out, "\nrow {}: {count} of {all} tokens are trained on", trajectory.id);
-        trajectory.rows.iter().for_each(|row| out.push_str(&tokens::row(row, false, colour)));
-        return out;
-    }
-    let plural = |count: usize| if count == 1 { "" } else { "s" };
-    let (steps, rows) = (trajectory.steps, trajectory.rows.len());
-    let fork = trajectory.fork.as_ref();
-    let fork = fork.map_or_else(String::new, |fork| format!(", forked from {} after {}", fork.parent, fork.step));
-    let _ = writeln!(
-        out,
-        "\ntrajectory {}: {}, reward {}, {steps} step{} in {rows} row{}{fork}",
-        trajectory.id,
-        trajectory.status,
-        signed(trajectory.reward),
-        plural(steps),
-        plural(rows)
-    );
-    for row in &trajectory.rows {
-        out.push_str(&tokens::row(row, true, colour));
-    }
-    out
+fn text(trajectories: &[ShownTrajectory], style: ReportStyle) -> Result<String> {
+    let trajectories: Vec<Value> = trajectories.iter().map(as_json).collect();
+    report(SOURCE, &json!({ "trajectories": trajectories }), style)
+}
+
+/// The text of a prompt: its tokens, the number of `sampled` ones, and the limits.
+pub(super) fn prompt(tokens: &[ShownToken], (budget, max_context): (usize, usize), colour: bool) -> Result<String> {
+    let sampled = tokens.iter().filter(|token| token.sampled).count();
+    let tokens: Vec<Value> = tokens.iter().map(token).collect();
+    let result = json!({ "prompt": tokens, "sampled": sampled, "budget": budget, "max_context": max_context });
+    report(SOURCE, &result, ReportStyle { colour, ..ReportStyle::default() })
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+
+    /// The text after the legend.
+    fn lines(trajectory: &ShownTrajectory, colour: bool) -> String {
+        let style = ReportStyle { colour, ..ReportStyle::default() };
+        let text = text(std::slice::from_ref(trajectory), style).unwrap();
+        text.split_once('\n').unwrap().1.to_owned()
+    }
 
     fn token(text: &str, sampled: bool, advantage: f64) -> ShownToken {
         ShownToken { text: text.to_owned(), sampled, special: text.starts_with("<|"), advantage }
@@ -116,7 +101,7 @@ mod tests {
         };
         let text = lines(&trajectory, false);
         let longest = text.lines().map(|line| line.chars().count()).max();
-        assert!(longest.is_some_and(|longest| longest <= tokens::WIDTH), "{text}");
+        assert!(longest.is_some_and(|longest| longest <= 100), "{text}");
         assert_eq!(text.matches("[four]").count(), 60);
         assert_eq!(text.matches("+1.00").count(), 1);
     }

@@ -11,7 +11,6 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::Duration;
 
 use clap::Args;
 use futures_util::StreamExt;
@@ -33,8 +32,6 @@ use crate::train::Agent;
 /// Calls that may wait for the one that runs.
 const WAITING: usize = 64;
 
-/// Interval at which signals are checked.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Environment variable with the token that clients over HTTP must send.
 const TOKEN: &str = "R1_MCP_TOKEN";
 
@@ -92,7 +89,7 @@ pub(super) fn run(args: &McpArgs, reporter: &Reporter) -> Result<ExitCode> {
     let loaded = Loaded::new(opened.script, reporter)?;
     let worker = &loaded.worker;
     worker.prepare()?;
-    let runtime = super::single_thread()?;
+    let runtime = Worker::runtime()?;
     let sessions =
         Sessions { worker, task: task(worker, args.row)?, seed: args.seed, reporter, states: RefCell::default() };
     let first = runtime.block_on(sessions.reset())?;
@@ -126,13 +123,8 @@ pub(super) fn run(args: &McpArgs, reporter: &Reporter) -> Result<ExitCode> {
         let count = tools.tools.len();
         let plural = if count == 1 { "" } else { "s" };
         reporter.info(&format!("serving {count} tool{plural} at http://{address}{PATH}; Ctrl-C ends it"));
-        let stop = async {
-            while !interrupt.is_set() {
-                tokio::time::sleep(LOOK_EVERY).await;
-            }
-        };
         tokio::select! {
-            () = serve_http(tools, listener, token, stop) => {}
+            () = serve_http(tools, listener, token, super::interrupted(interrupt)) => {}
             () = sessions.answer(queue) => {}
         }
         Ok(())

@@ -24,6 +24,7 @@ mod index;
 mod index_args;
 mod infer;
 mod infer_args;
+mod line_editor;
 mod lua;
 mod man;
 mod masks;
@@ -37,13 +38,13 @@ mod rescore;
 mod resume_arg;
 mod run;
 mod test;
-mod tokens;
 mod version;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
 
@@ -51,7 +52,7 @@ use crate::error::{Error, Kind, Result};
 use crate::hub;
 use crate::programs::NamedModelThread;
 use crate::script;
-use crate::telemetry::{ignore_file_size_signal, is_interrupted};
+use crate::telemetry::{Interrupt, ReportStyle, ignore_file_size_signal, is_interrupted, report};
 use args::{Cli, Command, OutputArgs};
 use failure::ErrorFormat;
 
@@ -114,16 +115,30 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
     done
 }
 
-/// A runtime on the thread of the command.
-fn single_thread() -> Result<tokio::runtime::Runtime> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))
+/// Interval at which an interrupt is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Waits for Ctrl-C.
+async fn interrupted(interrupt: Interrupt) {
+    while !interrupt.is_set() {
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
 }
 
 /// Writes a result to stdout.
 fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
     printed(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+/// Prints the text of a result, written by a function in Lua (lua/reports).
+fn print_report(source: &'static str, result: &serde_json::Value, style: ReportStyle) -> Result<()> {
+    print(&report(source, result, style)?)
+}
+
+/// Writes a result as a line of JSON.
+fn print_json(result: impl std::fmt::Display) -> Result<()> {
+    print(&format!("{result}\n"))
 }
 
 /// The result of writing to stdout. A closed pipe means that the reader is done.

@@ -12,7 +12,7 @@ use crate::hub::Fetching;
 use crate::load::{self, Loaded};
 use crate::mdp::{Split, Trajectory};
 use crate::rollout::{self, Replayed, Spec};
-use crate::script::{Script, Strictness};
+use crate::script::{Script, Strictness, Worker};
 use crate::store::{self, FileVersion, StoredRun};
 use crate::telemetry::{Interrupt, Reporter, counted};
 use crate::text::Renderer;
@@ -32,7 +32,7 @@ pub(super) struct RecordedRun {
 impl RecordedRun {
     /// `other`: a script that replaces the run's own; `overrides`: settings on top of the run's.
     pub(super) fn open(run: &Path, runs_dir: &Path, other: Option<PathBuf>, overrides: Vec<String>) -> Result<Self> {
-        let runtime = super::single_thread()?;
+        let runtime = Worker::runtime()?;
         Ok(Self { run: StoredRun::open(run, runs_dir)?, runtime, other, overrides, loaded: HashMap::new() })
     }
 

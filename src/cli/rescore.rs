@@ -1,23 +1,20 @@
 //! `r1 rescore`: stored trajectories under a changed script, with the new rewards next to the old
 //! ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
 use super::args::{OutputArgs, RescoreArgs};
-use super::print;
 use super::recorded::{RecordedRun, stop_if_interrupted};
+use super::{print_json, print_report};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Split, Trajectory};
 use crate::rl::compare::{against_group, spearman};
 use crate::rollout::Replayed;
 use crate::script::Strictness;
-use crate::telemetry::{Reporter, counted, ctrl_c};
-
-/// Number of trajectories that are shown, those with the largest changes.
-const SHOWN: usize = 10;
+use crate::telemetry::{ReportStyle, ctrl_c};
 
 /// A trajectory with its rewards under both scripts.
 struct RescoredPair {
@@ -79,10 +76,21 @@ pub(super) fn run(args: RescoreArgs, output: OutputArgs) -> Result<ExitCode> {
         pair.advantages = advantages;
     }
     let range = (steps[0].1, steps[steps.len() - 1].1);
+    let summary = summary(&pairs, &left_out, range);
     if output.json {
-        return as_json(&pairs, &left_out, range).map(|()| ExitCode::SUCCESS);
+        pairs.iter().map(RescoredPair::as_json).chain([summary]).try_for_each(print_json)?;
+        return Ok(ExitCode::SUCCESS);
     }
-    print_report(&reporter, &recorded.run.name(), &name, pairs, &left_out, range)?;
+    let with_task = |pair: &RescoredPair| {
+        let mut shown = pair.as_json();
+        shown["task"] = pair.task.as_str().into();
+        shown
+    };
+    let result = json!({
+        "run": recorded.run.name(), "script": name, "summary": summary, "left_out": left_out.lines(),
+        "pairs": pairs.iter().map(with_task).collect::<Vec<_>>(), "quiet": output.quiet,
+    });
+    print_report(include_str!("../../lua/reports/rescore.lua"), &result, ReportStyle::of(&reporter))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -146,110 +154,28 @@ impl LeftOut {
     }
 }
 
-fn as_json(pairs: &[RescoredPair], left_out: &LeftOut, (first, last): (u64, u64)) -> Result<()> {
-    for pair in pairs {
-        let line = json!({
-            "event": "rescore", "id": pair.id, "old": pair.old, "new": pair.new,
-            "advantage": { "old": pair.advantages.0, "new": pair.advantages.1 }, "flips": pair.flips(),
-            "parts": { "old": pair.old_parts, "new": pair.new_parts },
-        });
-        print(&format!("{line}\n"))?;
+impl RescoredPair {
+    fn as_json(&self) -> Value {
+        json!({
+            "event": "rescore", "id": self.id, "old": self.old, "new": self.new,
+            "advantage": { "old": self.advantages.0, "new": self.advantages.1 }, "flips": self.flips(),
+            "parts": { "old": self.old_parts, "new": self.new_parts },
+        })
     }
-    let summary = RescoreSummary::of(pairs);
+}
+
+fn summary(pairs: &[RescoredPair], left_out: &LeftOut, (first, last): (u64, u64)) -> Value {
+    let (old, new): (Vec<f64>, Vec<f64>) = pairs.iter().map(|pair| (pair.old, pair.new)).unzip();
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
     let left: Vec<Value> = left_out
         .now
         .iter()
         .map(|(reason, (first, count))| json!({ "reason": reason, "first": first, "count": count }))
         .collect();
-    let line = json!({
-        "event": "summary", "steps": [first, last], "trajectories": pairs.len(), "old_mean": summary.old,
-        "new_mean": summary.new, "rank_correlation": summary.correlation, "sign_flips": summary.flips,
+    json!({
+        "event": "summary", "steps": [first, last], "trajectories": pairs.len(), "old_mean": mean(&old),
+        "new_mean": mean(&new), "rank_correlation": spearman(&old, &new),
+        "sign_flips": pairs.iter().filter(|pair| pair.flips()).count(),
         "left_out": { "failed": left_out.failed, "now": left },
-    });
-    print(&format!("{line}\n"))
-}
-
-struct RescoreSummary {
-    old: f64,
-    new: f64,
-    correlation: Option<f64>,
-    flips: usize,
-}
-
-impl RescoreSummary {
-    fn of(pairs: &[RescoredPair]) -> Self {
-        let (old, new): (Vec<f64>, Vec<f64>) = pairs.iter().map(|pair| (pair.old, pair.new)).unzip();
-        let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
-        Self {
-            old: mean(&old),
-            new: mean(&new),
-            correlation: spearman(&old, &new),
-            flips: pairs.iter().filter(|pair| pair.flips()).count(),
-        }
-    }
-}
-
-fn print_report(
-    reporter: &Reporter,
-    run: &str,
-    script: &str,
-    mut pairs: Vec<RescoredPair>,
-    left_out: &LeftOut,
-    (first, last): (u64, u64),
-) -> Result<()> {
-    let summary = RescoreSummary::of(&pairs);
-    let steps = if first == last { format!("step {first}") } else { format!("steps {first} to {last}") };
-    let trajectories = counted(pairs.len(), "trajectory", "trajectories");
-    print(&format!("{run}, {steps}: {trajectories} under {script}\n\n"))?;
-    let number = |value: f64| format!("{value:+.4}");
-    let mut rows = vec![["mean of", "old", "new"].map(str::to_owned).to_vec()];
-    rows.push(vec!["reward".to_owned(), number(summary.old), number(summary.new)]);
-    let names: BTreeSet<&String> =
-        pairs.iter().flat_map(|pair| pair.old_parts.keys().chain(pair.new_parts.keys())).collect();
-    for name in names {
-        let mean = |of: fn(&RescoredPair) -> &BTreeMap<String, f64>| {
-            let rewards: Vec<f64> = pairs.iter().filter_map(|pair| of(pair).get(name).copied()).collect();
-            if rewards.is_empty() { "-".to_owned() } else { number(rewards.iter().sum::<f64>() / rewards.len() as f64) }
-        };
-        rows.push(vec![name.clone(), mean(|pair| &pair.old_parts), mean(|pair| &pair.new_parts)]);
-    }
-    reporter.table(&rows);
-    let correlation =
-        summary.correlation.map_or_else(|| "undefined: one side is constant".to_owned(), |r| format!("{r:.3}"));
-    print(&format!("\nrank correlation {correlation}\n"))?;
-    let flips = if summary.flips == 0 {
-        "no trajectory's advantage changes its sign".to_owned()
-    } else {
-        format!("{} of {} advantages change their sign", summary.flips, pairs.len())
-    };
-    print(&format!("{flips} (reward less the mean of the group)\n"))?;
-    pairs.retain(|pair| pair.old.to_bits() != pair.new.to_bits());
-    pairs.sort_by(|a, b| {
-        let change = |pair: &RescoredPair| (pair.advantages.1 - pair.advantages.0).abs();
-        change(b).total_cmp(&change(a)).then((b.new - b.old).abs().total_cmp(&(a.new - a.old).abs()))
-    });
-    if pairs.is_empty() {
-        print("no reward changed\n")?;
-    } else {
-        let mut rows = vec![["changed most", "old", "new", "advantage", "now", "task"].map(str::to_owned).to_vec()];
-        for pair in pairs.iter().take(SHOWN) {
-            let task: String = pair.task.lines().next().unwrap_or_default().chars().take(40).collect();
-            rows.push(vec![
-                pair.id.clone(),
-                number(pair.old),
-                number(pair.new),
-                number(pair.advantages.0),
-                number(pair.advantages.1),
-                task,
-            ]);
-        }
-        print("\n")?;
-        reporter.table(&rows);
-    }
-    let left = left_out.lines();
-    if !left.is_empty() {
-        let lines: Vec<String> = left.iter().map(|line| format!("  {line}\n")).collect();
-        print(&format!("\nleft out:\n{}", lines.concat()))?;
-    }
-    Ok(())
+    })
 }

@@ -25,7 +25,7 @@ pub(crate) use dedup::duplicates;
 pub(crate) use get::{Fetched, GetOptions, get};
 pub(crate) use rows::{CsvFile, Dataset, check_place, find, open_text, utf8};
 pub(crate) use split::{Amount, Division, split};
-pub(crate) use stats::{Distribution, byte_count, statistics};
+pub(crate) use stats::{byte_count, statistics};
 pub(crate) use texts::{TextColumns, column, text_of};
 pub(crate) use verl::{VerlOptions, from_verl, is_verl, to_verl};
 pub(crate) use write::{check_output, write_rows};

@@ -21,7 +21,7 @@ mod stream;
 mod tests;
 
 pub use failure::ServerFailure;
-pub use policy::ServerPolicy;
+pub use policy::{ServerPolicy, completion};
 pub use reply::{RawCall, RawReply, ReplyText};
 pub use sampling::ServerSampling;
 pub use server::{Patience, Server, ServerOptions};

@@ -135,7 +135,8 @@ fn filtered() -> RawReply {
     }
 }
 
-fn completion(reply: RawReply, elapsed: Duration) -> Completion {
+/// A reply as a completion.
+pub fn completion(reply: RawReply, elapsed: Duration) -> Completion {
     let RawReply { content, reasoning, calls, finish_reason, usage, stopped, retries } = reply;
     let (mut tool_calls, mut errors) = (Vec::new(), Vec::new());
     for call in calls {

@@ -8,48 +8,15 @@ use serde_json::Value;
 use super::Spec;
 use super::ending::{empty, fail, summable};
 use super::prompt::{ContinuedTurn, Prompt};
+use super::stage::{Stage, Stop, stop_of};
 use super::{reply, served};
 use crate::config::OnOverflow;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::mdp::{
     Action, Completion, Fork, Limit, Request, Sampling, ServerReply, Status, Step, StreamSeed, Trajectory,
 };
 use crate::script::{Failure, Record, Reward, State, StepResult, TrajectoryOutcome, Worker, budget};
 use crate::text::Renderer;
-
-/// A script worker and the renderer that makes tokens of its messages.
-#[derive(Clone, Copy)]
-pub struct Stage<'a> {
-    pub worker: &'a Worker,
-    pub renderer: &'a Renderer,
-}
-
-/// The reason why a trajectory stops early.
-#[derive(Debug)]
-pub enum Stop {
-    /// A failure of this trajectory only.
-    Failed(Failure),
-    /// A failure of the whole run.
-    Fatal(Error),
-}
-
-impl From<Failure> for Stop {
-    fn from(failure: Failure) -> Self {
-        if failure.lacks_reference() { Self::Fatal(failure.error) } else { Self::Failed(failure) }
-    }
-}
-
-impl From<Error> for Stop {
-    fn from(error: Error) -> Self {
-        Self::Fatal(error)
-    }
-}
-
-/// A failure in the recipe's own format is one of the trajectory; other tokenization errors are
-/// errors of the run.
-pub(super) fn stop_of(error: Error) -> Stop {
-    if error.kind == Kind::Script { Failure::new(Status::EnvError, error).into() } else { error.into() }
-}
 
 /// One attempt at one task, between two steps.
 pub struct Attempt {
@@ -57,6 +24,8 @@ pub struct Attempt {
     state: State,
     /// Maximum number of steps.
     max_steps: usize,
+    /// Response tokens that do not count for `env.max_tokens`.
+    earlier_tokens: usize,
     trajectory: Trajectory,
     /// The last step; of a flow also the last steps of its other conversations, the latest last.
     last: Vec<ContinuedTurn>,
@@ -71,14 +40,29 @@ impl Attempt {
     pub async fn begin(stage: Stage<'_>, spec: Spec, task: Value, record: &Record) -> Result<Self, Failure> {
         record.set_name(&spec.id);
         let state = stage.worker.reset_within(spec.split, &task, spec.env_seed, record, spec.budget()).await?;
+        Ok(Self::of_state(stage, spec, task, state))
+    }
+
+    /// An attempt whose environment was reset by the caller.
+    pub fn of_state(stage: Stage<'_>, spec: Spec, task: Value, state: State) -> Self {
         let trajectory = empty(&spec, task, stage.worker.hash());
         let max_steps = spec.max_steps.unwrap_or(state.max_steps());
+        let (last, earlier_tokens) = (Vec::new(), 0);
         let mut attempt =
-            Self { spec, state, max_steps, trajectory, last: Vec::new(), shown: None, over: None, failed: None };
+            Self { spec, state, max_steps, earlier_tokens, trajectory, last, shown: None, over: None, failed: None };
         if max_steps == 0 {
             attempt.truncate(Limit::MaxSteps);
         }
-        Ok(attempt)
+        attempt
+    }
+
+    /// Continues with a state that was changed outside of the script, such as by a user's next
+    /// question. The limits of steps and tokens count from here.
+    pub fn resume(&mut self, state: State) {
+        self.max_steps = self.trajectory.steps.len() + self.spec.max_steps.unwrap_or(state.max_steps());
+        self.earlier_tokens = self.trajectory.response_tokens();
+        (self.state, self.shown, self.over) = (state, None, None);
+        self.trajectory.truncated_by = None;
     }
 
     pub fn renderer<'a>(&'a self, stage: Stage<'a>) -> &'a Renderer {
@@ -190,7 +174,7 @@ impl Attempt {
     /// Rest of `env.max_tokens`; `None` without that limit.
     fn tokens_left(&self) -> Option<usize> {
         let limit = self.state.settings().max_tokens;
-        (limit > 0).then(|| limit.saturating_sub(self.trajectory.response_tokens()))
+        (limit > 0).then(|| (limit + self.earlier_tokens).saturating_sub(self.trajectory.response_tokens()))
     }
 
     /// The request for the next response; `None` if the context is full, as in
@@ -237,7 +221,7 @@ impl Attempt {
     ///
     /// # Errors
     /// `Kind::Script` if `parse` of the recipe's own format fails.
-    pub(super) fn read(&self, stage: Stage<'_>, completion: &Completion) -> Result<Action> {
+    pub fn read(&self, stage: Stage<'_>, completion: &Completion) -> Result<Action> {
         reply::read(self.renderer(stage), &self.state.tools(), self.prefix(stage), completion)
     }
 
@@ -247,8 +231,13 @@ impl Attempt {
         format.chain(&self.spec.sampling.stop).chain(&self.state.of_reply().1).cloned().collect()
     }
 
+    /// The text of a response to the current prompt, with the reply prefix if there is one.
+    pub fn text(&self, stage: Stage<'_>, completion: &Completion) -> String {
+        reply::text(self.renderer(stage), self.prefix(stage), completion)
+    }
+
     /// The prefix of the response to the current prompt.
-    pub(super) fn prefix<'a>(&'a self, stage: Stage<'a>) -> &'a str {
+    pub fn prefix<'a>(&'a self, stage: Stage<'a>) -> &'a str {
         let prefixed = self.shown.as_ref().is_none_or(|prompt| prompt.prefixed);
         if prefixed { self.renderer(stage).reply_prefix() } else { "" }
     }
@@ -262,7 +251,7 @@ impl Attempt {
             Ok(action) => return self.take(stage, completion, action).await,
             Err(error) => error,
         };
-        let text = reply::text(self.renderer(stage), self.prefix(stage), &completion);
+        let text = self.text(stage, &completion);
         if let Some(prompt) = self.shown.take() {
             self.keep(&prompt, completion, text, &mut StepResult::default(), None);
         }
@@ -465,6 +454,7 @@ impl Attempt {
             spec,
             state,
             max_steps: self.max_steps,
+            earlier_tokens: self.earlier_tokens,
             trajectory,
             last: self.last.clone(),
             shown: self.shown.clone(),

@@ -4,10 +4,11 @@
 use futures_util::future::try_join_all;
 use serde_json::Value;
 
-use super::attempt::{Attempt, Stage, Stop};
+use super::attempt::Attempt;
 use super::ending;
 use super::script_requests::with_policy;
 use super::spec::Spec;
+use super::stage::{Stage, Stop};
 use super::tree::{BranchPoint, Points};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, Policy, Request, Sampling, Status, Trajectory};

@@ -53,6 +53,7 @@ mod row_validation;
 mod script_requests;
 mod served;
 mod spec;
+mod stage;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -60,13 +61,14 @@ mod tree;
 mod typed;
 
 pub use accuracy::unknown_accuracy;
-pub use attempt::{Attempt, Stage, Stop};
+pub use attempt::Attempt;
 pub use drive::{Reached, branch, drive, go_on, go_to, never_begun};
 pub use pool::{OnFinished, PendingTrajectories, Pool, PoolOptions, Replacer, no_progress};
-pub use prompt::{ContinuedTurn, Prompt, prompt_ids};
+pub use prompt::Prompt;
 pub use replay::{ReplayMismatch, Replayed, completion, first_difference, replay};
 pub use row_validation::{RowSearch, RowValidation, validate_rows};
-pub use script_requests::with_policy;
-pub use spec::{SERVER_PROMPT, Spec};
+pub use script_requests::{sampled_text, text_request, with_policy};
+pub use spec::Spec;
+pub use stage::{Stage, Stop};
 pub use tree::Tree;
 pub use typed::{typed, typed_calls};

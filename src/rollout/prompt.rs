@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::attempt::{Stop, stop_of};
 use super::served::not_messages;
+use super::stage::{Stop, stop_of};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, Observation, Status};
 use crate::script::Failure;
@@ -18,7 +18,7 @@ use crate::text::{Extension, Renderer};
 
 /// A prompt and its response, which a later prompt may continue.
 #[derive(Clone, Debug)]
-pub struct ContinuedTurn {
+pub(super) struct ContinuedTurn {
     /// The messages of the prompt, if it was rendered from messages.
     pub shown: Option<Vec<Message>>,
     /// The tool schemas of the prompt. Only a prompt with the same ones continues it.
@@ -32,7 +32,7 @@ pub struct ContinuedTurn {
 /// (the latest first), the ids are the ids of its prompt, of its response and of the added text,
 /// and the index of the turn is returned; sampled ids are not encoded again. Otherwise the messages
 /// are rendered as a whole.
-pub fn prompt_ids(
+fn prompt_ids(
     renderer: &Renderer,
     tools: &[Value],
     messages: &[Message],

@@ -7,8 +7,9 @@ use std::fmt;
 use serde_json::json;
 
 use super::Spec;
-use super::attempt::{Attempt, Stage, Stop};
+use super::attempt::Attempt;
 use super::drive::never_begun;
+use super::stage::{Stage, Stop};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, Limit, ServerCompletion, Status, Step, ToolRecord, Trajectory};
 use crate::script::{Record, RecordDifference, Strictness};

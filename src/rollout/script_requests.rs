@@ -7,12 +7,13 @@ use std::sync::Arc;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::attempt::Stage;
 use super::spec::Spec;
+use super::stage::Stage;
 use super::{reply, served};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Policy, Request, Sampling, Scoring, StreamSeed};
+use crate::mdp::{Completion, Policy, Request, Sampling, Scoring, StreamSeed};
 use crate::script::{GenerateRequest, LogprobsRequest, PolicyRequest, PolicyRequests, SampledText};
+use crate::text::Renderer;
 
 /// Runs `future`, a part of a trajectory, and serves the generation requests of its script
 /// meanwhile.
@@ -67,7 +68,20 @@ async fn score(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, request: &Log
 }
 
 async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, request: &GenerateRequest) -> Result<SampledText> {
-    let renderer = stage.renderer;
+    let request = text_request(stage.renderer, spec, request)?;
+    let (prompt_ids, conversation) = (request.prompt_ids.clone(), request.conversation);
+    let completion = policy.submit(request).await;
+    policy.release(conversation);
+    let completion =
+        completion.map_err(|_| Error::new(Kind::Interrupted, "the policy stopped before it replied"))??;
+    sampled_text(stage.renderer, prompt_ids, completion)
+}
+
+/// The request to the policy for a text of the script, in a separate conversation.
+///
+/// # Errors
+/// [`Kind::Env`] for a prompt that leaves no room.
+pub fn text_request(renderer: &Renderer, spec: &Spec, request: &GenerateRequest) -> Result<Request> {
     let (prompt_ids, chat) = if spec.served {
         (Vec::new(), Some(served::plain_chat(renderer, &request.messages)?.into()))
     } else {
@@ -91,20 +105,19 @@ async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, request: &Gen
         stop: options.stop.clone(),
         ..(**defaults).clone()
     };
-    // A separate conversation: the trajectory does not continue from it.
-    let conversation = request.seed ^ spec.seed.trajectory.rotate_left(32);
-    let request = Request {
-        prompt_ids: prompt_ids.clone(),
+    Ok(Request {
+        prompt_ids,
         sampling: Arc::new(sampling),
         stop_ids: renderer.stop_ids(),
         seed: StreamSeed { seed: request.seed, trajectory: spec.seed.trajectory, step: u32::MAX },
-        conversation,
+        // A separate conversation: the trajectory does not continue from it.
+        conversation: request.seed ^ spec.seed.trajectory.rotate_left(32),
         chat,
-    };
-    let completion = policy.submit(request).await;
-    policy.release(conversation);
-    let completion =
-        completion.map_err(|_| Error::new(Kind::Interrupted, "the policy stopped before it replied"))??;
+    })
+}
+
+/// The text of a response to [`text_request`].
+pub fn sampled_text(renderer: &Renderer, prompt_ids: Vec<u32>, completion: Completion) -> Result<SampledText> {
     let text = renderer.parse(&reply::text(renderer, "", &completion), &[])?.content;
     Ok(SampledText { prompt_ids, completion, text })
 }

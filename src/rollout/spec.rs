@@ -10,7 +10,7 @@ use crate::script::Split;
 const DEFAULT_CONTEXT: usize = 4096;
 
 /// Maximum prompt tokens of a context policy if only a server has the limit.
-pub const SERVER_PROMPT: usize = 16_384;
+const SERVER_PROMPT: usize = 16_384;
 
 /// One attempt at one task.
 #[derive(Clone, Debug)]

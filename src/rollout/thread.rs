@@ -10,10 +10,10 @@ use std::time::Instant;
 use futures_util::future::join_all;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::attempt::Stage;
 use super::drive::{DrivenTrajectory, branch_off, drive_root};
 use super::pool::{Generation, Job, PoolBatch};
 use super::spec::Spec;
+use super::stage::Stage;
 use super::tree::{BranchPoint, Points, choose};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Policy, Trajectory};

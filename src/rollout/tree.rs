@@ -7,8 +7,9 @@
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 
-use super::attempt::{Attempt, Stop};
+use super::attempt::Attempt;
 use super::spec::Spec;
+use super::stage::Stop;
 use crate::config::BranchAt;
 use crate::mdp::{Completion, Status, StreamSeed};
 use crate::script::Failure;

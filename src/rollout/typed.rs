@@ -1,7 +1,8 @@
 //! Responses that no policy sampled: typed by a user, or written by a test. They end as sampled
 //! ones do.
 
-use super::attempt::{Attempt, Stage};
+use super::attempt::Attempt;
+use super::stage::Stage;
 use crate::error::Result;
 use crate::mdp::{Action, Completion, FinishReason, ToolCall};
 

@@ -15,11 +15,6 @@ use crate::error::{Error, Kind, Result};
 pub struct Curve(pub Vec<(u64, f64)>);
 
 impl Curve {
-    /// The finite values.
-    pub fn values(&self) -> impl Iterator<Item = f64> {
-        self.0.iter().map(|(_, value)| *value)
-    }
-
     pub fn first(&self) -> Option<(u64, f64)> {
         self.0.first().copied()
     }

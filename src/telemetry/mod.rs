@@ -10,7 +10,7 @@ mod format;
 mod interrupt;
 mod metrics;
 pub mod names;
-mod picture;
+mod report;
 mod reporter;
 mod table;
 mod tensorboard;
@@ -23,5 +23,5 @@ pub use interrupt::{Interrupt, SignalGuard, ctrl_c, ignore_file_size_signal, is_
 pub(crate) use metrics::open_lines;
 pub use metrics::{Metrics, MetricsLog, last_step};
 pub use names::is_share;
-pub use picture::{Panel, picture};
+pub use report::{ReportStyle, report};
 pub use reporter::{OutputMode, Reporter};

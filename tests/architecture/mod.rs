@@ -146,7 +146,7 @@ const EDGES: &[(&str, &[&str])] = &[
 
 /// Crate -> the modules that may use it. Crates that only one package needs are in its Cargo.toml.
 const FENCES: &[(&str, &[&str])] = &[
-    ("mlua", &["algorithms", "host_lua", "programs", "script"]),
+    ("mlua", &["algorithms", "host_lua", "programs", "script", "telemetry"]),
     ("parquet", &["store"]),
     ("arrow_array", &["store"]),
     ("arrow_buffer", &["store"]),

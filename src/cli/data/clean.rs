@@ -7,11 +7,11 @@ use serde_json::{Value as Json, json};
 
 use super::super::args::OutputArgs;
 use super::super::data_args::{DecontaminateArgs, DedupArgs};
-use super::super::print;
+use super::super::{print_json, print_report};
 use super::rows::{check_interrupt, check_out, in_rows, open, quiet_with_json, write_selected};
 use crate::data::{Dataset, DatasetTexts, OverlapOptions, TextColumns, check_output, duplicates, overlap, write_rows};
 use crate::error::{Error, Kind, Result};
-use crate::telemetry::{Interrupt, ctrl_c, thousands};
+use crate::telemetry::{Interrupt, ReportStyle, ctrl_c, thousands};
 
 pub(super) fn dedup(args: &DedupArgs, output: OutputArgs) -> Result<()> {
     let data = args.rows.open()?;
@@ -47,18 +47,10 @@ pub(super) fn dedup(args: &DedupArgs, output: OutputArgs) -> Result<()> {
     }
     let kept = kept(&data, pairs_found.iter().map(|duplicate| duplicate.row));
     write(args.out.as_deref(), &data, &kept, interrupt)?;
-    if output.json {
-        let fields = json!({
-            "rows": data.len(), "kept": kept.len(), "equal": exact, "similar": near, "out": args.out, "pairs": pairs,
-        });
-        return print(&format!("{fields}\n"));
-    }
-    let mut line = format!("{}, {} equal to an earlier one", in_rows(data.len()), thousands(exact as f64));
-    if let Some(threshold) = args.near {
-        line = format!("{line}, {} similar to one (at least {threshold})", thousands(near as f64));
-    }
-    print(&format!("{line}\n"))?;
-    closing(args.out.as_deref(), args.report.as_deref(), kept.len())
+    let result = json!({
+        "rows": data.len(), "kept": kept.len(), "equal": exact, "similar": near, "out": args.out, "pairs": pairs,
+    });
+    show(&result, args.near, args.report.as_deref(), output)
 }
 
 pub(super) fn decontaminate(args: &DecontaminateArgs, output: OutputArgs) -> Result<()> {
@@ -92,26 +84,12 @@ pub(super) fn decontaminate(args: &DecontaminateArgs, output: OutputArgs) -> Res
     }
     let kept = kept(&train, overlaps.rows.iter().map(|contaminated| contaminated.row));
     write(args.out.as_deref(), &train, &kept, interrupt)?;
-    if output.json {
-        let fields = json!({
-            "rows": train.len(), "kept": kept.len(), "ngram": args.ngram, "eval_rows": eval.len(),
-            "eval_rows_found": overlaps.eval_rows, "eval_rows_short": overlaps.short, "ignored_ngrams": overlaps.ignored,
-            "out": args.out, "overlaps": rows,
-        });
-        return print(&format!("{fields}\n"));
-    }
-    let count = overlaps.rows.len() as u64;
-    print(&format!(
-        "{}, {} with a {}-gram of words of {} of {} evaluation rows\n",
-        in_rows(train.len()),
-        thousands(count as f64),
-        args.ngram,
-        thousands(overlaps.eval_rows as f64),
-        thousands(eval.len() as f64)
-    ))?;
-    if let Some(first) = overlaps.rows.first() {
-        print(&format!("  {} has \"{}\" of {}\n", train.place(first.row), first.ngram, eval.place(first.eval)))?;
-    }
+    let result = json!({
+        "rows": train.len(), "kept": kept.len(), "ngram": args.ngram, "eval_rows": eval.len(),
+        "eval_rows_found": overlaps.eval_rows, "eval_rows_short": overlaps.short, "ignored_ngrams": overlaps.ignored,
+        "out": args.out, "overlaps": rows,
+    });
+    show(&result, None, args.report.as_deref(), output)?;
     if overlaps.short > 0 {
         let short = in_rows(overlaps.short);
         reporter.info(&format!("{short} of the evaluation with fewer than {} words: compared as a whole", args.ngram));
@@ -123,7 +101,7 @@ pub(super) fn decontaminate(args: &DecontaminateArgs, output: OutputArgs) -> Res
             args.common
         ));
     }
-    closing(args.out.as_deref(), args.report.as_deref(), kept.len())
+    Ok(())
 }
 
 fn text(data: &Dataset, columns: &TextColumns, index: u64, interrupt: Interrupt) -> Result<String> {
@@ -172,12 +150,11 @@ fn report(path: &Path, rows: &[Json]) -> Result<()> {
     write_rows(path, rows.len() as u64, &row)
 }
 
-fn closing(out: Option<&Path>, report: Option<&Path>, kept: usize) -> Result<()> {
-    if let Some(out) = out {
-        print(&format!("{}: {}\n", out.display(), in_rows(kept as u64)))?;
+/// Prints the result. `near` and `file` are what its text has in addition to the JSON.
+fn show(result: &Json, near: Option<f64>, file: Option<&Path>, output: OutputArgs) -> Result<()> {
+    if output.json {
+        return print_json(result);
     }
-    if let Some(report) = report {
-        print(&format!("{}: the report\n", report.display()))?;
-    }
-    Ok(())
+    let shown = json!({ "result": result, "near": near, "report": file });
+    print_report(include_str!("../../../lua/reports/data_clean.lua"), &shown, ReportStyle::default())
 }

@@ -8,45 +8,32 @@ use serde_json::json;
 
 use super::super::args::OutputArgs;
 use super::super::data_args::GetArgs;
-use super::super::print;
+use super::super::{print, print_json, print_report};
 use crate::data::{CATALOG, GetOptions, Published, get, published};
 use crate::error::{Error, Kind, Result};
 use crate::hub::Hub;
 use crate::hub::{Fetching, watched};
-use crate::telemetry::{Bar, Reporter, counted, ctrl_c, thousands};
+use crate::telemetry::{Bar, ReportStyle, Reporter, counted, ctrl_c, thousands};
 
 pub(super) fn list(output: OutputArgs) -> Result<()> {
-    if output.json {
-        let splits = |dataset: &Published| {
-            dataset.splits.iter().map(|split| json!({ "name": split.name, "rows": split.rows })).collect::<Vec<_>>()
-        };
-        let all: Vec<_> = CATALOG
-            .iter()
-            .map(|dataset| {
-                json!({
-                    "name": dataset.name, "aliases": dataset.aliases, "about": dataset.about, "hub": dataset.hub,
-                    "revision": dataset.revision, "splits": splits(dataset), "licence": dataset.licence,
-                    "source": dataset.source, "columns": dataset.columns,
-                })
+    let splits = |dataset: &Published| {
+        dataset.splits.iter().map(|split| json!({ "name": split.name, "rows": split.rows })).collect::<Vec<_>>()
+    };
+    let all: Vec<_> = CATALOG
+        .iter()
+        .map(|dataset| {
+            json!({
+                "name": dataset.name, "aliases": dataset.aliases, "about": dataset.about, "hub": dataset.hub,
+                "revision": dataset.revision, "splits": splits(dataset), "licence": dataset.licence,
+                "source": dataset.source, "columns": dataset.columns,
             })
-            .collect();
-        return print(&format!("{}\n", json!({ "datasets": all })));
+        })
+        .collect();
+    let result = json!({ "datasets": all });
+    if output.json {
+        return print_json(result);
     }
-    let mut text = String::new();
-    for dataset in &*CATALOG {
-        let splits: Vec<String> =
-            dataset.splits.iter().map(|split| format!("{} {}", split.name, thousands(split.rows as f64))).collect();
-        let _ = writeln!(text, "{:<18} {}", dataset.name, dataset.about);
-        for (name, value) in [
-            ("rows", splits.join(", ").as_str()),
-            ("columns", dataset.columns),
-            ("licence", dataset.licence),
-            ("from", &format!("{}@{} ({})", dataset.hub, short(dataset.revision), dataset.source)),
-        ] {
-            let _ = writeln!(text, "{:<18}   {name:<8} {value}", "");
-        }
-    }
-    print(&text)
+    print_report(include_str!("../../../lua/reports/data_list.lua"), &result, ReportStyle::default())
 }
 
 /// The first digits of a commit; other revisions in full.

@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde_json::json;
 use tokio::net::TcpListener;
@@ -10,15 +9,12 @@ use tokio::sync::Semaphore;
 
 use super::super::args::OutputArgs;
 use super::super::index_args::ServeArgs;
-use super::super::print;
+use super::super::{interrupted, print};
 use crate::encoders::Checkpoints;
 use crate::error::{Error, Kind, Result};
 use crate::net::{ServedRequest, ServedResponse, ServerLimits, serve};
 use crate::search::{Index, SearchOptions, SearchRequest, respond};
 use crate::telemetry::ctrl_c;
-
-/// Interval at which signals are checked.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &ServeArgs, output: OutputArgs) -> Result<()> {
     let options = args.how.options(args.k.map_or(1, usize::from))?;
@@ -48,12 +44,6 @@ async fn listen(args: &ServeArgs, output: OutputArgs, index: Arc<Index>, options
     } else if !output.quiet {
         print(&format!("serving {} on {url}/retrieve; Ctrl-C ends it\n", args.directory.display()))?;
     }
-    let interrupt = ctrl_c();
-    let stop = async move {
-        while !interrupt.is_set() {
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-    };
     let k = args.k.map(usize::from);
     // Searches are CPU-bound: more concurrent ones than processors would only use memory.
     let permits = Arc::new(Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)));
@@ -72,6 +62,6 @@ async fn listen(args: &ServeArgs, output: OutputArgs, index: Arc<Index>, options
         }
     };
     let limits = ServerLimits::new(usize::try_from(args.max_body << 10).unwrap_or(usize::MAX));
-    serve(listener, limits, handler, stop).await;
+    serve(listener, limits, handler, interrupted(ctrl_c())).await;
     Ok(())
 }

@@ -11,7 +11,7 @@ use super::super::print;
 use crate::encoders::Checkpoints;
 use crate::error::{Error, Kind, Result, without_control_characters};
 use crate::search::{Hit, Index, Manifest, verify};
-use crate::telemetry::{Reporter, ctrl_c, thousands};
+use crate::telemetry::{ReportStyle, Reporter, ctrl_c, report, thousands};
 
 /// Characters of a text that are shown.
 const SHOWN: usize = 160;
@@ -23,44 +23,10 @@ pub(super) fn info(directory: &Path, output: OutputArgs) -> Result<()> {
             .map_err(|error| Error::new(Kind::Internal, format!("the manifest can't be shown: {error}")))?;
         return print(&format!("{json}\n"));
     }
-    let counts = manifest.counts;
-    let per_passage = manifest.bytes() / counts.passages.max(1);
-    let mut text = String::new();
-    let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:<12} {}", without_control_characters(&value));
-    };
-    line("passages", thousands(counts.passages as f64));
-    line("size", format!("{}, {per_passage} bytes per passage", bytes(manifest.bytes())));
-    if let Some(part) = &manifest.parts.sparse {
-        let (k1, b, boost) = (part.bm25.k1, part.bm25.b, part.bm25.title_boost);
-        line("sparse", format!("BM25, k1 {k1}, b {b}, title boost {boost}, analyzer {}", part.analyzer.name()));
-        line("terms", format!("{:.1} per passage", part.terms as f64 / counts.passages.max(1) as f64));
-    }
-    if let Some(part) = &manifest.parts.dense {
-        let (vectors, dimension, pooling) = (part.vectors.name(), part.dimension, &part.options.pooling);
-        let similarity = part.options.similarity.name();
-        line("dense", format!("vectors of {dimension} numbers, {vectors}, {similarity}, pooling {pooling}"));
-        let graph = part.hnsw.map_or("none: every search compares all vectors".to_owned(), |hnsw| {
-            format!("HNSW, {} links, built with {} candidates", hnsw.links, hnsw.ef_construction)
-        });
-        line("graph", graph);
-        line("encoder", format!("{}, SHA-256 {:.16}…", part.encoder.display(), part.encoder_sha256));
-        for (name, prefix) in [("query", &part.options.query_prefix), ("passage", &part.options.passage_prefix)] {
-            if !prefix.is_empty() {
-                line(name, format!("prefix {prefix:?}"));
-            }
-        }
-    } else {
-        line("dense", "no vectors".to_owned());
-    }
-    let left_out = [(counts.empty, "empty"), (counts.duplicates, "with the id of another")];
-    let left_out: Vec<String> =
-        left_out.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
-    if !left_out.is_empty() {
-        line("left out", left_out.join(", "));
-    }
-    line("written by", format!("r1 {}, format {}", manifest.r1, manifest.format));
-    print(&text)
+    let (size, bytes) = (bytes(manifest.bytes()), manifest.bytes());
+    let result = json!({ "manifest": manifest, "size": size, "bytes": bytes });
+    let text = report(include_str!("../../../lua/reports/index_info.lua"), &result, ReportStyle::default())?;
+    print(&without_control_characters(&text))
 }
 
 pub(super) fn verified(directory: &Path, output: OutputArgs) -> Result<()> {

@@ -1,6 +1,6 @@
 //! What a conversation gives: events while an answer is sampled, replies, answers, totals.
 
-use crate::mdp::{Action, FinishReason, ToolCall, ToolRecord};
+use crate::mdp::{Completion, FinishReason, ToolCall, ToolRecord};
 
 /// An event to show while an answer is sampled.
 #[derive(Debug)]
@@ -30,13 +30,12 @@ pub(super) enum AnswerEvent<'a> {
 pub(super) type ShowAnswer<'a> = dyn FnMut(AnswerEvent<'_>) + 'a;
 
 pub(super) struct ModelReply {
-    pub(super) action: Action,
+    pub(super) completion: Completion,
     /// Without reasoning and calls.
     pub(super) content: String,
     pub(super) reasoning: Option<String>,
     /// Tokens of the prompt, if known.
     pub(super) prompt: Option<usize>,
-    pub(super) tokens: usize,
     /// Stopped by Ctrl-C.
     pub(super) stopped: bool,
 }

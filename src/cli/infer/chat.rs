@@ -1,34 +1,54 @@
 //! A conversation: questions, streamed replies, and the tools of a recipe; operations on it: undo,
 //! retry, save, load.
 //!
-//! Replies come from a [`Backend`]: a model in this process, or one behind a server.
+//! A conversation is an [`Attempt`] at the recipe's env, or at that of lua/chat.lua, which has a
+//! user and a model. Replies come from a [`Backend`]: a model in this process, or one behind a
+//! server.
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use serde_json::{Value, json};
+use tokio::runtime::Runtime;
 
 pub(super) use super::answer::{AnswerEvent, ChatStats, ModelReply, QuestionAnswer, ShowAnswer};
 pub(super) use super::backend::Backend;
-use super::recipe::{Beginning, Begun, ChatRecipe, begin, failed, messages_of, replace_system, shown, wait};
+use super::recipe::{Beginning, Begun, begin, failed, messages_of, replace_system, shown, wait};
 use crate::cli::generation::serve;
 use crate::error::{Error, Kind, Result, Subject};
-use crate::mdp::{Action, Limit, Message, Observation, Role};
-use crate::script::{Record, Split, State, TrajectoryOutcome, Worker};
+use crate::mdp::{Completion, Message, Request, Role, Status};
+use crate::rollout::{Attempt, Spec, Stage, Stop};
+use crate::script::{Record, Split, State, Worker};
 use crate::telemetry::{Interrupt, signed};
 use crate::text::Renderer;
 
+/// The env of a conversation.
+pub(super) struct ChatScript {
+    pub(super) worker: Worker,
+    pub(super) renderer: Arc<Renderer>,
+    /// A recipe of the user; otherwise the model is alone.
+    pub(super) is_recipe: bool,
+    /// The task of a stored trajectory, for a machine without the dataset.
+    pub(super) recorded: Option<Value>,
+}
+
 pub(super) struct Chat {
-    backend: Backend,
-    seed: u64,
+    backend: RefCell<Backend>,
+    script: ChatScript,
+    /// Seeds, sampling settings and limits.
+    spec: Spec,
+    runtime: Runtime,
     system: Option<String>,
     interrupt: Interrupt,
-    recipe: Option<ChatRecipe>,
-    /// The conversation if there is no recipe; with a recipe it is in the env's state.
-    messages: Vec<Message>,
-    /// Each question with the state before it.
-    questions: Vec<(String, Memory)>,
+    /// Messages after the system prompt, before the first question.
+    first: Vec<Message>,
+    /// The conversation so far; `None` before the first question, and if each question begins a
+    /// new task.
+    attempt: Option<Attempt>,
+    /// Each question with the conversation before it.
+    questions: Vec<(String, Option<Attempt>)>,
     /// The last question that was stopped and undone, for `/retry`.
     stopped: Option<String>,
     /// The conversation was loaded from a file, so earlier states of the env are unknown.
@@ -51,56 +71,56 @@ impl Input<'_> {
     }
 }
 
-/// A conversation as plain data.
-#[derive(Clone, Default)]
-struct Memory {
-    messages: Vec<Message>,
-    state: Option<Value>,
+/// An attempt at the beginning of a turn.
+struct BegunTurn {
+    attempt: Attempt,
+    /// Later questions continue the conversation. Otherwise each question begins a new task.
+    continues: bool,
+    /// The env shows its own task and not the question.
+    own_task: bool,
 }
 
 impl Chat {
     pub(super) fn new(
         backend: Backend,
-        seed: u64,
+        script: ChatScript,
+        spec: Spec,
         system: Option<String>,
-        recipe: Option<ChatRecipe>,
         interrupt: Interrupt,
-    ) -> Self {
-        let mut chat = Self {
-            backend,
-            seed,
+    ) -> Result<Self> {
+        Ok(Self {
+            backend: RefCell::new(backend),
+            script,
+            spec,
+            runtime: Worker::runtime()?,
             system,
             interrupt,
-            recipe,
-            messages: Vec::new(),
+            first: Vec::new(),
+            attempt: None,
             questions: Vec::new(),
             stopped: None,
             loaded: false,
             stats: ChatStats::default(),
-        };
-        chat.reset();
-        chat
+        })
+    }
+
+    fn stage(&self) -> Stage<'_> {
+        Stage { worker: &self.script.worker, renderer: &self.script.renderer }
     }
 
     /// A short description of the model.
     pub(super) fn title(&self) -> String {
-        match &self.backend {
-            Backend::Local(local) => local.title(),
-            Backend::Remote(remote) => remote.title(),
-        }
+        self.backend.borrow().title()
     }
 
     /// Maximum tokens of prompt plus reply; `None` if only the server has the limit.
     pub(super) fn max_context(&self) -> Option<usize> {
-        match &self.backend {
-            Backend::Local(local) => Some(local.max_context()),
-            Backend::Remote(_) => None,
-        }
+        Some(self.spec.max_context).filter(|_| !self.spec.served)
     }
 
     /// The schemas of the recipe's tools.
     pub(super) fn tools(&self) -> &[Value] {
-        self.recipe.as_ref().map_or(&[], |recipe| recipe.worker.tools())
+        self.script.worker.tools()
     }
 
     /// The error if there is no question to undo.
@@ -117,14 +137,12 @@ impl Chat {
 
     /// Clears the conversation.
     pub(super) fn reset(&mut self) {
-        self.messages = self.system.iter().map(|text| Message::system(text.as_str())).collect();
+        self.first.clear();
+        self.attempt = None;
         self.questions.clear();
         self.stopped = None;
         self.loaded = false;
         self.stats.context = None;
-        if let Some(recipe) = &mut self.recipe {
-            recipe.state = None;
-        }
     }
 
     /// Changes the system prompt for later questions.
@@ -134,27 +152,15 @@ impl Chat {
     }
 
     fn apply_system(&mut self) -> Result<()> {
-        let Some(system) = self.system.as_deref() else { return Ok(()) };
-        let first = |role: Option<&Message>| role.is_some_and(|message| message.role == Role::System);
-        if first(self.messages.first()) {
-            self.messages.remove(0);
-        }
-        self.messages.insert(0, Message::system(system));
-        if let Some(recipe) = &mut self.recipe
-            && let Some(state) = &recipe.state
-        {
-            let mut snapshot = state.snapshot()?;
-            replace_system(messages_of(&mut snapshot)?, system);
-            recipe.state = Some(recipe.worker.resume(state, &snapshot)?);
-        }
-        Ok(())
+        let (Some(system), Some(attempt)) = (self.system.as_deref(), &mut self.attempt) else { return Ok(()) };
+        change(&self.script.worker, attempt, |messages| replace_system(messages, system))
     }
 
     /// Undoes the last question and returns it.
     pub(super) fn undo(&mut self) -> Result<Option<String>> {
         self.stopped = None;
         let Some((question, before)) = self.questions.pop() else { return Ok(None) };
-        self.recall(&before)?;
+        self.recall(before);
         self.apply_system()?;
         Ok(Some(question))
     }
@@ -169,19 +175,25 @@ impl Chat {
 
     /// The conversation so far.
     pub(super) fn messages(&self) -> Vec<Message> {
-        match &self.recipe {
-            Some(ChatRecipe { worker, state: Some(state), .. }) => worker.messages(state),
-            Some(_) => Vec::new(),
-            None => self.messages.clone(),
+        match &self.attempt {
+            Some(attempt) => self.script.worker.messages(attempt.state()),
+            None if self.script.is_recipe => Vec::new(),
+            None => self.opening(),
         }
+    }
+
+    /// The messages before the first question, in a chat with a model alone.
+    fn opening(&self) -> Vec<Message> {
+        let system = self.system.iter().map(|text| Message::system(text.as_str()));
+        system.chain(self.first.iter().cloned()).collect()
     }
 
     /// Writes the conversation to a file; gives the number of messages.
     pub(super) fn save(&self, path: &Path) -> Result<usize> {
         let messages = self.messages();
         let mut file = json!({ "messages": messages });
-        if let Some(state) = self.memory()?.state {
-            file["state"] = state;
+        if let Some(attempt) = self.attempt.as_ref().filter(|_| self.script.is_recipe) {
+            file["state"] = attempt.state().snapshot()?;
         }
         std::fs::write(path, format!("{file:#}\n")).map_err(|e| Error::io(Kind::Store, "write", path, &e))?;
         Ok(messages.len())
@@ -198,66 +210,88 @@ impl Chat {
         let mut file: Value = serde_json::from_slice(&bytes).map_err(|e| bad(e.to_string()))?;
         let messages: Vec<Message> =
             serde_json::from_value(file["messages"].take()).map_err(|e| bad(format!("`messages`: {e}")))?;
-        let state = file.get_mut("state").map(Value::take);
-        match (&self.recipe, &state) {
-            (Some(_), None) => {
+        let is_recipe = self.script.is_recipe;
+        let attempt = match file.get("state") {
+            Some(state) if is_recipe => {
+                Some(self.attempt_at(self.script.worker.restore(state).map_err(|e| bad(e.message))?))
+            }
+            None if is_recipe => {
                 return Err(bad("it was saved without a script, and has no state for this one's env".into()));
             }
-            (Some(recipe), Some(state)) => drop(recipe.worker.restore(state).map_err(|e| bad(e.message))?),
-            (None, _) => {}
-        }
-        let count = messages.len();
-        self.recall(&Memory { messages, state })?;
-        let system = self.messages.first().filter(|message| message.role == Role::System);
+            _ => self.conversation(&messages)?,
+        };
+        let questions = if is_recipe { Vec::new() } else { self.questions_of(&messages)? };
+        let system = messages.first().filter(|message| message.role == Role::System);
         self.system = system.map(|message| message.content.text());
-        self.questions = if self.recipe.is_some() { Vec::new() } else { questions(&self.messages) };
-        self.loaded = self.recipe.is_some();
-        self.stopped = None;
-        Ok(count)
+        self.recall(attempt);
+        (self.questions, self.loaded, self.stopped) = (questions, is_recipe, None);
+        Ok(messages.len())
     }
 
-    fn memory(&self) -> Result<Memory> {
-        let state = self.recipe.as_ref().and_then(|recipe| recipe.state.as_ref());
-        Ok(Memory { messages: self.messages.clone(), state: state.map(State::snapshot).transpose()? })
+    /// The questions of a conversation, each with the conversation before it.
+    fn questions_of(&self, messages: &[Message]) -> Result<Vec<(String, Option<Attempt>)>> {
+        let questions = messages.iter().enumerate().filter(|(_, message)| message.role == Role::User);
+        questions.map(|(at, message)| Ok((message.content.text(), self.conversation(&messages[..at])?))).collect()
     }
 
-    fn recall(&mut self, memory: &Memory) -> Result<()> {
-        self.messages.clone_from(&memory.messages);
-        self.stats.context = None;
-        if let Some(recipe) = &mut self.recipe {
-            recipe.state = memory.state.as_ref().map(|state| recipe.worker.restore(state)).transpose()?;
+    /// A conversation with a model alone; `None` if it has a system prompt at most.
+    fn conversation(&self, messages: &[Message]) -> Result<Option<Attempt>> {
+        if messages.iter().all(|message| message.role == Role::System) {
+            return Ok(None);
         }
-        Ok(())
+        let record = Record::live();
+        let task = json!({ "messages": messages });
+        let begun = Attempt::begin(self.stage(), self.spec.clone(), task, &record);
+        self.run(&record, begun)?.map(Some).map_err(failed)
+    }
+
+    fn attempt_at(&self, state: State) -> Attempt {
+        Attempt::of_state(self.stage(), self.spec.clone(), Value::Null, state)
+    }
+
+    /// A copy of the conversation, for undo.
+    fn copy(&self) -> Result<Option<Attempt>> {
+        self.attempt.as_ref().map(|attempt| attempt.fork(attempt.spec().clone())).transpose()
+    }
+
+    fn recall(&mut self, before: Option<Attempt>) {
+        (self.attempt, self.stats.context) = (before, None);
     }
 
     /// Begins a conversation for a row of a file, whose replies depend on no other row.
     pub(super) fn begin_row(&mut self, seed: u64) {
         self.reset();
-        self.seed = seed;
+        (self.spec.env_seed, self.spec.seed.seed) = (seed, seed);
         self.stats = ChatStats::default();
     }
 
     /// The first messages of a conversation without a recipe.
     pub(super) fn begin_with(&mut self, messages: Vec<Message>) {
-        self.messages.extend(messages);
+        self.first = messages;
     }
 
     pub(super) fn has_recipe(&self) -> bool {
-        self.recipe.is_some()
+        self.script.is_recipe
+    }
+
+    /// Runs a part of the recipe's script until Ctrl-C, and answers its requests to the policy.
+    fn run<T>(&self, record: &Record, future: impl Future<Output = T>) -> Result<T> {
+        let (renderer, spec) = (&self.script.renderer, &self.spec);
+        let answer = |request| self.backend.borrow_mut().answer(renderer, spec, request, self.interrupt);
+        wait(&self.runtime, self.interrupt, serve(&mut record.listen(), answer, future))
     }
 
     /// Whether the recipe's env shows a text of a row, as its task.
     pub(super) fn shows(&mut self, row: &Value) -> Result<bool> {
-        let Some(recipe) = &self.recipe else { return Ok(false) };
-        let (worker, record, seed) = (&recipe.worker, Record::live(), self.seed);
-        let mut requests = record.listen();
+        if !self.script.is_recipe {
+            return Ok(false);
+        }
+        let (worker, record, seed) = (&self.script.worker, Record::live(), self.spec.env_seed);
         let looked = async {
             let state = worker.reset_within(Split::Eval, row, seed, &record, usize::MAX).await.ok()?;
             worker.observe(&state, usize::MAX).await.ok()
         };
-        let interrupt = self.interrupt;
-        let looked = serve(&mut requests, |request| self.backend.answer(request, interrupt), looked);
-        let Some(observation) = wait(&recipe.runtime, interrupt, looked)? else { return Ok(false) };
+        let Some(observation) = self.run(&record, looked)? else { return Ok(false) };
         let shown = shown(&observation);
         let texts = row.as_object().into_iter().flat_map(|row| row.values()).filter_map(Value::as_str);
         Ok(texts.into_iter().any(|text| !text.is_empty() && shown.contains(text)))
@@ -275,32 +309,23 @@ impl Chat {
     }
 
     fn answer(&mut self, input: &Input<'_>, show: &mut ShowAnswer<'_>) -> Result<QuestionAnswer> {
-        let question = input.text();
         let started = Instant::now();
-        let before = self.memory()?;
+        let before = self.copy()?;
         self.stopped = None;
         let mut answer = QuestionAnswer::default();
-        let result = match self.recipe.take() {
-            Some(mut recipe) => {
-                let result = self.ask_env(&mut recipe, input, &mut answer, show);
-                self.recipe = Some(recipe);
-                result
-            }
-            None => self.ask_plainly(&question, &mut answer, show),
-        };
-        match result {
+        match self.turn(input, &mut answer, show) {
             Ok(()) => {}
             Err(error) if error.kind == Kind::Interrupted => (answer.stopped, answer.undone) = (true, true),
             Err(error) => {
-                self.recall(&before)?;
+                self.recall(before);
                 return Err(error);
             }
         }
         if answer.undone {
-            self.recall(&before)?;
-            self.stopped = Some(question);
+            self.recall(before);
+            self.stopped = Some(input.text());
         } else {
-            self.questions.push((question, before));
+            self.questions.push((input.text(), before));
         }
         answer.seconds = started.elapsed().as_secs_f64();
         self.stats.questions += 1;
@@ -308,184 +333,169 @@ impl Chat {
         Ok(answer)
     }
 
-    fn ask_plainly(&mut self, question: &str, answer: &mut QuestionAnswer, show: &mut ShowAnswer<'_>) -> Result<()> {
-        if !question.is_empty() {
-            self.messages.push(Message::user(question));
-        }
-        let shown = Observation::Messages(self.messages.clone());
-        let action = self.reply(&shown, (&[], None), answer, show)?;
-        self.messages.push(Message::assistant(action.text));
-        Ok(())
-    }
-
-    /// Steps the recipe's env until it is done.
-    fn ask_env(
-        &mut self,
-        recipe: &mut ChatRecipe,
-        input: &Input<'_>,
-        answer: &mut QuestionAnswer,
-        show: &mut ShowAnswer<'_>,
-    ) -> Result<()> {
-        let interrupt = self.interrupt;
-        let worker = &recipe.worker;
-        let budget = match &self.backend {
-            Backend::Local(local) => local.prompt_budget(),
-            Backend::Remote(remote) => remote.prompt_budget(),
-        };
-        let Begun { mut state, continues, own_task } = match (recipe.state.take(), input) {
+    /// The attempt with the question, or at the task.
+    fn begin_turn(&mut self, input: &Input<'_>) -> Result<BegunTurn> {
+        let continuing = |attempt| BegunTurn { attempt, continues: true, own_task: false };
+        match (self.attempt.take(), input) {
             (_, Input::Task(task)) => {
                 let record = Record::live();
-                let mut requests = record.listen();
-                let begun = worker.reset_within(Split::Eval, task, self.seed, &record, budget);
-                let begun = serve(&mut requests, |request| self.backend.answer(request, interrupt), begun);
-                let state = wait(&recipe.runtime, interrupt, begun)?.map_err(failed)?;
-                Begun { state, continues: false, own_task: false }
+                let begun = Attempt::begin(self.stage(), self.spec.clone(), task.clone(), &record);
+                let attempt = self.run(&record, begun)?.map_err(failed)?;
+                Ok(BegunTurn { attempt, continues: false, own_task: false })
+            }
+            (Some(mut attempt), Input::Question(question)) => {
+                let message = json!({ "role": "user", "content": question });
+                change(&self.script.worker, &mut attempt, |messages| messages.push(message))?;
+                Ok(continuing(attempt))
+            }
+            (None, Input::Question(question)) if !self.script.is_recipe => {
+                let question = Some(Message::user(*question)).filter(|_| !question.is_empty());
+                let messages: Vec<Message> = self.opening().into_iter().chain(question).collect();
+                let empty = || Error::new(Kind::Data, "there is no question");
+                self.conversation(&messages)?.map(continuing).ok_or_else(empty)
             }
             (None, Input::Question(question)) => {
-                let (system, seed, earlier) = (self.system.as_deref(), self.seed, self.stats.questions);
-                let recorded = recipe.recorded.as_ref();
-                let beginning = Beginning { question, system, seed, budget, earlier, recorded };
+                let beginning = Beginning {
+                    question,
+                    system: self.system.as_deref(),
+                    seed: self.spec.env_seed,
+                    budget: self.spec.budget(),
+                    earlier: self.stats.questions,
+                    recorded: self.script.recorded.as_ref(),
+                };
                 let record = Record::live();
-                let mut requests = record.listen();
-                let begun = begin(worker, &beginning, &record);
-                wait(
-                    &recipe.runtime,
-                    interrupt,
-                    serve(&mut requests, |request| self.backend.answer(request, interrupt), begun),
-                )??
+                let begun = self.run(&record, begin(&self.script.worker, &beginning, &record))??;
+                let Begun { state, continues, own_task } = begun;
+                Ok(BegunTurn { attempt: self.attempt_at(state), continues, own_task })
             }
-            (Some(state), Input::Question(question)) => {
-                let mut snapshot = state.snapshot()?;
-                messages_of(&mut snapshot)?.push(json!({ "role": "user", "content": question }));
-                Begun { state: worker.resume(&state, &snapshot)?, continues: true, own_task: false }
-            }
-        };
+        }
+    }
+
+    /// Steps the env until it is done.
+    fn turn(&mut self, input: &Input<'_>, answer: &mut QuestionAnswer, show: &mut ShowAnswer<'_>) -> Result<()> {
+        let BegunTurn { mut attempt, continues, own_task } = self.begin_turn(input)?;
         if own_task {
             show(AnswerEvent::Log("this recipe has tasks of its own: the question is not shown to the policy"));
         }
-        let (mut before, mut ended) = (String::new(), None);
-        let mut requests = state.record().listen();
-        let mut token_ids = Vec::new();
-        for step in 1..=state.max_steps() {
-            let observed =
-                serve(&mut requests, |request| self.backend.answer(request, interrupt), worker.observe(&state, budget));
-            let observation = wait(&recipe.runtime, interrupt, observed)?.map_err(failed)?;
+        let record = attempt.state().record().clone();
+        let (mut before, mut has_ended) = (String::new(), false);
+        while attempt.over().is_none() {
+            let request = self.run(&record, attempt.request(self.stage()))?.map_err(|stop| self.stopped_by(stop))?;
+            let Some(request) = request else { return Err(self.no_room()) };
             if own_task {
-                let now = shown(&observation);
+                let observed = self.run(&record, attempt.observe(self.stage()))?;
+                let prompt = observed.map_err(|stop| self.stopped_by(stop))?;
+                let now = prompt.map(|prompt| shown(&prompt.observation)).unwrap_or_default();
                 let news = now.strip_prefix(before.as_str()).unwrap_or(&now).trim_end();
                 if !news.is_empty() {
                     show(AnswerEvent::Result { name: "env", text: news });
                 }
                 before = now;
             }
-            let action = self.reply(&observation, (&state.tools(), state.renderer()), answer, show)?;
+            let completion = self.reply(&attempt, request, answer, show)?;
             if answer.stopped {
                 // The calls of an incomplete reply are not executed.
-                if continues {
-                    state = with_reply(worker, &state, &action.text)?;
-                }
+                let text = attempt.text(self.stage(), &completion);
+                self.keep_reply(&mut attempt, &text, continues)?;
                 break;
             }
-            let seen = worker.messages(&state).len();
-            let stepped =
-                serve(&mut requests, |request| self.backend.answer(request, interrupt), worker.step(&state, &action));
-            let stepped = wait(&recipe.runtime, interrupt, stepped)?;
-            for line in worker.take_log() {
+            let seen = self.script.worker.messages(attempt.state()).len();
+            let acted = self.run(&record, attempt.act(self.stage(), completion))?;
+            for line in self.script.worker.take_log() {
                 show(AnswerEvent::Log(&format!("{}: {}", line.place, line.text)));
             }
-            let stepped = match stepped {
+            if let Err(stop) = acted {
+                let error = self.stopped_by(stop);
                 // A typed question has no reference that the reply could be compared with.
-                Err(failure) if !own_task && failure.error.subject.as_deref() == Some(&Subject::Reference) => {
-                    if continues {
-                        state = with_reply(worker, &state, &action.text)?;
-                    }
-                    break;
+                if own_task || error.subject.as_deref() != Some(&Subject::Reference) {
+                    return Err(error);
                 }
-                stepped => stepped.map_err(failed)?,
-            };
-            let over = stepped.done || stepped.truncated;
-            answer.tool_calls.extend(stepped.tools.into_iter().filter(|tool| !tool.hidden));
-            if !over && step < state.max_steps() {
+                let text = attempt.trajectory().steps.last().map(|step| step.text.clone()).unwrap_or_default();
+                self.keep_reply(&mut attempt, &text, continues)?;
+                break;
+            }
+            has_ended = true;
+            let calls = attempt.trajectory().steps.last().into_iter().flat_map(|step| &step.tools);
+            answer.tool_calls.extend(calls.filter(|tool| !tool.hidden).cloned());
+            if attempt.over().is_none() {
                 show(AnswerEvent::Turn { text: &answer.text, reasoning: answer.reasoning.as_deref() });
             }
-            for message in worker.messages(&state).iter().skip(seen).filter(|message| message.role == Role::Tool) {
+            let messages = self.script.worker.messages(attempt.state());
+            for message in messages.iter().skip(seen).filter(|message| message.role == Role::Tool) {
                 let name = message.name.as_deref().unwrap_or("tool");
                 show(AnswerEvent::Result { name, text: &message.content.text() });
             }
-            token_ids.extend(action.token_ids);
-            ended = Some(TrajectoryOutcome {
-                text: action.text,
-                token_ids: token_ids.clone(),
-                steps: step,
-                calls: answer.tool_calls.len(),
-                terminated: stepped.done,
-                truncated: !stepped.done,
-                truncated_by: (!stepped.done).then_some(Limit::MaxSteps),
-            });
-            if over {
-                break;
-            }
         }
-        if let Some(outcome) = ended.filter(|_| own_task && !answer.stopped) {
-            let reward = serve(
-                &mut requests,
-                |request| self.backend.answer(request, interrupt),
-                worker.reward(&state, &outcome),
-            );
-            let reward = wait(&recipe.runtime, interrupt, reward)?.map_err(failed)?;
-            let ending = if outcome.terminated { "the task is done" } else { "the task is not done" };
+        if has_ended && own_task && !answer.stopped {
+            let reward = self.run(&record, attempt.reward(self.stage()))?.map_err(failed)?;
+            let is_done = attempt.over() == Some(Status::Terminated);
+            let ending = if is_done { "the task is done" } else { "the task is not done" };
             show(AnswerEvent::Log(&format!("{ending}; outcome reward {}", signed(reward.total))));
         }
-        recipe.state = continues.then_some(state);
+        self.attempt = continues.then_some(attempt);
         Ok(())
+    }
+
+    /// Adds a reply that the env did not take to a conversation that continues.
+    fn keep_reply(&self, attempt: &mut Attempt, text: &str, continues: bool) -> Result<()> {
+        if !continues {
+            return Ok(());
+        }
+        let message = json!({ "role": "assistant", "content": text });
+        change(&self.script.worker, attempt, |messages| messages.push(message))
+    }
+
+    fn stopped_by(&self, stop: Stop) -> Error {
+        match stop {
+            Stop::Failed(failure) if failure.status == Status::ContextOverflow => self.no_room(),
+            Stop::Failed(failure) => failure.error,
+            Stop::Fatal(error) => error,
+        }
+    }
+
+    fn no_room(&self) -> Error {
+        let limit = self.spec.max_context;
+        let message = format!("the conversation leaves no room for a reply in a context of {limit} tokens");
+        Error::new(Kind::Env, message)
+            .hint("shorten the question; in a chat, /undo undoes a question and /reset clears the conversation")
     }
 
     fn reply(
         &mut self,
-        observation: &Observation,
-        (tools, renderer): (&[Value], Option<&Arc<Renderer>>),
+        attempt: &Attempt,
+        mut request: Request,
         answer: &mut QuestionAnswer,
         show: &mut ShowAnswer<'_>,
-    ) -> Result<Action> {
+    ) -> Result<Completion> {
         let started = Instant::now();
-        let reply = match &mut self.backend {
-            Backend::Local(local) => {
-                local.reply(observation, (tools, renderer), (self.seed, self.stats.replies), self.interrupt, show)?
-            }
-            Backend::Remote(remote) => remote.reply(observation, tools, self.interrupt, show)?,
-        };
+        request.seed.step = self.stats.replies;
+        let stage = self.stage();
+        let reply = self.backend.borrow_mut().reply((stage, attempt), request, self.interrupt, show)?;
+        let ModelReply { completion, content, reasoning, prompt, stopped } = reply;
         show(AnswerEvent::End);
-        if reply.stopped {
+        let tokens = completion.tokens();
+        if stopped {
             self.interrupt.clear();
-            answer.undone = reply.tokens == 0 && reply.action.text.is_empty();
+            answer.undone = tokens == 0 && attempt.text(stage, &completion).is_empty();
         }
         let seconds = started.elapsed().as_secs_f64();
-        answer.tokens += reply.tokens;
+        answer.tokens += tokens;
         answer.sampling_seconds += seconds;
-        answer.text = reply.content;
-        answer.reasoning = reply.reasoning;
-        answer.stopped = reply.stopped;
-        answer.finish = Some(reply.action.finish_reason);
+        (answer.text, answer.reasoning, answer.stopped) = (content, reasoning, stopped);
+        answer.finish = Some(completion.finish_reason);
         self.stats.replies += 1;
-        self.stats.tokens += reply.tokens;
+        self.stats.tokens += tokens;
         self.stats.sampling_seconds += seconds;
-        self.stats.context = reply.prompt.map(|prompt| prompt + reply.tokens);
-        Ok(reply.action)
+        self.stats.context = prompt.map(|prompt| prompt + tokens);
+        Ok(completion)
     }
 }
 
-/// The state with a reply that the env did not take.
-fn with_reply(worker: &Worker, state: &State, text: &str) -> Result<State> {
-    let mut snapshot = state.snapshot()?;
-    messages_of(&mut snapshot)?.push(json!({ "role": "assistant", "content": text }));
-    worker.resume(state, &snapshot)
-}
-
-/// The questions of a conversation, each with the messages before it.
-fn questions(messages: &[Message]) -> Vec<(String, Memory)> {
-    let question = |(index, message): (usize, &Message)| {
-        let before = Memory { messages: messages[..index].to_vec(), state: None };
-        (message.role == Role::User).then(|| (message.content.text(), before))
-    };
-    messages.iter().enumerate().filter_map(question).collect()
+/// Changes `state.messages` of a conversation, which continues with the changed state.
+fn change(worker: &Worker, attempt: &mut Attempt, change: impl FnOnce(&mut Vec<Value>)) -> Result<()> {
+    let mut snapshot = attempt.state().snapshot()?;
+    change(messages_of(&mut snapshot)?);
+    let state = worker.resume(attempt.state(), &snapshot)?;
+    attempt.resume(state);
+    Ok(())
 }

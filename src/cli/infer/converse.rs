@@ -5,15 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use rustyline::completion::Completer;
-use rustyline::config::{Behavior, Config};
-use rustyline::error::ReadlineError;
+use rustyline::config::CompletionType;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
-use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::{Context, Editor, Helper};
+use rustyline::{Context, Helper};
 
 use super::super::failure::ErrorFormat;
+use super::super::line_editor::LineEditor;
 use super::ask;
 use super::chat::Chat;
 use super::screen::Screen;
@@ -40,13 +39,13 @@ const FENCE: &str = "\"\"\"";
 
 /// Reads questions from the terminal until Ctrl-D.
 pub(super) fn converse(chat: &mut Chat, interrupt: Interrupt, screen: &Screen, voice: ErrorFormat) -> Result<ExitCode> {
-    let mut lines = LineEditor::open()?;
+    let lines = LineEditor::open(Assistant, "history", io::stdout().is_terminal(), CompletionType::Circular)?;
     screen.note(&chat.title());
     screen.note("Ctrl-C stops a reply, Ctrl-D leaves, /help lists the commands");
     loop {
         interrupt.clear();
         interrupt.at_once(true);
-        let Some(typed) = lines.next(screen)? else { return Ok(ExitCode::SUCCESS) };
+        let Some(typed) = lines.next("> ", |text| screen.note(text))? else { return Ok(ExitCode::SUCCESS) };
         let done = match meant(&typed) {
             Ok(Meant::Nothing) => Ok(()),
             Ok(Meant::Question(question)) => send_question(chat, &question, interrupt, screen),
@@ -196,65 +195,6 @@ fn expand(text: &str) -> PathBuf {
         (Some(rest), Some(home)) => Path::new(&home).join(rest),
         _ => PathBuf::from(text),
     }
-}
-
-/// The line editor with its history.
-struct LineEditor {
-    editor: Editor<Assistant, FileHistory>,
-    history: Option<PathBuf>,
-}
-
-impl LineEditor {
-    fn open() -> Result<Self> {
-        // The prompt must not go to a file that receives the replies.
-        let behavior = if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
-        let config = Config::builder().behavior(behavior).build();
-        let mut editor = Editor::with_config(config).map_err(|e| failed(&e))?;
-        editor.set_helper(Some(Assistant));
-        let history = history_file();
-        if let Some(path) = &history {
-            // The history file does not exist at the first start.
-            let _ = editor.load_history(path);
-        }
-        Ok(Self { editor, history })
-    }
-
-    /// The next input; `None` at the end.
-    fn next(&mut self, screen: &Screen) -> Result<Option<String>> {
-        loop {
-            match self.editor.readline("> ") {
-                Ok(line) => {
-                    self.keep(&line);
-                    return Ok(Some(line));
-                }
-                Err(ReadlineError::Interrupted) => screen.note("Ctrl-D leaves"),
-                Err(ReadlineError::Eof) => return Ok(None),
-                Err(ReadlineError::Signal(_)) => {}
-                Err(error) => return Err(failed(&error)),
-            }
-        }
-    }
-
-    /// Adds a line to the history of this and later sessions. Failures to save it are ignored.
-    fn keep(&mut self, line: &str) {
-        if !line.trim().is_empty()
-            && self.editor.add_history_entry(line).unwrap_or(false)
-            && let Some(path) = &self.history
-        {
-            let _ = path.parent().map(std::fs::create_dir_all);
-            let _ = self.editor.append_history(path);
-        }
-    }
-}
-
-fn history_file() -> Option<PathBuf> {
-    let state = std::env::var_os("XDG_STATE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let state = state.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".local/state")))?;
-    Some(state.join("r1/history"))
-}
-
-fn failed(error: &ReadlineError) -> Error {
-    Error::new(Kind::Data, format!("can't read from the terminal: {error}"))
 }
 
 /// Completes commands and detects incomplete texts.

@@ -1,35 +1,24 @@
 //! Replies of a model in this process.
-//!
-//! Prompts are extended token in, token out, as in a rollout, so that the conversation's key-value
-//! cache stays valid.
 
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::chat::{AnswerEvent, ModelReply, ShowAnswer};
-use crate::cli::generation;
 use crate::engine::Engine;
-use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, Completion, Observation, Request, Sampling, StreamSeed};
-use crate::rollout::{ContinuedTurn, prompt_ids};
-use crate::script::{GenerateRequest, SampledText};
+use crate::error::Result;
+use crate::mdp::{Completion, Request};
+use crate::rollout::{Attempt, Stage};
 use crate::telemetry::Interrupt;
-use crate::text::{Event, Renderer, Tokenizer};
+use crate::text::{Event, Tokenizer};
 
-/// A model with its tokenizer.
+/// A model in this process.
 pub(super) struct Local {
     name: String,
     engine: Engine,
-    renderer: Arc<Renderer>,
-    sampling: Sampling,
-    /// The last turn, which the next prompt extends if its ids stay the same.
-    last: Option<ContinuedTurn>,
 }
 
 impl Local {
-    pub(super) fn new(name: String, engine: Engine, renderer: Arc<Renderer>, sampling: Sampling) -> Self {
-        Self { name, engine, renderer, sampling, last: None }
+    pub(super) fn new(name: String, engine: Engine) -> Self {
+        Self { name, engine }
     }
 
     pub(super) fn title(&self) -> String {
@@ -41,103 +30,38 @@ impl Local {
         self.engine.capacity()
     }
 
-    /// Maximum prompt tokens of a context policy.
-    pub(super) fn prompt_budget(&self) -> usize {
-        let limit = self.max_context();
-        limit - self.sampling.max_new_tokens.min(limit / 2)
-    }
-
     pub(super) fn reply(
         &mut self,
-        observation: &Observation,
-        (tools, recipe_tools): (&[Value], Option<&Arc<Renderer>>),
-        (seed, step): (u64, u32),
+        (stage, attempt): (Stage<'_>, &Attempt),
+        request: Request,
         interrupt: Interrupt,
         show: &mut ShowAnswer<'_>,
     ) -> Result<ModelReply> {
-        let renderer = Arc::clone(recipe_tools.unwrap_or(&self.renderer));
-        let prompt = self.prompt(&renderer, observation, tools)?;
-        let (length, limit) = (prompt.len(), self.max_context());
-        if length >= limit {
-            return Err(Error::new(
-                Kind::Env,
-                format!("the conversation has {length} tokens and leaves no room for a reply in a context of {limit}"),
-            )
-            .hint("shorten the question; in a chat, /undo undoes a question and /reset clears the conversation"));
-        }
-        let room = limit - length;
-        let mut sampling = Sampling { max_new_tokens: self.sampling.max_new_tokens.min(room), ..self.sampling.clone() };
-        if recipe_tools.is_some() {
-            sampling.stop.extend(renderer.stop_strings().iter().cloned());
-        }
-        let stop_ids = renderer.stop_ids();
-        let request = Request {
-            prompt_ids: prompt.clone(),
-            sampling: Arc::new(sampling),
-            stop_ids: Arc::clone(&stop_ids),
-            seed: StreamSeed { seed, trajectory: 0, step },
-            conversation: 0,
-            chat: None,
-        };
-        let mut stream = renderer.stream(tools);
-        let prefixed = matches!(observation, Observation::Messages(messages) if renderer.prefixes(messages, tools)?);
-        let prefix = if prefixed { renderer.reply_prefix() } else { "" };
-        stream.push(prefix).iter().for_each(|event| show_event(event, show));
+        let (renderer, tools) = (attempt.renderer(stage), attempt.state().tools());
+        let (prompt, stop_ids) = (request.prompt_ids.len(), Arc::clone(&request.stop_ids));
+        let mut stream = renderer.stream(&tools);
+        stream.push(attempt.prefix(stage)).iter().for_each(|event| show_event(event, show));
         let mut characters = Characters::new(renderer.tokenizer());
-        let Completion { token_ids, finish_reason, .. } =
-            self.engine.generate(request, &|| interrupt.is_set(), &mut |id| {
-                if !stop_ids.contains(&id)
-                    && let Some(more) = characters.push(id)
-                {
-                    stream.push(&more).iter().for_each(|event| show_event(event, show));
-                }
-            })?;
+        let completion = self.engine.generate(request, &|| interrupt.is_set(), &mut |id| {
+            if !stop_ids.contains(&id)
+                && let Some(more) = characters.push(id)
+            {
+                stream.push(&more).iter().for_each(|event| show_event(event, show));
+            }
+        })?;
         // The reply may end inside a character.
         if let Some(rest) = characters.rest() {
             stream.push(&rest).iter().for_each(|event| show_event(event, show));
         }
-        stream.finish()?.0.iter().for_each(|event| show_event(event, show));
-
-        let response = match token_ids.split_last() {
-            Some((last, rest)) if stop_ids.contains(last) => rest,
-            _ => &token_ids,
-        };
-        let text = format!("{prefix}{}", renderer.tokenizer().decode(response, false));
-        let parsed = renderer.parse(&text, tools)?;
-        let tokens = token_ids.len();
-        self.last = match observation {
-            Observation::Messages(shown) => Some(ContinuedTurn {
-                shown: Some(shown.clone()),
-                tools: tools.into(),
-                ids: prompt,
-                response: token_ids.clone(),
-                text: text.clone(),
-            }),
-            Observation::Text(_) | Observation::TokenIds(_) => None,
-        };
-        Ok(ModelReply {
-            action: Action { text, token_ids, tool_calls: parsed.tool_calls, errors: parsed.errors, finish_reason },
-            content: parsed.content,
-            reasoning: parsed.reasoning,
-            prompt: Some(length),
-            tokens,
-            stopped: interrupt.is_set(),
-        })
+        let (events, read) = stream.finish()?;
+        events.iter().for_each(|event| show_event(event, show));
+        let (content, reasoning, stopped) = (read.content, read.reasoning, interrupt.is_set());
+        Ok(ModelReply { completion, content, reasoning, prompt: Some(prompt), stopped })
     }
 
-    /// A text for the recipe's script, in a separate conversation.
-    pub(super) fn generate(&mut self, request: &GenerateRequest, interrupt: Interrupt) -> Result<SampledText> {
-        generation::generate(&mut self.engine, &self.renderer, &self.sampling, request, interrupt)
-    }
-
-    fn prompt(&self, renderer: &Renderer, observation: &Observation, tools: &[Value]) -> Result<Vec<u32>> {
-        let messages = match observation {
-            Observation::Messages(messages) => messages,
-            Observation::Text(text) => return renderer.tokenizer().encode(text),
-            Observation::TokenIds(ids) => return Ok(ids.clone()),
-        };
-        let (ids, _) = prompt_ids(renderer, tools, messages, self.last.as_slice())?;
-        Ok(ids)
+    /// A response that is not shown.
+    pub(super) fn sample(&mut self, request: Request, interrupt: Interrupt) -> Result<Completion> {
+        self.engine.generate(request, &|| interrupt.is_set(), &mut |_| ())
     }
 }
 

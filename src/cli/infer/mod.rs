@@ -27,15 +27,16 @@ use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
 use crate::load;
+use crate::mdp::{Sampling, Split, StreamSeed};
 use crate::remote::ServerSampling;
+use crate::rollout::Spec;
 use crate::script::{Script, Worker};
 use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 use crate::text::{Format, FormatChoice, Renderer, Style};
 use crate::train::Agent;
 use crate::{native, store, train};
-use chat::{Backend, Chat, QuestionAnswer};
+use chat::{Backend, Chat, ChatScript, QuestionAnswer};
 use local::Local;
-use recipe::ChatRecipe;
 use remote::RemoteModel;
 use screen::Screen;
 
@@ -173,27 +174,35 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
     }
     let base = args.api_base.clone().unwrap_or_else(|| settings.policy.api_base.clone());
     let is_local = args.api_base.is_none() && (args.hf.is_some() || args.base.is_some());
+    let seed = args.seed.unwrap_or(0);
+    let mut spec = Spec::new(Split::Eval, 0, &settings);
+    (spec.env_seed, spec.seed) = (seed, StreamSeed { seed, ..StreamSeed::default() });
+    let is_recipe = script.is_some();
+    let script = script.map_or_else(|| Script::embedded("chat", include_str!("../../../lua/chat.lua")), Ok)?;
     let (backend, renderer) = if !base.is_empty() && !is_local {
+        refuse_reply_prefix(&settings)?;
         // The parser requires --model with --api-base.
         let model = args.model.clone().unwrap_or_else(|| settings.policy.model.clone());
-        let remote = open_remote(args, script.as_ref(), &settings, &base, &model)?;
         // A recipe's context policy counts tokens.
-        let fetching = Fetching { reporter, interrupt: Some(interrupt) };
-        let renderer = script.as_ref().map(|script| train::counting_renderer(script, fetching)).transpose()?;
-        (Backend::Remote(Box::new(remote)), renderer)
+        let renderer = train::counting_renderer(&script, Fetching { reporter, interrupt: Some(interrupt) })?;
+        let format = is_recipe.then(|| renderer.format().clone());
+        let mut of_recipe = settings.eval.sampling(&settings.sampling);
+        with_flags(&mut of_recipe, args);
+        let sampling = server_sampling(args, is_recipe.then_some(&of_recipe), &settings, format.as_ref());
+        let options = remote::options(&base, args.api.unwrap_or(settings.policy.api), &model);
+        spec.sampling = Arc::new(of_recipe);
+        (spec.served, spec.max_context) = (true, settings.policy.max_context);
+        (Backend::Remote(Box::new(RemoteModel::new(options, sampling, format)?)), renderer)
     } else {
-        let model = LocalModel { script: script.as_ref(), style, run, settings: &settings };
-        let (local, renderer) = open_local(args, model, interrupt, reporter)?;
-        (Backend::Local(Box::new(local)), Some(renderer))
+        let model = LocalModel { script: is_recipe.then_some(&script), style, run, settings: &settings };
+        let (local, renderer, sampling) = open_local(args, model, interrupt, reporter)?;
+        (spec.sampling, spec.max_context) = (Arc::new(sampling), local.max_context());
+        (Backend::Local(Box::new(local)), renderer)
     };
-    let recipe = match &script {
-        Some(script) => {
-            let recorded = agent.as_ref().and_then(Agent::recorded_task);
-            Some(ChatRecipe::new(Worker::new(script, renderer)?, recorded)?)
-        }
-        None => None,
-    };
-    Ok(Chat::new(backend, args.seed.unwrap_or(0), args.system.clone(), recipe, interrupt))
+    let recorded = agent.as_ref().and_then(Agent::recorded_task);
+    let worker = Worker::new(&script, Some(Arc::clone(&renderer)))?;
+    let script = ChatScript { worker, renderer, is_recipe, recorded };
+    Chat::new(backend, script, spec, args.system.clone(), interrupt)
 }
 
 /// What is known of the model before it is loaded.
@@ -210,7 +219,7 @@ fn open_local(
     LocalModel { script, style, run, settings }: LocalModel<'_>,
     interrupt: Interrupt,
     reporter: &Reporter,
-) -> Result<(Local, Arc<Renderer>)> {
+) -> Result<(Local, Arc<Renderer>, Sampling)> {
     let fetching = Fetching { reporter, interrupt: Some(interrupt) };
     let (name, model) = match (&args.hf, &args.model) {
         (Some(id), _) => (id.clone(), load::from_hub(id, fetching)?.display().to_string()),
@@ -250,12 +259,7 @@ fn open_local(
             sampling.temperature = 0.0;
         }
     }
-    sampling.temperature = args.temperature.unwrap_or(sampling.temperature);
-    sampling.top_p = args.top_p.unwrap_or(sampling.top_p);
-    sampling.top_k = args.top_k.map_or(sampling.top_k, |k| k as usize);
-    sampling.min_p = args.min_p.unwrap_or(sampling.min_p);
-    sampling.repetition_penalty = args.repetition_penalty.unwrap_or(sampling.repetition_penalty);
-    sampling.max_new_tokens = args.max_new_tokens.map_or(sampling.max_new_tokens, |n| n as usize);
+    with_flags(&mut sampling, args);
     for stop in renderer.stop_strings() {
         // Without tools no result continues the turn after a call.
         if scripted && !sampling.stop.contains(stop) {
@@ -265,47 +269,42 @@ fn open_local(
     let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
     let options = EngineOptions::for_chat(&model, policy.max_context);
     let engine = Engine::new(model, vocabulary, options)?;
-    Ok((Local::new(name, engine, Arc::clone(&renderer), sampling), renderer))
+    Ok((Local::new(name, engine), renderer, sampling))
 }
 
-/// The model behind a server.
-fn open_remote(
-    args: &InferArgs,
-    script: Option<&Script>,
-    settings: &Settings,
-    base: &str,
-    model: &str,
-) -> Result<RemoteModel> {
-    refuse_reply_prefix(settings)?;
-    let format = script.map(|script| remote::format(script.style()?.format)).transpose()?;
-    let sampling = server_sampling(args, script.is_some().then_some(settings), settings, format.as_ref());
-    let api = args.api.unwrap_or(settings.policy.api);
-    RemoteModel::new(remote::options(base, api, model), sampling, format, settings.policy.max_context)
+/// Sampling settings of flags.
+fn with_flags(sampling: &mut Sampling, args: &InferArgs) {
+    sampling.temperature = args.temperature.unwrap_or(sampling.temperature);
+    sampling.top_p = args.top_p.unwrap_or(sampling.top_p);
+    sampling.top_k = args.top_k.map_or(sampling.top_k, |k| k as usize);
+    sampling.min_p = args.min_p.unwrap_or(sampling.min_p);
+    sampling.repetition_penalty = args.repetition_penalty.unwrap_or(sampling.repetition_penalty);
+    sampling.max_new_tokens = args.max_new_tokens.map_or(sampling.max_new_tokens, |n| n as usize);
 }
 
-/// The server's sampling parameters: from flags and recipe; others keep the server's defaults.
+/// The server's sampling parameters: those of a recipe and its flags, or of flags alone; others keep
+/// the server's defaults.
 fn server_sampling(
     args: &InferArgs,
-    recipe: Option<&Settings>,
+    recipe: Option<&Sampling>,
     settings: &Settings,
     format: Option<&Format>,
 ) -> ServerSampling {
-    let defaults = recipe.map(|settings| ServerSampling::of(&settings.eval.sampling(&settings.sampling), &Map::new()));
-    let defaults = defaults.unwrap_or_default();
+    let of_flags = || ServerSampling {
+        temperature: args.temperature,
+        top_p: args.top_p,
+        top_k: args.top_k.map(|k| k as usize),
+        min_p: args.min_p,
+        repetition_penalty: args.repetition_penalty,
+        max_tokens: args.max_new_tokens.map(|n| n as usize),
+        ..ServerSampling::default()
+    };
+    let sampling = recipe.map_or_else(of_flags, |sampling| ServerSampling::of(sampling, &Map::new()));
     let ends = format.map(Format::stop_strings).unwrap_or_default();
-    let mut stop: Vec<String> = ends.into_iter().map(str::to_owned).chain(defaults.stop).collect();
+    let mut stop: Vec<String> = ends.into_iter().map(str::to_owned).chain(sampling.stop).collect();
     stop.dedup();
-    ServerSampling {
-        temperature: args.temperature.or(defaults.temperature),
-        top_p: args.top_p.or(defaults.top_p),
-        top_k: args.top_k.map(|k| k as usize).or(defaults.top_k),
-        min_p: args.min_p.or(defaults.min_p),
-        repetition_penalty: args.repetition_penalty.or(defaults.repetition_penalty),
-        max_tokens: args.max_new_tokens.map(|n| n as usize).or(defaults.max_tokens),
-        seed: args.seed,
-        stop,
-        template_kwargs: settings.policy.template_kwargs.clone(),
-    }
+    let template_kwargs = settings.policy.template_kwargs.clone();
+    ServerSampling { seed: args.seed, stop, template_kwargs, ..sampling }
 }
 
 fn read_stdin() -> Result<String> {

@@ -1,29 +1,13 @@
 //! A recipe's env in a conversation: the user's question replaces the task of a dataset row.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
+use crate::cli::interrupted;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Observation, Role};
 use crate::script::{Failure, Record, Split, State, Worker};
 use crate::telemetry::Interrupt;
-
-pub(super) struct ChatRecipe {
-    pub(super) worker: Worker,
-    pub(super) runtime: Runtime,
-    pub(super) state: Option<State>,
-    /// The task of a stored trajectory, for a machine without the dataset.
-    pub(super) recorded: Option<Value>,
-}
-
-impl ChatRecipe {
-    pub(super) fn new(worker: Worker, recorded: Option<Value>) -> Result<Self> {
-        let runtime = super::super::single_thread()?;
-        Ok(Self { worker, runtime, state: None, recorded })
-    }
-}
 
 /// The env's state at the beginning of a conversation.
 pub(super) struct Begun {
@@ -183,14 +167,9 @@ pub(in crate::cli) fn wait<T>(runtime: &Runtime, interrupt: Interrupt, future: i
 
 /// Waits until Ctrl-C.
 pub(in crate::cli) async fn until_stopped<T>(interrupt: Interrupt, future: impl Future<Output = T>) -> Result<T> {
-    let stopped = async {
-        while !interrupt.is_set() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
     tokio::select! {
         done = future => Ok(done),
-        () = stopped => {
+        () = interrupted(interrupt) => {
             interrupt.clear();
             Err(Error::new(Kind::Interrupted, "stopped"))
         }

@@ -203,7 +203,7 @@ fn take(session: &mut ReplSession, terminal: &Terminal, typed: &str) -> Result<b
             let (ids, new_row) = session.tokens()?;
             let loaded = Rc::clone(&session.loaded);
             let prompt = view::PromptView::new(&loaded.renderer, session.attempt()?, &ids, new_row);
-            terminal.result("tokens", &prompt.text(terminal.colour), || prompt.to_json())?;
+            terminal.result("tokens", &prompt.text(terminal.colour)?, || prompt.to_json())?;
         }
         "state" => {
             session.attempt()?;

@@ -75,29 +75,10 @@ impl ReplSession {
         if self.terminal.is_json() { self.terminal.result(name, "", || value) } else { Ok(()) }
     }
 
-    /// The total reward if the trajectory ended here, and the components of its outcome.
-    pub(super) fn reward_parts(&mut self) -> Result<(f64, Vec<(String, f64)>)> {
-        let loaded = Rc::clone(&self.loaded);
-        let stage = loaded.stage();
-        self.branch()?;
-        let attempt = &self.branches[self.current].attempt;
-        let outcome = self
-            .wait(attempt.state().record(), attempt.reward(stage))?
-            .map_err(|failure| self.script_error(&failure))?;
-        let steps: f64 = attempt.trajectory().steps.iter().fold(0.0, |sum, step| sum + step.reward);
-        Ok((steps + outcome.total, outcome.parts.into_iter().collect()))
-    }
-
     /// The reward if the trajectory ended here.
     pub(super) fn reward(&mut self) -> Result<view::Gain> {
-        let loaded = Rc::clone(&self.loaded);
-        let stage = loaded.stage();
-        self.branch()?;
-        let attempt = &self.branches[self.current].attempt;
-        let outcome = self
-            .wait(attempt.state().record(), attempt.reward(stage))?
-            .map_err(|failure| self.script_error(&failure))?;
+        let outcome = self.outcome()?;
         self.print_log()?;
-        Ok(view::Gain::new(attempt, &outcome))
+        Ok(view::Gain::new(self.attempt()?, &outcome))
     }
 }

@@ -16,8 +16,9 @@ use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::Result;
 use crate::hub::Fetching;
 use crate::load;
-use crate::mdp::{Completion, Request};
+use crate::mdp::{Completion, Request, Split};
 use crate::model::Model;
+use crate::rollout::Spec;
 use crate::script::{PolicyRequest, PolicyRequests, Script};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::text::Renderer;
@@ -104,11 +105,14 @@ impl SessionPolicy {
 
     /// The receiver may be gone: the call may have timed out.
     fn answer(&self, script: &Script, request: PolicyRequest) {
-        let sampling = script.settings.eval.sampling(&script.settings.sampling);
         match request {
             PolicyRequest::Generate(request) => {
                 let written = self.with(script, |ReplSampler { engine, renderer, .. }| {
-                    generation::generate(engine, renderer, &sampling, &request, self.interrupt)
+                    let mut spec = Spec::new(Split::Eval, 0, &script.settings).as_evaluated(&script.settings);
+                    (spec.seed.trajectory, spec.max_context) = (0, engine.capacity());
+                    generation::generate(renderer, &spec, &request, |wanted| {
+                        engine.generate(wanted, &|| self.interrupt.is_set(), &mut |_| ())
+                    })
                 });
                 let _ = request.reply.send(written);
             }

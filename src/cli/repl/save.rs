@@ -80,9 +80,11 @@ impl ReplSession {
                 let _ = writeln!(out, "  expect(step.tools[{}].output):equals({})", position + 1, text(&tool.output));
             }
         }
-        let (total, parts) = self.reward_parts()?;
+        let outcome = self.outcome()?;
+        let steps: f64 = self.attempt()?.trajectory().steps.iter().fold(0.0, |sum, step| sum + step.reward);
+        let total = steps + outcome.total;
         let _ = writeln!(out, "\n  local reward, parts = trajectory:reward()\n  expect(reward):near({total:?})");
-        for (name, value) in parts {
+        for (name, value) in outcome.parts {
             let _ = writeln!(out, "  expect(parts[{}]):near({value:?})", quoted(&name));
         }
         out.push_str("end)\n");

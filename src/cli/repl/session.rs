@@ -13,8 +13,8 @@ use super::{halt, view};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::load::Loaded;
 use crate::mdp::{Action, Completion, FinishReason, Observation, ToolCall, Trajectory, seed_value};
-use crate::rollout::{self, Attempt, Spec, Stop};
-use crate::script::{Console, Failure, Record, ShowLimits, Split};
+use crate::rollout::{self, Attempt, Spec, Stage, Stop};
+use crate::script::{Console, Failure, Record, Reward, ShowLimits, Split, Worker};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::train::Agent;
 
@@ -54,7 +54,7 @@ pub(super) struct ReplSession {
     pub(super) recorded: Option<Trajectory>,
     pub(super) branches: Vec<Branch>,
     pub(super) current: usize,
-    policy: Rc<SessionPolicy>,
+    policy: SessionPolicy,
     /// Tokens of the policy's model.
     tokens_of_policy: bool,
 }
@@ -76,10 +76,10 @@ impl ReplSession {
         interrupt: Interrupt,
         reporter: Reporter,
     ) -> Result<Self> {
-        let runtime = super::super::single_thread()?;
+        let runtime = Worker::runtime()?;
         let Opening { agent, overrides, in_effect, model, runs_dir } = opening;
         let console = console(&loaded, terminal)?;
-        let policy = Rc::new(SessionPolicy::new(model, interrupt, reporter.clone(), terminal));
+        let policy = SessionPolicy::new(model, interrupt, reporter.clone(), terminal);
         Ok(Self {
             loaded: Rc::new(loaded),
             console,
@@ -103,6 +103,15 @@ impl ReplSession {
     /// Waits for the script until Ctrl-C. Its requests to the policy arrive at `record`.
     pub(super) fn wait<T>(&self, record: &Record, future: impl Future<Output = T>) -> Result<T> {
         self.policy.wait(&self.runtime, &self.loaded.script, record.listen(), future)
+    }
+
+    /// Runs a part of the current trajectory until Ctrl-C.
+    fn on_attempt<T>(&mut self, work: impl AsyncFnOnce(Stage<'_>, &mut Attempt) -> T) -> Result<T> {
+        self.branch()?;
+        let loaded = Rc::clone(&self.loaded);
+        let attempt = &mut self.branches[self.current].attempt;
+        let requests = attempt.state().record().listen();
+        self.policy.wait(&self.runtime, &loaded.script, requests, work(loaded.stage(), attempt))
     }
 
     /// A failure of the script, with its source line.
@@ -220,13 +229,7 @@ impl ReplSession {
 
     /// The observation, its ids, and whether they start a row.
     pub(super) fn current_observation(&mut self) -> Result<(Observation, Vec<u32>, bool)> {
-        let loaded = Rc::clone(&self.loaded);
-        let stage = loaded.stage();
-        self.branch()?;
-        let (runtime, policy) = (&self.runtime, Rc::clone(&self.policy));
-        let attempt = &mut self.branches[self.current].attempt;
-        let requests = attempt.state().record().listen();
-        let looked = policy.wait(runtime, &loaded.script, requests, async {
+        let looked = self.on_attempt(async |stage, attempt| {
             let shown = attempt.observe(stage).await?;
             Ok(shown.map(|prompt| (prompt.observation.clone(), prompt.ids.clone(), prompt.new_row)))
         })?;
@@ -315,14 +318,9 @@ impl ReplSession {
         for _ in 0..count {
             self.ready()?;
             self.open_sampler()?;
-            let loaded = Rc::clone(&self.loaded);
-            let stage = loaded.stage();
-            let (runtime, policy) = (&self.runtime, Rc::clone(&self.policy));
-            let attempt = &mut self.branches[self.current].attempt;
-            let requests = attempt.state().record().listen();
-            let request = policy.wait(runtime, &loaded.script, requests, attempt.request(stage))?;
+            let request = self.on_attempt(async |stage, attempt| attempt.request(stage).await)?;
             let Some(request) = request.map_err(|stop| self.stopped(stop))? else { return Err(full()) };
-            let completion = policy.reply(&loaded.script, request)?;
+            let completion = self.policy.reply(&self.loaded.script, request)?;
             self.act(completion, None)?;
             if self.attempt()?.over().is_some() || self.interrupt.is_set() {
                 break;
@@ -349,19 +347,11 @@ impl ReplSession {
     pub(super) fn act(&mut self, completion: Completion, action: Option<Action>) -> Result<()> {
         let shown = self.observation()?;
         self.mark()?;
-        let loaded = Rc::clone(&self.loaded);
-        let stage = loaded.stage();
-        let (runtime, policy) = (&self.runtime, Rc::clone(&self.policy));
-        let branch = &mut self.branches[self.current];
-        let attempt = &mut branch.attempt;
-        let requests = attempt.state().record().listen();
-        let acted = policy.wait(runtime, &loaded.script, requests, async {
-            match action {
-                Some(action) => attempt.take(stage, completion, action).await,
-                None => attempt.act(stage, completion).await,
-            }
+        let acted = self.on_attempt(async |stage, attempt| match action {
+            Some(action) => attempt.take(stage, completion, action).await,
+            None => attempt.act(stage, completion).await,
         });
-        branch.failed = !matches!(acted, Ok(Ok(())));
+        self.branch()?.failed = !matches!(acted, Ok(Ok(())));
         if self.terminal.aborted.get() {
             // The step was aborted at a breakpoint: the trajectory is unchanged.
             return self.undo(1).map(drop);
@@ -369,6 +359,12 @@ impl ReplSession {
         self.print_log()?;
         acted?.map_err(|stop| self.stopped(stop))?;
         self.show_step(&shown)
+    }
+
+    /// The outcome reward if the trajectory ended here.
+    pub(super) fn outcome(&mut self) -> Result<Reward> {
+        let outcome = self.on_attempt(async |stage, attempt| attempt.reward(stage).await)?;
+        outcome.map_err(|failure| self.script_error(&failure))
     }
 
     /// The state as text before the last step and now.

@@ -3,30 +3,27 @@
 
 use std::cell::{Cell, RefCell};
 use std::io::{self, BufRead, IsTerminal};
-use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use console::Style as Paint;
 use rustyline::completion::{Completer, Pair};
-use rustyline::config::{Behavior, CompletionType, Config};
-use rustyline::error::ReadlineError;
+use rustyline::config::CompletionType;
 use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
-use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
-use rustyline::{Context, Editor, Helper};
+use rustyline::{Context, Helper};
 
 use super::answer::Answers;
 use super::commands::{self, COMMANDS};
 use crate::cli::args::OutputArgs;
 use crate::cli::failure::ErrorFormat;
+use crate::cli::line_editor::LineEditor;
 use crate::error::{Error, Kind, Result, without_control_characters};
 use crate::script::{self, Console, Failure, ShowStyle, Shown};
 
 /// Reads input and writes output.
 pub(super) struct Terminal {
-    editor: Option<RefCell<Editor<ReplCompleter, FileHistory>>>,
-    history: Option<PathBuf>,
+    editor: Option<LineEditor<ReplCompleter>>,
     names: CompletionNames,
     pub(super) colour: bool,
     voice: ErrorFormat,
@@ -48,10 +45,14 @@ impl Terminal {
         let names = CompletionNames::default();
         let person = io::stdin().is_terminal();
         let wanted = !output.no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        let mut terminal = Self {
-            editor: None,
-            history: None,
-            names: Rc::clone(&names),
+        let prompts_on_stdout = io::stdout().is_terminal() && !output.json;
+        let editor = person.then(|| {
+            let helper = ReplCompleter(Rc::clone(&names));
+            LineEditor::open(helper, "repl_history", prompts_on_stdout, CompletionType::List)
+        });
+        Ok(Self {
+            editor: editor.transpose()?,
+            names,
             colour: wanted && !output.json && io::stdout().is_terminal(),
             voice: ErrorFormat::new(output.json, wanted),
             answers: output.json.then(RefCell::default),
@@ -59,22 +60,7 @@ impl Terminal {
             aborted: Cell::new(false),
             leaving: Cell::new(false),
             passing: Cell::new(false),
-        };
-        if !person {
-            return Ok(terminal);
-        }
-        // The prompt must not go to a file or a program that receives the results.
-        let behavior = if io::stdout().is_terminal() && !output.json { Behavior::Stdio } else { Behavior::PreferTerm };
-        let config = Config::builder().behavior(behavior).completion_type(CompletionType::List).build();
-        let mut editor = Editor::with_config(config).map_err(|e| failed(&e))?;
-        editor.set_helper(Some(ReplCompleter(names)));
-        terminal.history = history_file();
-        if let Some(path) = &terminal.history {
-            // The history file does not exist at the first start.
-            let _ = editor.load_history(path);
-        }
-        terminal.editor = Some(RefCell::new(editor));
-        Ok(terminal)
+        })
     }
 
     /// Whether input comes from a person.
@@ -90,32 +76,7 @@ impl Terminal {
     /// The next input with all its lines; `None` at the end.
     pub(super) fn next(&self, prompt: &str) -> Result<Option<String>> {
         let Some(editor) = &self.editor else { return from_pipe() };
-        loop {
-            let read = editor.borrow_mut().readline(prompt);
-            match read {
-                Ok(line) => {
-                    self.keep(&line);
-                    return Ok(Some(line));
-                }
-                Err(ReadlineError::Interrupted) => self.note("Ctrl-D leaves"),
-                Err(ReadlineError::Eof) => return Ok(None),
-                Err(ReadlineError::Signal(_)) => {}
-                Err(error) => return Err(failed(&error)),
-            }
-        }
-    }
-
-    /// Adds a line to the history of this and later sessions. Failures to save it are ignored.
-    fn keep(&self, line: &str) {
-        let Some(editor) = &self.editor else { return };
-        let mut editor = editor.borrow_mut();
-        if !line.trim().is_empty()
-            && editor.add_history_entry(line).unwrap_or(false)
-            && let Some(path) = &self.history
-        {
-            let _ = path.parent().map(std::fs::create_dir_all);
-            let _ = editor.append_history(path);
-        }
+        editor.next(prompt, |text| self.note(text))
     }
 
     /// A remark, which is not shown in a pipe.
@@ -208,16 +169,6 @@ fn from_pipe() -> Result<Option<String>> {
 
 fn is_incomplete(text: &str) -> bool {
     if text.trim_start().starts_with(':') { commands::is_open(text) } else { script::is_open(text) }
-}
-
-fn history_file() -> Option<PathBuf> {
-    let state = std::env::var_os("XDG_STATE_HOME").filter(|path| !path.is_empty()).map(PathBuf::from);
-    let state = state.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".local/state")))?;
-    Some(state.join("r1/repl_history"))
-}
-
-fn failed(error: &ReadlineError) -> Error {
-    Error::new(Kind::Data, format!("can't read from the terminal: {error}"))
 }
 
 /// Completes commands and names, and detects incomplete texts.

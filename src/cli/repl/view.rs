@@ -7,7 +7,8 @@ use console::Style as Paint;
 use serde_json::{Value, json};
 
 use super::terminal::Terminal;
-use crate::cli::tokens;
+use crate::cli::masks;
+use crate::error::Result;
 use crate::mdp::{Message, Observation, Role, Step};
 use crate::rollout::Attempt;
 use crate::script::Reward;
@@ -101,16 +102,8 @@ impl PromptView {
         }
     }
 
-    pub(super) fn text(&self, colour: bool) -> String {
-        let sampled = self.tokens.iter().filter(|token| token.sampled).count();
-        format!(
-            "{}\n{}{} tokens, {sampled} of them sampled; the budget is {}, the context holds {}\n",
-            tokens::legend(colour),
-            tokens::row(&self.tokens, false, colour),
-            self.tokens.len(),
-            self.budget,
-            self.max_context
-        )
+    pub(super) fn text(&self, colour: bool) -> Result<String> {
+        masks::prompt(&self.tokens, (self.budget, self.max_context), colour)
     }
 
     pub(super) fn to_json(&self) -> Value {

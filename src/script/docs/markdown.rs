@@ -3,9 +3,11 @@
 use std::fmt::Write;
 
 use super::made::setting_types;
-use super::page::wrap_after;
 use super::{Entry, Named, Param, Scope, all, named_types};
 use crate::config::settings;
+
+/// Columns of a line.
+const WIDTH: usize = 100;
 
 /// The reference.
 pub fn markdown() -> String {
@@ -96,4 +98,41 @@ fn code(kind: &str) -> String {
 /// Escapes angle brackets (tags) and stars (emphasis).
 fn escape(text: &str) -> String {
     text.replace('<', "\\<").replace('*', "\\*")
+}
+
+/// Writes a text, wrapped: `first` begins its first line, `rest` the others. Paragraphs and
+/// indented lines stay apart.
+fn wrap_after(page: &mut String, first: &str, rest: &str, text: &str) {
+    for (index, line) in text.split('\n').enumerate() {
+        let start = if index == 0 { first } else { rest };
+        if line.is_empty() && index > 0 {
+            page.push('\n');
+        } else if line.starts_with(' ') {
+            let _ = writeln!(page, "{start}{line}");
+        } else {
+            wrap_line(page, start, rest, line);
+        }
+    }
+}
+
+fn wrap_line(page: &mut String, first: &str, rest: &str, text: &str) {
+    page.push_str(first);
+    let mut column = first.chars().count();
+    let mut is_start = true;
+    for word in text.split_whitespace() {
+        let length = word.chars().count();
+        if is_start {
+            is_start = false;
+        } else if column + 1 + length > WIDTH {
+            page.push('\n');
+            page.push_str(rest);
+            column = rest.chars().count();
+        } else {
+            page.push(' ');
+            column += 1;
+        }
+        page.push_str(word);
+        column += length;
+    }
+    page.push('\n');
 }

@@ -11,7 +11,6 @@ mod luacats;
 pub(crate) mod made;
 mod markdown;
 mod modules;
-mod page;
 mod settings;
 
 use std::borrow::Cow;
@@ -24,8 +23,7 @@ use crate::error::nearest;
 pub use luacats::luacats;
 pub use markdown::markdown;
 pub use modules::{Module, module, modules};
-pub use page::{list, list_of_modules, type_page};
-pub use settings::{find_settings, settings_hint, settings_page};
+pub use settings::{find_settings, settings_hint};
 
 /// The kinds of script in which a function is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -120,6 +118,11 @@ pub fn all() -> impl Iterator<Item = &'static Entry> {
 /// All named types.
 pub fn named_types() -> &'static [Named] {
     &DECLARED.types
+}
+
+/// The named type with fields of a name.
+pub fn find_type(name: &str) -> Option<&'static Named> {
+    named_types().iter().find(|named| named.name == name && !named.fields.is_empty())
 }
 
 impl Param {

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::comment::Comment;
 use super::declarations::{parse, word};
-use super::{Entry, Param, SINCE, Scope};
+use super::{Entry, Param, SINCE, Scope, first_sentence};
 use crate::error::Result;
 use crate::script::runtime::library;
 
@@ -27,6 +27,11 @@ pub struct Module {
 }
 
 impl Module {
+    /// The first sentence of the description.
+    pub fn summary(&self) -> &str {
+        first_sentence(&self.doc)
+    }
+
     /// The functions of this module and of those in its folder.
     pub fn all(&self) -> impl Iterator<Item = &'static Entry> {
         let below = format!("{}/", self.name);

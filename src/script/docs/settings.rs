@@ -1,8 +1,5 @@
 //! The reference of settings in the terminal, from the declarations in `config`.
 
-use std::fmt::Write;
-
-use super::page::wrap;
 use crate::config::{settings, unknown_hint};
 use crate::error::nearest;
 use crate::schema::Setting;
@@ -28,51 +25,4 @@ pub fn settings_hint(name: &str) -> Option<String> {
     }
     let paths: Vec<&str> = settings().map(|setting| setting.path).collect();
     Some(unknown_hint(name, name, &paths))
-}
-
-/// Settings for a terminal: one in full, several as a list.
-pub fn settings_page(settings: &[&Setting]) -> String {
-    let name = |setting: &Setting| match setting.only {
-        "" => setting.path.to_owned(),
-        only => format!("{} ({only})", setting.path),
-    };
-    let mut page = String::new();
-    let paths: std::collections::BTreeSet<&str> = settings.iter().map(|setting| setting.path).collect();
-    if paths.len() == 1 {
-        for setting in settings {
-            let _ = writeln!(page, "{}\n", name(setting));
-            wrap(&mut page, setting.doc);
-            let rows = [
-                ("type", setting.kind.as_str()),
-                ("unit", setting.unit),
-                ("range", setting.range),
-                ("default", default_of(setting)),
-                ("needs", &setting.needed()),
-                ("changes", setting.reload.words()),
-            ];
-            page.push('\n');
-            for (what, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
-                let _ = writeln!(page, "  {what:<8} {value}");
-            }
-            page.push('\n');
-        }
-        page.truncate(page.trim_end().len());
-        page.push('\n');
-        return page;
-    }
-    let width = settings.iter().map(|setting| name(setting).chars().count()).max().unwrap_or(0);
-    let defaults = settings.iter().map(|setting| default_of(setting).chars().count()).max().unwrap_or(0).min(12);
-    for setting in settings {
-        let default = default_of(setting);
-        let _ = writeln!(page, "{:width$}  {default:defaults$}  {}", name(setting), setting.doc);
-    }
-    page
-}
-
-/// The default as text.
-fn default_of(setting: &Setting) -> &str {
-    match setting.default.as_str() {
-        "null" => "none",
-        default => default,
-    }
 }

@@ -156,6 +156,15 @@ impl Script {
         script
     }
 
+    /// A recipe of r1 itself, without files.
+    ///
+    /// # Errors
+    /// [`Kind::Script`] for a mistake in it.
+    pub fn embedded(name: &str, source: &str) -> Result<Self> {
+        let vm = api::vm(Limits::default(), SourceOrigin::Disk(PathBuf::new()), None)?;
+        Self::read(&vm, Path::new(name), source.to_owned(), &[])
+    }
+
     /// Reads the recipe of a loaded virtual machine.
     pub(super) fn read(vm: &Vm, path: &Path, source: String, overrides: &[String]) -> Result<Self> {
         vm.host.params.borrow_mut().values = settings::params(overrides);

@@ -1,0 +1,75 @@
+//! Results of commands as text for people: a function in Lua (lua/reports, a file each) writes the
+//! text from the data that `--json` prints. Pictures are made in the same way.
+
+use console::Style;
+use mlua::serde::SerializeOptions;
+use mlua::{Function, Lua, LuaSerdeExt, Table};
+use serde::Serialize;
+
+use super::chart::sparkline;
+use super::format::{compact, counted, duration, plain, signed, thousands};
+use super::reporter::Reporter;
+use super::table::align;
+use crate::error::{Error, Kind, Result};
+
+/// How the text is printed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReportStyle {
+    pub colour: bool,
+    /// The terminal has block characters.
+    pub unicode: bool,
+}
+
+impl ReportStyle {
+    pub fn of(reporter: &Reporter) -> Self {
+        Self { colour: reporter.is_coloured(), unicode: reporter.is_unicode() }
+    }
+}
+
+/// The text of a result, written by the function that the file `source` of lua/reports returns.
+/// Missing values are nil.
+///
+/// # Errors
+/// [`Kind::Internal`] for a mistake in the file.
+pub fn report(source: &'static str, result: &impl Serialize, style: ReportStyle) -> Result<String> {
+    let options = SerializeOptions::new().set_array_metatable(false);
+    let options = options.serialize_none_to_null(false).serialize_unit_to_null(false);
+    let write = || -> mlua::Result<String> {
+        let lua = Lua::new();
+        let function: Function = lua.load(source).set_name("=[r1]").call(formats(&lua, style)?)?;
+        function.call(lua.to_value_with(result, options)?)
+    };
+    write().map_err(|error| Error::new(Kind::Internal, format!("a report fails: {error}")))
+}
+
+/// The formats of the host: numbers, colours, columns.
+fn formats(lua: &Lua, ReportStyle { colour, unicode }: ReportStyle) -> mlua::Result<Table> {
+    let formats = lua.create_table()?;
+    formats.raw_set("colour", colour)?;
+    let numbers: [(&str, fn(f64) -> String); 5] =
+        [("thousands", thousands), ("compact", compact), ("duration", duration), ("plain", plain), ("signed", signed)];
+    for (name, format) in numbers {
+        formats.raw_set(name, lua.create_function(move |_, number: f64| Ok(format(number)))?)?;
+    }
+    let count = |_: &Lua, (count, one, several): (usize, String, String)| Ok(counted(count, &one, &several));
+    formats.raw_set("counted", lua.create_function(count)?)?;
+    let paint = move |_: &Lua, (style, text): (String, String)| {
+        Ok(Style::from_dotted_str(&style).force_styling(colour).apply_to(text).to_string())
+    };
+    formats.raw_set("paint", lua.create_function(paint)?)?;
+    let columns = |_: &Lua, rows: Vec<Vec<String>>| Ok(align(&rows));
+    formats.raw_set("columns", lua.create_function(columns)?)?;
+    let spark = move |_: &Lua, (values, width, low, high): (Vec<f64>, usize, f64, f64)| {
+        Ok(sparkline(&values, width, (low, high), unicode))
+    };
+    formats.raw_set("sparkline", lua.create_function(spark)?)?;
+    let escaped = |_: &Lua, text: String| {
+        Ok(text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;"))
+    };
+    formats.raw_set("escaped", lua.create_function(escaped)?)?;
+    let lines = |_: &Lua, text: String| Ok(text.lines().map(str::to_owned).collect::<Vec<_>>());
+    formats.raw_set("lines", lua.create_function(lines)?)?;
+    let first = |_: &Lua, (text, count): (String, usize)| Ok(text.chars().take(count).collect::<String>());
+    formats.raw_set("first", lua.create_function(first)?)?;
+    Ok(formats)
+}
