@@ -5,7 +5,7 @@
 use std::fmt::Write;
 
 use super::markdown;
-use super::page::wrap_after;
+use super::markdown::wrap_after;
 use crate::config::{Settings, settings};
 use crate::schema::{Field, Setting, Table};
 use crate::tools::table::TableOptions;

@@ -102,7 +102,7 @@ fn escape(text: &str) -> String {
 
 /// Writes a text, wrapped: `first` begins its first line, `rest` the others. Paragraphs and
 /// indented lines stay apart.
-fn wrap_after(page: &mut String, first: &str, rest: &str, text: &str) {
+pub(super) fn wrap_after(page: &mut String, first: &str, rest: &str, text: &str) {
     for (index, line) in text.split('\n').enumerate() {
         let start = if index == 0 { first } else { rest };
         if line.is_empty() && index > 0 {
