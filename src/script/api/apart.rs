@@ -39,7 +39,7 @@ pub(super) const SHORT: usize = 64 << 10;
 /// The ids of a prompt's pieces, and a mask of those written by the policy.
 pub(super) fn encode(
     lua: &Lua,
-    function: &'static str,
+    function: &str,
     renderer: &Renderer,
     pieces: Pieces,
 ) -> mlua::Result<(Vec<u32>, Vec<bool>)> {
@@ -61,7 +61,7 @@ pub(super) fn timed(lua: &Lua, limit: &TimeLimit, error: Error) -> mlua::Error {
 /// The error of `work`, and the CPU limit of the call.
 pub(super) fn apart<T: Send + 'static>(
     lua: &Lua,
-    function: &'static str,
+    function: &str,
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> mlua::Result<T> {
     let limit = std::thread::available_parallelism().map_or(UNDER_WAY, |cores| cores.get().max(UNDER_WAY));

@@ -15,7 +15,7 @@ use crate::json::Odd;
 use crate::mdp::Message;
 use crate::script::runtime::convert::{NonJson, clip, from_answer, kind, show, to_json};
 use crate::script::runtime::grants::Grants;
-use crate::script::runtime::host::{Call, Host, MESSAGE, misuse, place};
+use crate::script::runtime::host::{Host, MESSAGE, misuse, place};
 use crate::script::runtime::limits::WatchedVm;
 use crate::script::runtime::source_map::{Location, SourceMap};
 use crate::script::runtime::texts::Texts;
@@ -237,22 +237,6 @@ pub(crate) fn undeclared(lua: &Lua, host: &Host, function: &str, need: &str) -> 
     let error = misuse(lua, why).hint(format!("add needs = {{ \"{need}\" }} to r1.recipe"));
     host.current().undeclared.replace(Some(error.clone()));
     raise(error)
-}
-
-/// The error for a host whose name resolves to an address that is not public. It is known only
-/// after the name is resolved, and a call that fails with it is not retried.
-pub(crate) fn not_public(
-    call: &Call,
-    function: &str,
-    (name, port): (&str, u16),
-    why: &str,
-    at: Option<String>,
-) -> Error {
-    let message = format!("{function}: {name} leads to a host that the recipe does not declare: {why}");
-    let hint = format!("add needs = {{ \"http:{name}\" }} to r1.recipe, or \"http:{name}:{port}\"");
-    let error = Error { place: at, ..Error::new(Kind::Script, message).hint(hint) };
-    call.undeclared.replace(Some(error.clone()));
-    error
 }
 
 /// Fails where the call has used up its CPU time: host functions that may run long check it between

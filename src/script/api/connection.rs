@@ -9,13 +9,14 @@ use mlua::{AnyUserData, Function, Lua, Table, UserData, UserDataFields, UserData
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use super::args::{fail, fail_with, not_public, raise};
+use super::args::{fail, fail_with, raise};
 use super::argument::{Bytes, Whole};
 use super::arguments::{Arguments, arguments};
+use super::outcome::{NilReason, OutsideCall, failed, not_public};
 use super::secret::{NamedTexts, Secrets};
 use super::server_place::{Place, PlaceFields, ServerCommand, UrlScheme};
 use crate::error::{Error, Kind, suggest};
-use crate::mdp::{Failed, Outcome};
+use crate::mdp::Outcome;
 use crate::script::runtime::connections::{DeclaredConnection, OpenedPlace, SessionConnections};
 use crate::script::runtime::convert::{NonJson, from_json, to_json};
 use crate::script::runtime::grants::Grants;
@@ -91,7 +92,7 @@ fn open(lua: &Lua, host: &Rc<Host>, value: &Value) -> mlua::Result<ConnectionHan
     let default_name = url.clone();
     let fields = PlaceFields { command, url, env, headers, directory };
     let endpoint = Place::read(lua, NAME, WEBSOCKET, fields, "{ \"python3\", \"server.py\" }")?;
-    let target = endpoint.host().map(|(host, port)| (host.to_owned(), port)).unwrap_or_default();
+    let target = endpoint.host().map(|(host, port)| (host.to_owned(), port));
     let name = name.or(default_name).unwrap_or_else(|| endpoint.usual_name());
     let (named, endpoint) = (format!("connection `{name}`"), Rc::new(endpoint));
     let connection = DeclaredConnection {
@@ -131,8 +132,8 @@ fn open(lua: &Lua, host: &Rc<Host>, value: &Value) -> mlua::Result<ConnectionHan
 #[derive(Clone)]
 struct ConnectionHandle {
     connection: Rc<DeclaredConnection>,
-    /// Host and port.
-    target: (String, u16),
+    /// The host and port of a URL.
+    target: Option<(String, u16)>,
     host: Rc<Host>,
 }
 
@@ -176,8 +177,7 @@ struct PendingMessage {
     call: Rc<Call>,
     message: Json,
     timeout: Duration,
-    /// The line of the call.
-    place: Option<String>,
+    outside: OutsideCall,
 }
 
 /// `connection:request(message, options)`. A function of the virtual machine, because methods of
@@ -206,7 +206,8 @@ fn pending(lua: &Lua, connection: &Value, message: &Value, options: &Value) -> m
         return Err(raise(error));
     }
     let (call, timeout) = (handle.host.current(), timeout.unwrap_or(handle.connection.timeout));
-    Ok(PendingMessage { handle, call, message, timeout, place: place(lua) })
+    let outside = OutsideCall::new(lua, REQUEST, handle.target.clone());
+    Ok(PendingMessage { handle, call, message, timeout, outside })
 }
 
 /// An answer as recorded: any JSON, also `{ error = … }`.
@@ -217,9 +218,8 @@ struct Answered {
 
 impl PendingMessage {
     /// The answer as Lua data, or nil and the reason.
-    async fn answer(self, lua: &Lua) -> mlua::Result<(Value, Option<String>)> {
-        let Self { handle: ConnectionHandle { connection, target, host }, call, message, timeout, place: location } =
-            self;
+    async fn answer(self, lua: &Lua) -> mlua::Result<Result<Value, NilReason>> {
+        let Self { handle: ConnectionHandle { connection, host, .. }, call, message, timeout, outside } = self;
         let recorded = json!({ "connection": connection.name, "message": &message });
         let session = call.session.clone();
         let connections = session.as_ref().map_or(&connection.outside, |session| &session.connections);
@@ -228,26 +228,15 @@ impl PendingMessage {
             is_live.set(true);
             Ok(match connection.request(&host.grants, connections, message.clone(), timeout).await? {
                 Ok(answer) => Outcome::Ok(Answered { answer }),
-                Err(ConnectionError::NotPublic(error)) => Outcome::Failed(Failed { error, undeclared: true }),
-                Err(ConnectionError::Failed(error)) => Outcome::Failed(Failed { error, undeclared: false }),
+                Err(ConnectionError::NotPublic(error)) => not_public(error),
+                Err(ConnectionError::Failed(error)) => failed(error),
             })
         };
-        let outcome = call
-            .external("connection", recorded, live)
-            .await
-            .map_err(|error| raise(Error { place: error.place.clone().or_else(|| location.clone()), ..error }))?;
-        match outcome {
-            Outcome::Ok(Answered { answer }) => {
-                if !is_live.get() {
-                    connections.skipped(&connection, message).await;
-                }
-                Ok((from_json(lua, &answer)?, None))
-            }
-            Outcome::Failed(Failed { error, undeclared: true }) => {
-                let target = (target.0.as_str(), target.1);
-                Err(raise(not_public(&call, REQUEST, target, &error, location)))
-            }
-            Outcome::Failed(Failed { error, .. }) => Ok((Value::Nil, Some(error))),
+        let convert = |Answered { answer }: Answered| from_json(lua, &answer);
+        let answer = outside.answer(&call, ("connection", recorded), live, convert).await?;
+        if answer.is_ok() && !is_live.get() {
+            connections.skipped(&connection, message).await;
         }
+        Ok(answer)
     }
 }

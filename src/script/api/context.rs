@@ -10,6 +10,7 @@ use serde_json::Value;
 use super::apart::{self, timed};
 use super::args::{fail, fail_with, time_left};
 use crate::mdp::Message;
+use crate::script::runtime::bind::in_lua;
 use crate::script::runtime::host::Host;
 use crate::script::runtime::messages;
 use crate::text::{Renderer, TimeLimit};
@@ -49,11 +50,11 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         count(lua, &renderer, &messages, &shared_host.schemas())
     })?;
     let (context, meta, tools): (Function, Table, Table) =
-        lua.load(include_str!("../../../lua/context.lua")).set_name("=[r1]").call((fits.clone(), tokens))?;
+        in_lua(lua, include_str!("../../../lua/context.lua"), (fits.clone(), tokens))?;
     let (clip, rank): (Function, Function) = (r1.raw_get("clip")?, r1.raw_get::<Table>("text")?.raw_get("rank")?);
     let generate: Function = r1.raw_get("generate")?;
-    let compaction = lua.load(include_str!("../../../lua/compaction.lua")).set_name("=[r1]");
-    let () = compaction.call((meta.clone(), tools, fits, clip, rank, generate))?;
+    let arguments = (meta.clone(), tools, fits, clip, rank, generate);
+    let () = in_lua(lua, include_str!("../../../lua/compaction.lua"), arguments)?;
     super::seal(lua, "context", &meta)?;
     lua.set_named_registry_value(META, meta)?;
     r1.raw_set("context", context)

@@ -13,11 +13,12 @@ use serde_json::{Value as Json, json};
 use super::args::{fail, undeclared};
 use super::argument::Whole;
 use super::arguments::{Arguments, arguments};
+use super::outcome::{self, not_public};
 use super::secret::{NamedTexts, Secrets, Text};
 use crate::error::{Error, Kind, Result};
 use crate::json;
-use crate::mdp::{Failed, FinishReason, GeneratedText, Message, Outcome};
-use crate::net::{AllowedAddresses, HttpError, HttpRequest, HttpResponse, host_and_port, http, is_private_host};
+use crate::mdp::{FinishReason, GeneratedText, Message, Outcome};
+use crate::net::{HttpError, HttpRequest, HttpResponse, http, host_and_port};
 use crate::script::runtime::convert::{clip, kind};
 use crate::script::runtime::host::Host;
 use crate::script::runtime::policy_request::GenerateOptions;
@@ -75,8 +76,7 @@ impl ModelEndpoint {
             let why = format!("`model.url` is `{base}`, which is not a URL: it must begin with http:// or https://");
             return Err(fail(lua, function, why));
         };
-        let reach = host.grants.borrow().reach(&target, port);
-        if reach == AllowedAddresses::Nowhere || (reach == AllowedAddresses::Public && is_private_host(&target)) {
+        if !host.grants.borrow().reaches(&target, port) {
             return Err(undeclared(lua, host, function, &format!("http:{target}")));
         }
         headers.check(lua, host, function)?;
@@ -140,16 +140,14 @@ impl ModelEndpoint {
             let (why, wait) = match sent {
                 // Another request would have the same result.
                 Err(HttpError::NotPublic(why)) => {
-                    return Ok(Outcome::Failed(Failed { error: secrets.mask(why), undeclared: true }));
+                    return Ok(not_public(secrets.mask(why)));
                 }
                 Ok(answer) if answer.status == 200 => {
                     let text = String::from_utf8_lossy(&secrets.mask_bytes(answer.body)).into_owned();
                     return match parse_response(&text) {
                         Ok(generated) => Ok(Outcome::Ok(generated)),
                         // A result that the script can expect, for this prompt.
-                        Err(why @ NoCompletion::Filtered) => {
-                            Ok(Outcome::Failed(Failed { error: failed(why.to_string()).message, undeclared: false }))
-                        }
+                        Err(why @ NoCompletion::Filtered) => Ok(outcome::failed(failed(why.to_string()).message)),
                         Err(why) => Err(failed(why.to_string())),
                     };
                 }
@@ -191,19 +189,7 @@ impl ModelEndpoint {
         body: &Json,
         secrets: &mut Secrets,
     ) -> Result<std::result::Result<HttpResponse, HttpError>> {
-        let mut headers = Vec::with_capacity(self.headers.0.len());
-        let mut hidden = Vec::new();
-        for (name, text) in &self.headers.0 {
-            let value = text.reveal(secrets)?;
-            if text.is_secret() {
-                hidden.push(name.clone());
-                if value.contains(['\r', '\n', '\0']) {
-                    let why = format!("the value for the header {name} has a line break in it");
-                    return Err(Error::new(Kind::Usage, why));
-                }
-            }
-            headers.push((name.clone(), value));
-        }
+        let (headers, hidden) = self.headers.headers(secrets)?;
         let request = HttpRequest {
             method: "POST",
             url: self.url.clone(),

@@ -5,14 +5,15 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 
-use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, Table, Value, WeakLua};
+use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, LuaString, Table, Value, WeakLua};
 use serde_json::{Map, Value as Json, json};
 
 use super::args::{FromField, TableFields, fail_with};
 use super::argument::{argument, host_object, items};
 use super::arguments::{Arguments, arguments};
-use crate::error::{Error, Kind, Result, suggest};
+use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, ToolCall};
+use crate::script::runtime::bind::in_lua;
 use crate::script::runtime::convert::{NonJson, from_json, kind, to_json};
 use crate::script::runtime::definitions::{FormatHandle, RecipeFormat};
 use crate::script::runtime::failure::describe;
@@ -27,8 +28,9 @@ const UNNAMED: &str = "custom";
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let host = host.clone();
+    let check: Function = in_lua(lua, include_str!("../../../lua/format.lua"), ())?;
     let make = move |lua: &Lua, value: Value| {
-        let format = Rc::new(format(lua, &value)?);
+        let format = Rc::new(format(lua, &value, &check)?);
         // A format made later, by a function, belongs to no recipe.
         if host.current().entry == EntryPoint::Load {
             let mut formats = host.formats.borrow_mut();
@@ -85,7 +87,7 @@ impl FromField for FormatArgument {
     }
 }
 
-fn format(lua: &Lua, value: &Value) -> mlua::Result<RecipeFormat> {
+fn format(lua: &Lua, value: &Value, check: &Function) -> mlua::Result<RecipeFormat> {
     let arguments = FormatArguments::read(lua, NAME, value)?;
     let FormatArguments { name, parse, write, result, schema, starts, stop, same_turn, thinking } = arguments;
     let refuse = |field: &str, why: String| fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting(field));
@@ -108,7 +110,7 @@ fn format(lua: &Lua, value: &Value) -> mlua::Result<RecipeFormat> {
         thinking,
         writes: write.is_some(),
     };
-    Ok(RecipeFormat { options, parse, write, result, schema })
+    Ok(RecipeFormat { options, parse, check: check.clone(), write, result, schema })
 }
 
 /// A format that can be called: in the virtual machine of its functions.
@@ -161,8 +163,14 @@ impl OwnFormat for Callable<'_> {
     fn parse(&self, text: &str, tools: &[Json]) -> Result<Vec<Parsed>> {
         let parse = &self.format.parse;
         let text = Value::String(self.lua.create_string(text).map_err(|error| describe(&error).error)?);
-        let returned: (Value, Value) = self.call("parse", parse, (text, self.lua_value(&json!(tools))?))?;
-        calls(&returned.0, &returned.1, &|why| self.broken("parse", parse, &why))
+        let arguments = (parse, text, self.lua_value(&json!(tools))?);
+        let (calls, why): (Option<Table>, Option<String>) = self.call("parse", &self.format.check, arguments)?;
+        let broken = |why: &str| self.broken("parse", parse, why);
+        let calls = calls.ok_or_else(|| broken(&why.unwrap_or_default()))?;
+        let read = |(index, call): (usize, mlua::Result<Table>)| {
+            read_call(&call.map_err(|error| describe(&error).error)?, index, &broken)
+        };
+        calls.sequence_values().enumerate().map(read).collect()
     }
 
     fn write(&self, calls: &[ToolCall]) -> Result<String> {
@@ -280,82 +288,22 @@ impl<F: Stored + Send + Sync> OwnFormat for FormatOfRecipe<F> {
 /// A call that `parse` returned, or why it could not be parsed.
 type Parsed = Result<ToolCall, ReplyError>;
 
-/// The result of `parse`: a list of calls, or nil and what is wrong with the only one. `broken`
-/// makes the error for a result that is neither.
-fn calls(first: &Value, second: &Value, broken: &dyn Fn(String) -> Error) -> Result<Vec<Parsed>> {
-    const WANTED: &str = "it must return a list of calls { name =, arguments = } or { error = }";
-    let list = match (first, second) {
-        (Value::Nil, Value::Nil) => return Ok(Vec::new()),
-        (Value::Nil, Value::String(why)) => return Ok(vec![Err(ReplyError::Own(why.to_string_lossy()))]),
-        (Value::Nil, other) => {
-            return Err(broken(format!("nil and {}; the second value must be an error message", kind(other))));
-        }
-        (Value::Table(list), _) => list,
-        (other, _) => return Err(broken(format!("{}; {WANTED}", kind(other)))),
-    };
+/// A call that `lua/format.lua` has checked. `broken` makes the error for invalid arguments.
+fn read_call(item: &Table, index: usize, broken: &dyn Fn(&str) -> Error) -> Result<Parsed> {
     let lua_error = |error: mlua::Error| describe(&error).error;
-    let mut items = 0;
-    for pair in list.pairs::<Value, Value>() {
-        let (key, _) = pair.map_err(lua_error)?;
-        match key {
-            Value::Integer(_) | Value::Number(_) => items += 1,
-            Value::String(name) if CALL.contains(&&*name.to_string_lossy()) => {
-                return Err(broken(format!("a call instead of a list of calls: {WANTED}")));
-            }
-            other => {
-                let name = other.to_string().map_err(lua_error)?;
-                return Err(broken(format!("a list with the field `{name}`; {WANTED}")));
-            }
-        }
+    let text = |name: &str| item.raw_get(name).map(|text: Option<LuaString>| text.map(|text| text.to_string_lossy()));
+    let (error, id) = (text("error").map_err(lua_error)?, text("id").map_err(lua_error)?);
+    if let Some(error) = error {
+        return Ok(Err(ReplyError::Own(error)));
     }
-    if items != list.raw_len() {
-        return Err(broken(format!("a list with gaps; {WANTED}")));
-    }
-    (1..=list.raw_len()).map(|index| one(&list.raw_get(index).map_err(lua_error)?, index, broken)).collect()
-}
-
-/// Fields of a call returned by `parse`.
-const CALL: [&str; 4] = ["name", "arguments", "id", "error"];
-
-fn one(item: &Value, index: usize, broken: &dyn Fn(String) -> Error) -> Result<Parsed> {
-    let at = format!("calls[{index}]");
-    let Value::Table(item) = item else {
-        let why = format!("{at} = {}; a call is {{ name =, arguments = }} or {{ error = }}", kind(item));
-        return Err(broken(why));
+    let name = text("name").map_err(lua_error)?.unwrap_or_default();
+    let value: Value = item.raw_get("arguments").map_err(lua_error)?;
+    let at = format!("calls[{}].arguments", index + 1);
+    let arguments = match to_json(&value, &at, NonJson::Refuse).map_err(|not_plain| broken(&not_plain.to_string()))? {
+        Json::Object(arguments) => arguments,
+        Json::Null => Map::new(),
+        Json::Array(empty) if empty.is_empty() => Map::new(),
+        _ => return Err(broken(&format!("{at} = {}; it must be a table of named arguments", kind(&value)))),
     };
-    let lua_error = |error: mlua::Error| describe(&error).error;
-    for pair in item.pairs::<Value, Value>() {
-        let (key, _) = pair.map_err(lua_error)?;
-        let name = key.to_string().map_err(lua_error)?;
-        if !CALL.contains(&name.as_str()) {
-            let help = suggest(&name, CALL);
-            return Err(broken(format!("{at} with the unknown field `{name}`; {help}")));
-        }
-    }
-    let field = |name: &str| item.raw_get::<Value>(name).map_err(lua_error);
-    let text = |name: &str| match field(name)? {
-        Value::Nil => Ok(None),
-        Value::String(text) if !text.as_bytes().is_empty() => Ok(Some(text.to_string_lossy())),
-        other => Err(broken(format!("{at}.{name} = {}; it must be a text that is not empty", kind(&other)))),
-    };
-    match (text("name")?, text("error")?) {
-        (None, Some(error)) => Ok(Err(ReplyError::Own(error))),
-        (Some(_), Some(_)) => Err(broken(format!("{at} with both `name` and `error`"))),
-        (None, None) => Err(broken(format!("{at} without `name`"))),
-        (Some(name), None) => {
-            let call_arguments = field("arguments")?;
-            let arguments = match to_json(&call_arguments, &format!("{at}.arguments"), NonJson::Refuse) {
-                Ok(Json::Object(arguments)) => arguments,
-                Ok(Json::Null) => Map::new(),
-                Ok(Json::Array(empty)) if empty.is_empty() => Map::new(),
-                Ok(_) => {
-                    let why =
-                        format!("{at}.arguments = {}; it must be a table of named arguments", kind(&call_arguments));
-                    return Err(broken(why));
-                }
-                Err(not_plain) => return Err(broken(not_plain.to_string())),
-            };
-            Ok(Ok(ToolCall { id: text("id")?, name, arguments: Json::Object(arguments) }))
-        }
-    }
+    Ok(Ok(ToolCall { id, name, arguments: Json::Object(arguments) }))
 }

@@ -6,12 +6,16 @@ use std::path::Path;
 use std::rc::Rc;
 
 use mlua::{Lua, Table, Value};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 use sha2::{Digest, Sha256};
 
-use super::args::{raise, required, text, undeclared};
+use super::args::{answer, raise, required, text, undeclared};
 use super::arguments::{Arguments, arguments};
+use super::outcome::{NilReason, failed};
 use crate::error::{Error, Kind, Result};
+use crate::mdp::Outcome;
 use crate::script::runtime::bind::bind;
 use crate::script::runtime::grants::PathRefusal;
 use crate::script::runtime::host::Host;
@@ -29,44 +33,49 @@ arguments! {
     }
 }
 
+/// The content of a file, as recorded.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum FileContent {
+    Text { text: String },
+    Checksum { sha256: String, bytes: usize },
+}
+
+/// The names in a directory, as recorded.
+#[derive(Serialize, Deserialize)]
+struct FileNames {
+    names: Vec<String>,
+}
+
+/// What `r1.fs.stat` returns, as recorded.
+#[derive(Serialize, Deserialize)]
+struct FileFacts {
+    kind: String,
+    size: u64,
+}
+
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let table = lua.create_table()?;
     let shared_host = host.clone();
     bind(lua, &table, "read", move |lua, path: Value| {
         let path = text(lua, "r1.fs.read", "path", &path)?;
-        let outcome = recorded_call(lua, &shared_host, "r1.fs.read", &path, read)?;
-        match (&outcome["text"], &outcome["sha256"], &outcome["error"]) {
-            (Json::String(text), ..) => Ok((Value::String(lua.create_string(text)?), None)),
-            (_, Json::String(sum), _) => {
-                let bytes = again(&shared_host, &path, sum).map_err(raise)?;
-                Ok((Value::String(lua.create_string(bytes)?), None))
-            }
-            (.., why) => Ok((Value::Nil, Some(why.as_str().unwrap_or_default().to_owned()))),
-        }
+        let content = recorded_call(lua, &shared_host, "r1.fs.read", &path, read)?;
+        let bytes = content.map(|content| match content {
+            FileContent::Text { text } => Ok(text.into_bytes()),
+            FileContent::Checksum { sha256, .. } => again(&shared_host, &path, &sha256).map_err(raise),
+        });
+        bytes.map(|bytes| lua.create_string(bytes?)).map_or_else(|why| Ok(Err(why)), |text| text.map(Ok))
     })?;
     let shared_host = host.clone();
     bind(lua, &table, "list", move |lua, path: Value| {
         let path = text(lua, "r1.fs.list", "path", &path)?;
-        let outcome = recorded_call(lua, &shared_host, "r1.fs.list", &path, list)?;
-        match outcome["names"].as_array() {
-            Some(names) => {
-                let names = lua.create_sequence_from(names.iter().filter_map(Json::as_str))?;
-                Ok((Value::Table(names), None))
-            }
-            None => Ok((Value::Nil, outcome["error"].as_str().map(str::to_owned))),
-        }
+        Ok(recorded_call(lua, &shared_host, "r1.fs.list", &path, list)?.map(|FileNames { names }| names))
     })?;
     let shared_host = host.clone();
     bind(lua, &table, "stat", move |lua, path: Value| {
         let path = text(lua, "r1.fs.stat", "path", &path)?;
-        let outcome = recorded_call(lua, &shared_host, "r1.fs.stat", &path, stat)?;
-        let Some(kind) = outcome["kind"].as_str() else {
-            return Ok((Value::Nil, outcome["error"].as_str().map(str::to_owned)));
-        };
-        let facts = lua.create_table_with_capacity(0, 2)?;
-        facts.raw_set("kind", kind)?;
-        facts.raw_set("size", outcome["size"].as_u64())?;
-        Ok((Value::Table(facts), None))
+        let facts = recorded_call(lua, &shared_host, "r1.fs.stat", &path, stat)?;
+        facts.map(|facts| answer(lua, &facts)).map_or_else(|why| Ok(Err(why)), |facts| facts.map(Ok))
     })?;
     let shared_host = host.clone();
     bind(lua, &table, "write", move |lua, (path, content, options): (Value, Value, Value)| {
@@ -76,21 +85,24 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     r1.raw_set("fs", table)
 }
 
-/// Reads file system data at a path and records the result.
-fn recorded_call(
+/// Reads file system data at a path and records the result. The inner error is that of the file.
+fn recorded_call<T: Serialize + DeserializeOwned>(
     lua: &Lua,
     host: &Host,
     function: &str,
     path: &str,
-    operation: fn(&Path) -> Result<Json, FileFailure>,
-) -> mlua::Result<Json> {
+    operation: fn(&Path) -> Result<T, FileFailure>,
+) -> mlua::Result<Result<T, NilReason>> {
     let real = allowed(lua, host, function, path, false)?;
     let live = || {
-        let outcome = real.and_then(|real| operation(Path::new(&real)));
-        Ok(outcome.unwrap_or_else(|why| json!({ "error": why.to_string() })))
+        let outcome = real.and_then(|real| operation(&real));
+        Ok(outcome.map_or_else(|why| failed(why.to_string()), Outcome::Ok))
     };
     let kind = function.trim_start_matches("r1.");
-    host.current().external_now(kind, json!({ "path": path }), live).map_err(raise)
+    Ok(match host.current().external_now(kind, json!({ "path": path }), live).map_err(raise)? {
+        Outcome::Ok(answer) => Ok(answer),
+        Outcome::Failed(failed) => Err(NilReason(failed.error)),
+    })
 }
 
 /// The reason why a file is not read or written. The script receives it as text, as the second
@@ -151,12 +163,12 @@ fn load(path: &Path) -> Result<Vec<u8>, FileFailure> {
     fs::read(path).map_err(failed)
 }
 
-fn read(path: &Path) -> Result<Json, FileFailure> {
+fn read(path: &Path) -> Result<FileContent, FileFailure> {
     let bytes = load(path)?;
-    match std::str::from_utf8(&bytes) {
-        Ok(text) if text.len() <= KEPT => Ok(json!({ "text": text })),
-        _ => Ok(json!({ "sha256": checksum(&bytes), "bytes": bytes.len() })),
-    }
+    Ok(match std::str::from_utf8(&bytes) {
+        Ok(text) if text.len() <= KEPT => FileContent::Text { text: text.to_owned() },
+        _ => FileContent::Checksum { sha256: checksum(&bytes), bytes: bytes.len() },
+    })
 }
 
 /// A long file, whose checksum must equal the recorded one.
@@ -181,7 +193,7 @@ fn checksum(bytes: &[u8]) -> String {
 }
 
 /// The names in a directory, sorted; names of directories end with a slash.
-fn list(path: &Path) -> Result<Json, FileFailure> {
+fn list(path: &Path) -> Result<FileNames, FileFailure> {
     let failed = FileFailure::io(path.display());
     let mut names = Vec::new();
     for entry in fs::read_dir(path).map_err(&failed)? {
@@ -190,12 +202,13 @@ fn list(path: &Path) -> Result<Json, FileFailure> {
         names.push(format!("{}{folder}", entry.file_name().to_string_lossy()));
     }
     names.sort();
-    Ok(json!({ "names": names }))
+    Ok(FileNames { names })
 }
 
-fn stat(path: &Path) -> Result<Json, FileFailure> {
+fn stat(path: &Path) -> Result<FileFacts, FileFailure> {
     let facts = fs::metadata(path).map_err(FileFailure::io(path.display()))?;
-    Ok(json!({ "kind": if facts.is_dir() { "directory" } else { "file" }, "size": facts.len() }))
+    let kind = if facts.is_dir() { "directory" } else { "file" };
+    Ok(FileFacts { kind: kind.to_owned(), size: facts.len() })
 }
 
 /// True, or nil and the reason. Missing parent directories are created.
@@ -205,7 +218,7 @@ fn write(
     path: &Value,
     content: &Value,
     options: &Value,
-) -> mlua::Result<(Option<bool>, Option<String>)> {
+) -> mlua::Result<Result<bool, NilReason>> {
     const NAME: &str = "r1.fs.write";
     let path = text(lua, NAME, "path", path)?;
     let bytes: Vec<u8> = required(lua, NAME, "text", content)?;
@@ -224,9 +237,6 @@ fn write(
         Ok(json!({ "error": written.err().map(|why| why.to_string()) }))
     };
     let request = json!({ "path": path, "append": append, "sha256": checksum(&bytes) });
-    let outcome = host.current().external_now("fs.write", request, live).map_err(raise)?;
-    Ok(match outcome["error"].as_str() {
-        None => (Some(true), None),
-        Some(why) => (None, Some(why.to_owned())),
-    })
+    let outcome: Json = host.current().external_now("fs.write", request, live).map_err(raise)?;
+    Ok(outcome["error"].as_str().map_or(Ok(true), |why| Err(NilReason(why.to_owned()))))
 }

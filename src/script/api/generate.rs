@@ -8,15 +8,17 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 use tokio::sync::oneshot;
 
-use super::args::{check_text, fail, fail_with, not_public, raise};
+use super::args::{check_text, fail, fail_with};
 use super::argument::{NonNegative, TextArguments, argument};
 use super::arguments::{Arguments, arguments};
 use super::endpoint::ModelEndpoint;
+use super::outcome::{NilReason, OutsideCall, outcome_of};
 use super::policy::check_stop;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Completion, Failed, GeneratedText, Message, Outcome, SampledTokens, Seed};
+use crate::mdp::{Completion, GeneratedText, Message, Outcome, SampledTokens, Seed};
+use crate::script::runtime::bind::bind_async;
 use crate::script::runtime::convert::kind;
-use crate::script::runtime::host::{Call, Host, place};
+use crate::script::runtime::host::{Call, Host};
 use crate::script::runtime::messages::messages;
 use crate::script::runtime::named_models::{ModelInput, ResponseOptions, ResponseRequest, shared_models};
 use crate::script::runtime::policy_request::{GenerateOptions, GenerateRequest, PolicyRequest, SampledText};
@@ -55,11 +57,14 @@ argument!(ModelChoice, "a name, or { url =, name =, key = }", |value| {
 
 pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let host = host.clone();
-    let generate = lua.create_async_function(move |lua, (prompt, options): (Value, Value)| {
+    bind_async(lua, r1, "generate", move |lua, (prompt, options): (Value, Value)| {
         let call = host.current();
         let arguments = read(&lua, &host, &prompt, &options);
-        let at = place(&lua);
-        let host = host.clone();
+        let target = arguments.as_ref().ok().and_then(|arguments| match &arguments.model {
+            Writer::Endpoint(endpoint) => Some(endpoint.target()),
+            _ => None,
+        });
+        let (outside, host) = (OutsideCall::new(&lua, NAME, target), host.clone());
         async move {
             let GenerateCall { messages, options, model } = arguments?;
             let seed = call.random();
@@ -71,7 +76,6 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let request =
                 RecordedRequest { messages: &messages, train: options.train, seed, model: shown, options: &options };
             let request = json!(request);
-            let target = if let Writer::Endpoint(endpoint) = &model { Some(endpoint.target()) } else { None };
             let live = async {
                 match model {
                     Writer::Policy => write(&call, messages, options, seed).await,
@@ -79,22 +83,18 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                     Writer::Model(name) => write_with(&name, messages.clone(), &options, seed).await,
                 }
             };
-            let result = call.external("generate", request, live).await.map_err(raise)?;
-            match (result, target) {
-                (Outcome::Failed(Failed { error, undeclared: true }), Some((name, port))) => {
-                    Err(raise(not_public(&call, NAME, (&name, port), &error, at)))
-                }
-                (Outcome::Failed(Failed { error, .. }), _) => Ok((None, Value::String(lua.create_string(error)?))),
-                (Outcome::Ok(GeneratedText { text, finish_reason, tokens, .. }), _) => {
-                    let facts = lua.create_table_with_capacity(0, 2)?;
-                    facts.raw_set("finish_reason", finish_reason.name())?;
-                    facts.raw_set("tokens", tokens)?;
-                    Ok((Some(text), Value::Table(facts)))
-                }
-            }
+            let convert = |GeneratedText { text, finish_reason, tokens, .. }: GeneratedText| {
+                let facts = lua.create_table_with_capacity(0, 2)?;
+                facts.raw_set("finish_reason", finish_reason.name())?;
+                facts.raw_set("tokens", tokens)?;
+                Ok((text, facts))
+            };
+            Ok(match outside.answer(&call, ("generate", request), live, convert).await? {
+                Ok((text, facts)) => (Some(text), Value::Table(facts)),
+                Err(NilReason(error)) => (None, Value::String(lua.create_string(error)?)),
+            })
         }
-    })?;
-    r1.raw_set("generate", generate)
+    })
 }
 
 struct GenerateCall {
@@ -175,19 +175,16 @@ async fn write(
             .hint("r1 repl and r1 infer have one; a test gives the texts: script:reset { generate = { \"text\" } }"));
     }
     let gone = || Error::new(Kind::Interrupted, "r1.generate: the policy stopped before it replied");
-    let SampledText { prompt_ids, completion, text } = match written.await.map_err(|_| gone())? {
-        Ok(written) => written,
-        // Errors that the script can fix: a prompt that is too long.
-        Err(error) if error.kind == Kind::Env => {
-            return Ok(Outcome::Failed(Failed { error: error.message, undeclared: false }));
-        }
-        Err(error) => return Err(error),
-    };
+    let written = written.await.map_err(|_| gone())?;
+    outcome_of(written.map(|written| generated_text(written, train)))
+}
+
+fn generated_text(SampledText { prompt_ids, completion, text }: SampledText, train: bool) -> GeneratedText {
     let tokens = Some(completion.tokens() as u64);
     let prompt_tokens = completion.server.as_ref().map(|server| server.reply.usage.prompt_tokens);
     let Completion { token_ids, logprobs, finish_reason, support, .. } = completion;
     let sampled = train.then_some(SampledTokens { prompt_ids, token_ids, logprobs, support });
-    Ok(Outcome::Ok(GeneratedText { text, finish_reason, tokens, prompt_tokens, sampled }))
+    GeneratedText { text, finish_reason, tokens, prompt_tokens, sampled }
 }
 
 /// Generates with a model by name.

@@ -9,18 +9,17 @@ use mlua::{Lua, Table, Value};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{bytes_of, fail, fail_with, json_of, not_public, raise, text, undeclared};
+use super::args::{bytes_of, fail, fail_with, json_of, text, undeclared};
 use super::argument::Bytes;
 use super::arguments::{Arguments, arguments};
+use super::outcome::{NilReason, OutsideCall, failed, not_public};
 use super::secret::{NamedTexts, Secrets, Text};
 use crate::error::{Error, Kind};
-use crate::mdp::{Failed, Outcome};
-use crate::net::{
-    AllowedAddresses, HttpError, HttpRequest, METHODS, host_and_port, http, is_private_host, url_with_query,
-};
-use crate::script::runtime::bind::bind_async;
+use crate::mdp::Outcome;
+use crate::net::{HttpError, HttpRequest, METHODS, http, host_and_port, url_with_query};
+use crate::script::runtime::bind::in_lua;
 use crate::script::runtime::convert::{NonJson, kind, to_json};
-use crate::script::runtime::host::{Call, Host, place};
+use crate::script::runtime::host::{Call, Host};
 
 /// Default and maximum bytes of a response.
 const BYTES: usize = 1 << 20;
@@ -48,24 +47,19 @@ arguments! {
 }
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
-    let table = lua.create_table()?;
     let shared_host = host.clone();
-    bind_async(lua, &table, "get", move |lua, (url, options): (Value, Value)| {
-        let pending = request(&lua, &shared_host, "r1.http.get", "GET", &url, &options);
+    let send = lua.create_async_function(move |lua, (is_post, url, options, body): (bool, Value, Value, Value)| {
+        let pending = send(&lua, &shared_host, is_post, (&url, &options, &body));
         async move { pending?.answer(&lua).await }
     })?;
     let shared_host = host.clone();
-    bind_async(lua, &table, "post", move |lua, (url, body, options): (Value, Value, Value)| {
-        let pending = post(&lua, &shared_host, &url, &body, &options);
-        async move { pending?.answer(&lua).await }
-    })?;
-    let shared_host = host.clone();
-    bind_async(lua, &table, "request", move |lua, request: Value| {
+    let request = lua.create_async_function(move |lua, request: Value| {
         let pending = request_of(&lua, &shared_host, &request);
         async move { pending?.answer(&lua).await }
     })?;
-    super::seal(lua, "r1.http", &table)?;
-    r1.raw_set("http", table)
+    let http: Table = in_lua(lua, include_str!("../../../lua/http.lua"), (send, request, RequestOptions::names()))?;
+    super::seal(lua, "r1.http", &http)?;
+    r1.raw_set("http", http)
 }
 
 /// A request that is allowed.
@@ -74,8 +68,7 @@ struct PendingRequest {
     host: Rc<Host>,
     call: Rc<Call>,
     request: UnrevealedRequest,
-    /// The line of the call.
-    place: Option<String>,
+    outside: OutsideCall,
 }
 
 /// A request whose secrets are not filled in.
@@ -99,73 +92,29 @@ impl UnrevealedRequest {
     /// The request as it is sent.
     fn reveal(self, values: &mut Secrets) -> crate::error::Result<HttpRequest> {
         let url = self.address(|text| text.reveal(values))?;
-        let mut headers = Vec::with_capacity(self.headers.0.len());
-        let mut secrets = Vec::new();
-        for (name, text) in self.headers.0 {
-            let value = text.reveal(values)?;
-            if text.is_secret() {
-                secrets.push(name.clone());
-                if value.contains(['\r', '\n', '\0']) {
-                    let why = format!("the value for the header {name} has a line break in it");
-                    return Err(Error::new(Kind::Usage, why));
-                }
-            }
-            headers.push((name, value));
-        }
+        let (headers, secrets) = self.headers.headers(values)?;
         let Self { method, body, timeout, max_bytes, .. } = self;
         Ok(HttpRequest { method, url, headers, secrets, body, timeout, max_bytes })
     }
 }
 
-fn request(
+/// The request of `r1.http.get` and `r1.http.post`.
+fn send(
     lua: &Lua,
     host: &Rc<Host>,
-    function: &'static str,
-    method: &'static str,
-    url: &Value,
-    options: &Value,
+    is_post: bool,
+    (url, options, body): (&Value, &Value, &Value),
 ) -> mlua::Result<PendingRequest> {
-    build(lua, host, function, method, url, RequestOptions::read_optional(lua, function, options)?)
-}
-
-/// The request of `r1.http.post(url, body, options)`.
-fn post(lua: &Lua, host: &Rc<Host>, url: &Value, body: &Value, options: &Value) -> mlua::Result<PendingRequest> {
-    const NAME: &str = "r1.http.post";
-    if options.is_nil()
-        && let Value::Table(body) = body
-        && has_options(body)?
-    {
-        let error = Error::new(Kind::Script, format!("{NAME}: the second argument is the body, and these are options"));
-        return Err(raise(error.hint(
-            "options are the third argument: r1.http.post(url, nil, { json = … }); a body with these fields is text: \
-             r1.http.post(url, r1.json.encode { … })",
-        )));
-    }
-    let pending = request(lua, host, NAME, "POST", url, options)?;
+    let (function, method) = if is_post { ("r1.http.post", "POST") } else { ("r1.http.get", "GET") };
+    let pending = build(lua, host, function, method, url, RequestOptions::read_optional(lua, function, options)?)?;
     match body {
         Value::Nil => Ok(pending),
         _ if pending.request.body.is_some() => {
             let why = "there are two bodies: the second argument, and `json` or `body` of the options";
-            Err(fail(lua, NAME, why))
+            Err(fail(lua, function, why))
         }
         body => pending.with_body(lua, body),
     }
-}
-
-/// Whether a table in the place of a body has options of a request, and nothing else. `query` with
-/// a text is a common body.
-fn has_options(body: &Table) -> mlua::Result<bool> {
-    let (mut count, mut only_query) = (0, true);
-    for pair in body.pairs::<Value, Value>() {
-        let (Value::String(name), value) = pair? else { return Ok(false) };
-        let name = name.to_string_lossy();
-        if !RequestOptions::names().contains(&name.as_str()) {
-            return Ok(false);
-        }
-        count += 1;
-        only_query &= name == "query" && !matches!(value, Value::Table(_));
-    }
-    Ok(count > 0 && !only_query)
 }
 
 fn request_of(lua: &Lua, host: &Rc<Host>, request: &Value) -> mlua::Result<PendingRequest> {
@@ -196,7 +145,8 @@ fn build(
         }
     }
     let request = UnrevealedRequest { method, url, query, headers, body: None, timeout, max_bytes: max_bytes.0 };
-    let pending = PendingRequest { function, host: host.clone(), call: host.current(), request, place: place(lua) };
+    let outside = OutsideCall::new(lua, function, host_and_port(&request.url));
+    let pending = PendingRequest { function, host: host.clone(), call: host.current(), request, outside };
     let pending = match (&body, &json) {
         (Value::Nil, Value::Nil) => pending,
         (body, Value::Nil) => pending.with_body(lua, body)?,
@@ -238,8 +188,7 @@ impl PendingRequest {
             let why = format!("`{}` is not a URL: it must begin with http:// or https://", self.request.url);
             return Err(fail(lua, self.function, why));
         };
-        let reach = self.host.grants.borrow().reach(&host, port);
-        if reach == AllowedAddresses::Nowhere || (reach == AllowedAddresses::Public && is_private_host(&host)) {
+        if !self.host.grants.borrow().reaches(&host, port) {
             return Err(undeclared(lua, &self.host, self.function, &format!("http:{host}")));
         }
         Ok(())
@@ -267,10 +216,9 @@ impl PendingRequest {
     }
 
     /// The response as a table, or nil and the reason.
-    async fn answer(self, lua: &Lua) -> mlua::Result<(Value, Option<String>)> {
+    async fn answer(self, lua: &Lua) -> mlua::Result<Result<Table, NilReason>> {
         let shown = self.shown();
-        let Self { function, host, call, request, place: location } = self;
-        let (name, port) = host_and_port(&request.url).unwrap_or_default();
+        let Self { host, call, request, outside, .. } = self;
         let live = async move {
             let reach = |name: &str, port: u16| host.grants.borrow().reach(name, port);
             let mut secrets = Secrets::default();
@@ -282,26 +230,19 @@ impl PendingRequest {
                     body: secrets.mask_bytes(answer.body),
                     url: secrets.mask(answer.url),
                 }),
-                Err(HttpError::NotPublic(why)) => {
-                    Outcome::Failed(Failed { error: secrets.mask(why), undeclared: true })
-                }
-                Err(HttpError::Failed(why)) => Outcome::Failed(Failed { error: secrets.mask(why), undeclared: false }),
+                Err(HttpError::NotPublic(why)) => not_public(secrets.mask(why)),
+                Err(HttpError::Failed(why)) => failed(secrets.mask(why)),
             })
         };
-        let RecordedResponse { status, headers, body, url } =
-            match call.external("http", shown, live).await.map_err(raise)? {
-                Outcome::Ok(response) => response,
-                Outcome::Failed(Failed { error, undeclared: true }) => {
-                    return Err(raise(not_public(&call, function, (&name, port), &error, location)));
-                }
-                Outcome::Failed(Failed { error, .. }) => return Ok((Value::Nil, Some(error))),
-            };
-        let table = lua.create_table_with_capacity(0, 4)?;
-        table.raw_set("status", status)?;
-        table.raw_set("url", url)?;
-        table.raw_set("body", lua.create_string(body)?)?;
-        table.raw_set("headers", headers)?;
-        Ok((Value::Table(table), None))
+        let convert = |RecordedResponse { status, headers, body, url }: RecordedResponse| {
+            let table = lua.create_table_with_capacity(0, 4)?;
+            table.raw_set("status", status)?;
+            table.raw_set("url", url)?;
+            table.raw_set("body", lua.create_string(body)?)?;
+            table.raw_set("headers", headers)?;
+            Ok(table)
+        };
+        outside.answer(&call, ("http", shown), live, convert).await
     }
 }
 

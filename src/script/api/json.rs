@@ -3,6 +3,7 @@
 use mlua::{Lua, Table, Value};
 
 use super::args::{fail, fail_with, in_time, text};
+use super::outcome::NilReason;
 use crate::json;
 use crate::script::runtime::bind::bind;
 use crate::script::runtime::convert::{NonJson, from_json, to_json};
@@ -23,8 +24,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         let read = json::read_foreign(text.as_bytes());
         in_time(lua)?;
         match read {
-            Ok(json) => Ok((from_json(lua, &json)?, None)),
-            Err(error) => Ok((Value::Nil, Some(error.to_string()))),
+            Ok(json) => from_json(lua, &json).map(Ok),
+            Err(error) => Ok(Err(NilReason(error.to_string()))),
         }
     })?;
     super::seal(lua, "r1.json", &functions)?;

@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::args::{FromField, TableFields, check_text, raise};
+use super::args::{FromField, TableFields, check_text};
 use super::argument::argument;
 use super::arguments::{Arguments, arguments};
+use super::outcome::{OutsideCall, outcome_of};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Failed, Message, Outcome};
+use crate::mdp::Message;
+use crate::script::runtime::bind::bind_async;
 use crate::script::runtime::convert::{float, from_answer};
 use crate::script::runtime::host::{Call, Host};
 use crate::script::runtime::messages::messages;
@@ -74,9 +76,10 @@ struct ScoredText {
 
 pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let host = host.clone();
-    let logprobs = lua.create_async_function(move |lua, options: Value| {
+    bind_async(lua, r1, "logprobs", move |lua, options: Value| {
         let call = host.current();
         let arguments = LogprobsArguments::read(&lua, NAME, &options);
+        let outside = OutsideCall::new(&lua, NAME, None);
         async move {
             let LogprobsArguments { model, prompt, text, temperature } = arguments?;
             let (messages, Temperature(temperature)) = (prompt.messages(), temperature);
@@ -91,28 +94,17 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                         shared_models(NAME, name)?.score(name, prompt, text, temperature).await
                     }
                 };
-                match result {
-                    Ok(logprobs) => Ok(Outcome::Ok(ScoredText { logprobs })),
-                    // Errors that the script can fix: a text that is too long.
-                    Err(error) if error.kind == Kind::Env => {
-                        Ok(Outcome::Failed(Failed { error: error.message, undeclared: false }))
-                    }
-                    Err(error) => Err(error),
-                }
+                outcome_of(result.map(|logprobs| ScoredText { logprobs }))
             };
-            let numbers = match call.external("logprobs", request, live).await.map_err(raise)? {
-                Outcome::Ok(ScoredText { logprobs }) => logprobs,
-                Outcome::Failed(Failed { error, .. }) => {
-                    return Ok((Value::Nil, Value::String(lua.create_string(error)?)));
-                }
+            let convert = |ScoredText { logprobs }: ScoredText| {
+                let sum: f64 = logprobs.iter().sum();
+                let mean = sum / logprobs.len().max(1) as f64;
+                let result = json!({ "logprobs": logprobs, "sum": sum, "mean": mean, "tokens": logprobs.len() });
+                from_answer(&lua, &result)
             };
-            let sum: f64 = numbers.iter().sum();
-            let mean = sum / numbers.len().max(1) as f64;
-            let result = json!({ "logprobs": numbers, "sum": sum, "mean": mean, "tokens": numbers.len() });
-            Ok((from_answer(&lua, &result)?, Value::Nil))
+            outside.answer(&call, ("logprobs", request), live, convert).await
         }
-    })?;
-    r1.raw_set("logprobs", logprobs)
+    })
 }
 
 /// Scores the text with the policy or the reference policy.

@@ -24,6 +24,7 @@ mod json;
 mod logprobs;
 mod misplaced;
 pub(crate) mod model_options;
+mod outcome;
 mod params;
 pub(crate) mod policy;
 mod process;
@@ -33,7 +34,6 @@ mod re;
 pub(crate) mod recipe;
 mod resource;
 mod reward_model;
-mod search;
 mod search_index;
 pub(crate) mod secret;
 mod server_place;
@@ -56,7 +56,7 @@ use mlua::{Lua, Table, Value, Variadic};
 
 use crate::config::Limits;
 use crate::error::{Result, suggest};
-use crate::script::runtime::bind::bind;
+use crate::script::runtime::bind::{bind, in_lua};
 use crate::script::runtime::host::{Host, misuse};
 use crate::script::runtime::require::Loader;
 use crate::script::runtime::sandbox;
@@ -126,7 +126,7 @@ fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, loader: &Rc<RefCell<
 
 /// The part of `r1` that is written in Lua.
 fn messages(lua: &Lua, r1: &Table) -> mlua::Result<()> {
-    let functions: Table = lua.load(include_str!("../../../lua/messages.lua")).set_name("=[r1]").call(())?;
+    let functions: Table = in_lua(lua, include_str!("../../../lua/messages.lua"), ())?;
     functions.for_each(|name: String, function: Value| r1.raw_set(name, function))
 }
 

@@ -8,11 +8,12 @@ use mlua::{Lua, Table, Value};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use super::args::{answer, fail, fail_with, json_of, raise, undeclared};
+use super::args::{answer, fail, fail_with, json_of, undeclared};
 use super::argument::{Bytes, Mebibytes};
 use super::arguments::{Arguments, arguments};
+use super::outcome::{NilReason, OutsideCall, failed};
 use super::secret::{NamedTexts, Secrets};
-use crate::mdp::{Failed, Outcome};
+use crate::mdp::Outcome;
 use crate::script::runtime::bind::bind_async;
 use crate::script::runtime::convert::{NonJson, to_json};
 use crate::script::runtime::host::{Call, Host};
@@ -41,10 +42,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     bind_async(lua, &process, "run", move |lua, (argv, options): (Value, Value)| {
         let call = shared_host.current();
         let program = program(&lua, &shared_host, &argv, &options);
-        async move {
-            let (program, variables) = program?;
-            run(&lua, &call, program, variables).await
-        }
+        let outside = OutsideCall::new(&lua, NAME, None);
+        async move { run(&lua, &call, outside, program?).await }
     })?;
     super::seal(lua, "r1.process", &process)?;
     r1.raw_set("process", process)
@@ -86,13 +85,13 @@ fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Resul
     Ok((program, env))
 }
 
-/// The result as a table, or nil and why the program did not start.
+/// Runs the program; its result is a table.
 async fn run(
     lua: &Lua,
     call: &Call,
-    mut program: Program,
-    variables: NamedTexts,
-) -> mlua::Result<(Value, Option<String>)> {
+    outside: OutsideCall,
+    (mut program, variables): (Program, NamedTexts),
+) -> mlua::Result<Result<Value, NilReason>> {
     let mut request = json!({
         "argv": program.argv, "input": json_of(&program.input), "timeout": program.timeout.as_secs_f64(),
         "memory": program.memory_mb, "disk": program.disk_mb, "output": program.output,
@@ -114,13 +113,10 @@ async fn run(
                 timed_out: done.timed_out,
                 seconds: done.seconds,
             }),
-            Err(error) => Outcome::Failed(Failed { error: secrets.mask(error.to_string()), undeclared: false }),
+            Err(error) => failed(secrets.mask(error.to_string())),
         })
     };
-    match call.external("process", request, live).await.map_err(raise)? {
-        Outcome::Ok(ended) => Ok((answer(lua, &ended)?, None)),
-        Outcome::Failed(Failed { error, .. }) => Ok((Value::Nil, Some(error))),
-    }
+    outside.answer(call, ("process", request), live, |ended| answer(lua, &ended)).await
 }
 
 /// The result of a program, as recorded and as the script sees it.

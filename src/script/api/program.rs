@@ -1,15 +1,15 @@
 //! Functions for programs (`r1 lua`) that recipes do not have: standard input and output, reading
 //! files, arguments, an exit code.
 
-use std::cell::RefCell;
 use std::io::{BufRead, Read};
 use std::rc::Rc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use mlua::{Lua, Table, Value, Variadic};
+use mlua::{AnyUserData, Function, Lua, Table, UserData, UserDataMethods, Value, Variadic};
 use serde_json::json;
 
 use super::args::{fail, raise, text};
+use super::outcome::NilReason;
 use crate::error::{Error, Kind, Subject};
 use crate::script::runtime::bind::bind;
 use crate::script::runtime::convert::{kind, printed};
@@ -28,11 +28,7 @@ pub(crate) fn exit_code(error: &Error) -> Option<u8> {
 
 /// `print`, `io`, `os`, `arg`.
 pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, arguments: &[String]) -> mlua::Result<()> {
-    let list = lua.create_table()?;
-    for argument in arguments {
-        list.raw_push(argument.as_str())?;
-    }
-    environment.raw_set("arg", list)?;
+    environment.raw_set("arg", arguments)?;
     let shared_host = host.clone();
     bind(lua, environment, "print", move |_, values: Variadic<Value>| {
         let line = joined(&values, "\t")? + "\n";
@@ -67,13 +63,11 @@ fn input_output(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
     let io = lua.create_table()?;
     bind(lua, &io, "read", |lua, format: Option<Value>| read(lua, &mut std::io::stdin().lock(), format.as_ref()))?;
     bind(lua, &io, "lines", |lua, path: Option<String>| {
-        let mut source: Box<dyn BufRead> = match &path {
-            None => Box::new(std::io::stdin().lock()),
-            Some(path) => Box::new(std::io::BufReader::new(
-                std::fs::File::open(path).map_err(|error| fail(lua, "io.lines", format!("{path}: {error}")))?,
-            )),
+        let reader = match &path {
+            None => Reader(Some(Box::new(std::io::stdin().lock()))),
+            Some(path) => Reader::open(path).map_err(|NilReason(why)| fail(lua, "io.lines", why))?,
         };
-        lua.create_function_mut(move |lua, ()| read(lua, &mut source, None))
+        lines(lua, lua.create_userdata(reader)?)
     })?;
     let shared_host = host.clone();
     bind(lua, &io, "write", move |_, values: Variadic<Value>| {
@@ -84,44 +78,43 @@ fn input_output(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
         if mode.as_deref().is_some_and(|mode| !matches!(mode, "r" | "rb")) {
             return Err(fail(lua, "io.open", "only reads files here; write to standard output"));
         }
-        match std::fs::File::open(&path) {
-            Ok(file) => {
-                let file = Rc::new(RefCell::new(Some(std::io::BufReader::new(file))));
-                Ok((Value::Table(handle(lua, &file)?), None))
-            }
-            Err(error) => Ok((Value::Nil, Some(format!("{path}: {error}")))),
-        }
+        Ok(Reader::open(&path))
     })?;
     super::seal(lua, "io", &io)?;
     Ok(io)
 }
 
-type OpenFile = Rc<RefCell<Option<std::io::BufReader<std::fs::File>>>>;
+/// A file that is read, with `:read(format)`, `:lines()` and `:close()`; `None` once it is closed.
+struct Reader(Option<Box<dyn BufRead>>);
 
-/// An open file: `:read(format)`, `:lines()`, `:close()`.
-fn handle(lua: &Lua, file: &OpenFile) -> mlua::Result<Table> {
-    let table = lua.create_table()?;
-    let closed = |lua: &Lua| fail(lua, "file", "is closed");
-    let shared_file = file.clone();
-    bind(lua, &table, "read", move |lua, (_, format): (Value, Option<Value>)| match &mut *shared_file.borrow_mut() {
-        Some(file) => read(lua, file, format.as_ref()),
-        None => Err(closed(lua)),
-    })?;
-    let shared_file = file.clone();
-    bind(lua, &table, "lines", move |lua, _: Value| {
-        let shared_file = shared_file.clone();
-        lua.create_function(move |lua, ()| match &mut *shared_file.borrow_mut() {
-            Some(file) => read(lua, file, None),
-            None => Err(closed(lua)),
-        })
-    })?;
-    let shared_file = file.clone();
-    let close = lua.create_function(move |_, _: Value| {
-        shared_file.borrow_mut().take();
-        Ok(())
-    })?;
-    table.raw_set("close", close)?;
-    Ok(table)
+impl Reader {
+    fn open(path: &str) -> Result<Self, NilReason> {
+        let file = std::fs::File::open(path).map_err(|error| NilReason(format!("{path}: {error}")))?;
+        Ok(Self(Some(Box::new(std::io::BufReader::new(file)))))
+    }
+
+    fn read(&mut self, lua: &Lua, format: Option<&Value>) -> mlua::Result<Value> {
+        match &mut self.0 {
+            Some(source) => read(lua, source, format),
+            None => Err(fail(lua, "file", "is closed")),
+        }
+    }
+}
+
+impl UserData for Reader {
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_method_mut("read", |lua, this, format: Option<Value>| this.read(lua, format.as_ref()));
+        methods.add_function("lines", |lua, this: AnyUserData| lines(lua, this));
+        methods.add_method_mut("close", |_, this, ()| {
+            this.0 = None;
+            Ok(())
+        });
+    }
+}
+
+/// An iterator over the lines of a reader.
+fn lines(lua: &Lua, reader: AnyUserData) -> mlua::Result<Function> {
+    lua.create_function(move |lua, ()| reader.borrow_mut::<Reader>()?.read(lua, None))
 }
 
 /// Reads like Lua's `file:read`: `"a"` all, `"l"` a line, `"L"` a line with its end, `"n"` a line
@@ -183,12 +176,9 @@ fn system(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
     })?;
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
     let shared_host = host.clone();
-    os.raw_set("time", lua.create_function(move |_, ()| clock(&shared_host, "time", || now().floor()))?)?;
+    bind(lua, &os, "time", move |_, ()| clock(&shared_host, "time", || now().floor()))?;
     let (shared_host, start) = (host.clone(), std::time::Instant::now());
-    os.raw_set(
-        "clock",
-        lua.create_function(move |_, ()| clock(&shared_host, "clock", || start.elapsed().as_secs_f64()))?,
-    )?;
+    bind(lua, &os, "clock", move |_, ()| clock(&shared_host, "clock", || start.elapsed().as_secs_f64()))?;
     bind(lua, &os, "getenv", |lua, name: Value| {
         let name = text(lua, "os.getenv", "name", &name)?;
         Ok(std::env::var(name).ok())

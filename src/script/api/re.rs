@@ -1,18 +1,25 @@
 //! `r1.re`: regular expressions with cost linear in the text (the `regex` crate), over the bytes of
-//! Lua strings.
+//! Lua strings. This file finds matches; `lua/re.lua` makes texts and tables of them.
+//!
+//! One search is a single call into the `regex` crate. Its cost is linear in the text, with the
+//! size of the compiled pattern as a factor, and it cannot be interrupted. Searches that may take
+//! long therefore run on a thread ([`apart`]), which the call abandons on timeout; short searches
+//! run directly. The limit is checked between them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use mlua::{Lua, LuaString, MultiValue, Table, Value};
-use regex::bytes::RegexBuilder;
+use mlua::{Lua, LuaString, Table, Value};
+use regex::bytes::{Regex, RegexBuilder};
 
-use super::args::{fail, optional};
-use super::search::{Match, MatchSteps, Search, SearchPattern};
+use super::apart::apart;
+use super::args::{fail, in_time, optional, text};
 use crate::config::Limits;
-use crate::script::runtime::bind::bind;
-use crate::script::runtime::convert::kind;
+use crate::script::runtime::bind::in_lua;
+use crate::script::runtime::convert::{kind, show};
 
 /// Maximum bytes of a compiled pattern.
 const COMPILED: usize = 1 << 20;
@@ -21,9 +28,23 @@ const PATTERN: usize = 16 << 10;
 const TEXT: usize = 16 << 20;
 /// Maximum number of cached patterns.
 const KEPT: usize = 64;
-
 /// Size limits tried in this order: the crate does not report the size of a compiled pattern.
 const SIZES: [usize; 5] = [COMPILED >> 8, COMPILED >> 6, COMPILED >> 4, COMPILED >> 2, COMPILED];
+/// Pattern bytes times text bytes: below this, a search takes less than half a second on any
+/// machine.
+const SHORT: usize = 1 << 31;
+/// Above this, a search could take more than half a minute.
+const LONGEST: usize = 1 << 37;
+/// Maximum matches that are searched for at once, and the time after which fewer are returned.
+const BATCH: usize = 64;
+const BATCH_TIME: Duration = Duration::from_millis(5);
+
+/// A compiled pattern, and an upper bound of its size in bytes (a power of four).
+#[derive(Clone)]
+struct SearchPattern {
+    regex: Regex,
+    size: usize,
+}
 
 /// Cached patterns, the latest last.
 #[derive(Default)]
@@ -36,127 +57,169 @@ impl PatternCache {
         };
         let bytes = text.as_bytes();
         let mut kept = self.0.borrow_mut();
-        if let Some(at) = kept.iter().position(|(key, _)| **key == *bytes) {
-            let entry = kept.remove(at).map(|(key, pattern)| (key, pattern.clone()));
-            if let Some((key, pattern)) = entry {
-                kept.push_back((key, pattern.clone()));
-                return Ok(pattern);
-            }
+        let cached = kept.iter().position(|(key, _)| **key == *bytes).and_then(|at| kept.remove(at));
+        if let Some((key, pattern)) = cached {
+            kept.push_back((key, pattern.clone()));
+            return Ok(pattern);
         }
-        let refuse = |why: &str| {
-            fail(lua, function, format!("the pattern {}: {why}", crate::script::runtime::convert::show(pattern)))
-        };
-        if bytes.len() > PATTERN {
-            return Err(fail(lua, function, format!("the pattern has {} bytes; {PATTERN} are the most", bytes.len())));
-        }
-        let text = std::str::from_utf8(&bytes).map_err(|_| refuse("not valid UTF-8"))?;
-        let build = |size: usize| RegexBuilder::new(text).size_limit(size).dfa_size_limit(COMPILED).build();
-        let mut fits = SIZES.into_iter().map(|size| (size, build(size)));
-        let compiled = fits.find(|(_, built)| !matches!(built, Err(regex::Error::CompiledTooBig(_))));
-        let (size, regex) = compiled.ok_or_else(|| refuse("too large: its repetitions take more than 1 MiB"))?;
-        let regex = regex.map_err(|error| {
-            let text = error.to_string();
-            refuse(text.lines().last().unwrap_or_default().trim_start_matches("error: "))
-        })?;
+        let pattern = compile(lua, function, pattern, &bytes)?;
         if kept.len() == KEPT {
             kept.pop_front();
         }
-        let pattern = SearchPattern { regex, size };
         kept.push_back((bytes.to_vec(), pattern.clone()));
         Ok(pattern)
     }
 }
 
-pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
-    let re = lua.create_table()?;
-    let bindings = Bindings { cache: Rc::default() };
-    let shared_bindings = bindings.clone();
-    bind(lua, &re, "find", move |lua, (text, pattern, from): (Value, Value, Value)| {
-        find(lua, &shared_bindings.of(lua, "r1.re.find", &text, &pattern)?, &from)
+fn compile(lua: &Lua, function: &str, pattern: &Value, bytes: &[u8]) -> mlua::Result<SearchPattern> {
+    let refuse = |why: &str| fail(lua, function, format!("the pattern {}: {why}", show(pattern)));
+    if bytes.len() > PATTERN {
+        return Err(fail(lua, function, format!("the pattern has {} bytes; {PATTERN} are the most", bytes.len())));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|_| refuse("not valid UTF-8"))?;
+    let build = |size: usize| RegexBuilder::new(text).size_limit(size).dfa_size_limit(COMPILED).build();
+    let mut fits = SIZES.into_iter().map(|size| (size, build(size)));
+    let compiled = fits.find(|(_, built)| !matches!(built, Err(regex::Error::CompiledTooBig(_))));
+    let (size, regex) = compiled.ok_or_else(|| refuse("too large: its repetitions take more than 1 MiB"))?;
+    let regex = regex.map_err(|error| {
+        let text = error.to_string();
+        refuse(text.lines().last().unwrap_or_default().trim_start_matches("error: "))
     })?;
-    let shared_bindings = bindings.clone();
-    bind(lua, &re, "match", move |lua, (text, pattern, from): (Value, Value, Value)| {
-        let search = shared_bindings.of(lua, "r1.re.match", &text, &pattern)?;
-        match search.at(lua, start(lua, "r1.re.match", &from)?)? {
-            Some(matched) => groups(lua, &search, &matched),
-            None => Ok(MultiValue::from_iter([Value::Nil])),
-        }
-    })?;
-    let shared_bindings = bindings.clone();
-    bind(lua, &re, "captures", move |lua, (text, pattern): (Value, Value)| {
-        let search = shared_bindings.of(lua, "r1.re.captures", &text, &pattern)?;
-        search.at(lua, 0)?.map(|matched| table(lua, &search, &matched)).transpose()
-    })?;
-    let shared_bindings = bindings.clone();
-    bind(lua, &re, "find_all", move |lua, (text, pattern, limit): (Value, Value, Value)| {
-        let search = shared_bindings.of(lua, "r1.re.find_all", &text, &pattern)?;
-        let list = lua.create_table()?;
-        search.each(lua, at_most(lua, "r1.re.find_all", &limit)?, |search, matched| {
-            list.raw_push(table(lua, search, matched)?)
-        })?;
-        Ok(list)
-    })?;
-    let shared_bindings = bindings.clone();
-    bind(lua, &re, "gmatch", move |lua, (text, pattern): (Value, Value)| {
-        let search = shared_bindings.of(lua, "r1.re.gmatch", &text, &pattern)?;
-        let mut steps = MatchSteps::default();
-        lua.create_function_mut(move |lua, ()| match steps.next(lua, &search)? {
-            Some(matched) => groups(lua, &search, &matched),
-            None => Ok(MultiValue::from_iter([Value::Nil])),
-        })
-    })?;
-    let shared_bindings = bindings.clone();
-    bind(lua, &re, "replace", move |lua, (text, pattern, with, limit): (Value, Value, Value, Value)| {
-        replace(lua, &shared_bindings.of(lua, REPLACE, &text, &pattern)?, &with, &limit)
-    })?;
-    let shared_bindings = bindings;
-    bind(lua, &re, "split", move |lua, (text, pattern, limit): (Value, Value, Value)| {
-        let search = shared_bindings.of(lua, "r1.re.split", &text, &pattern)?;
-        let limit = at_most(lua, "r1.re.split", &limit)?;
-        let list = lua.create_table()?;
-        let mut end = 0;
-        if limit == 0 {
-            return Ok(list);
-        }
-        search.each(lua, limit - 1, |search, matched| {
-            let (first, last) = matched.span();
-            list.raw_push(lua.create_string(&search.text.as_bytes()[end..first])?)?;
-            end = last;
-            Ok(())
-        })?;
-        list.raw_push(lua.create_string(&search.text.as_bytes()[end..])?)?;
-        Ok(list)
-    })?;
-    bind(lua, &re, "escape", |lua, text: Value| {
-        Ok(regex::escape(&super::args::text(lua, "r1.re.escape", "text", &text)?))
-    })?;
-    super::seal(lua, "r1.re", &re)?;
-    r1.raw_set("re", re)
+    Ok(SearchPattern { regex, size })
 }
 
-/// State shared by the functions.
-#[derive(Clone)]
-struct Bindings {
-    cache: Rc<PatternCache>,
+/// Start and end byte (exclusive) of a match or of one of its groups.
+type MatchSpan = Option<(usize, usize)>;
+
+/// The position of an iteration over matches.
+#[derive(Clone, Copy, Default)]
+struct MatchCursor {
+    at: usize,
+    last_end: Option<usize>,
 }
 
-impl Bindings {
-    fn of(&self, lua: &Lua, function: &'static str, text: &Value, pattern: &Value) -> mlua::Result<Search> {
+impl MatchCursor {
+    /// Appends the spans of the next match and of its groups; false at the end of the text. As in
+    /// the crate's own iterator, an empty match directly after another is skipped.
+    fn next(&mut self, regex: &Regex, text: &[u8], spans: &mut Vec<MatchSpan>) -> bool {
+        loop {
+            let captures = (self.at <= text.len()).then(|| regex.captures_at(text, self.at)).flatten();
+            let Some((captures, whole)) = captures.and_then(|captures| captures.get(0).map(|whole| (captures, whole)))
+            else {
+                self.at = usize::MAX;
+                return false;
+            };
+            let end = whole.end();
+            self.at = if whole.is_empty() { end + 1 } else { end };
+            let is_repeated = whole.is_empty() && self.last_end == Some(end);
+            self.last_end = Some(end);
+            if !is_repeated {
+                spans.extend(captures.iter().map(|group| group.map(|group| (group.start(), group.end()))));
+                return true;
+            }
+        }
+    }
+
+    /// The spans of up to `limit` matches, and of at least one if there is one.
+    fn batch(&mut self, regex: &Regex, text: &[u8], limit: usize) -> Vec<MatchSpan> {
+        let (started, mut spans) = (Instant::now(), Vec::new());
+        for _ in 0..limit {
+            if !self.next(regex, text, &mut spans) || started.elapsed() > BATCH_TIME {
+                break;
+            }
+        }
+        spans
+    }
+}
+
+/// A text that is searched from front to back.
+struct Search {
+    function: String,
+    text: LuaString,
+    pattern: SearchPattern,
+    cursor: MatchCursor,
+    /// The copy of the text for threads.
+    shared: Option<Arc<[u8]>>,
+}
+
+impl Search {
+    fn new(lua: &Lua, patterns: &PatternCache, function: String, text: &Value, pattern: &Value) -> mlua::Result<Self> {
         let Value::String(text) = text else {
-            return Err(fail(lua, function, format!("`text` must be text, got {}", kind(text))));
+            return Err(fail(lua, &function, format!("`text` must be text, got {}", kind(text))));
         };
         let length = text.as_bytes().len();
         let limit = lua.app_data_ref::<Limits>().map_or(TEXT, |limits| TEXT.min(limits.text.saturating_mul(1 << 20)));
         if length > limit {
-            return Err(fail(
-                lua,
-                function,
-                format!("the text has {length} bytes; {limit} are the most (limits.text)"),
-            ));
+            let why = format!("the text has {length} bytes; {limit} are the most (limits.text)");
+            return Err(fail(lua, &function, why));
         }
-        let pattern = self.cache.get(lua, function, pattern)?;
-        Ok(Search::new(function, text.clone(), pattern))
+        let pattern = patterns.get(lua, &function, pattern)?;
+        Ok(Self { function, text: text.clone(), pattern, cursor: MatchCursor::default(), shared: None })
     }
+
+    /// The positions of up to `limit` further matches; nil at the end of the text.
+    fn fetch(&mut self, lua: &Lua, limit: usize) -> mlua::Result<Value> {
+        in_time(lua)?;
+        let (bytes, regex) = (self.text.as_bytes(), &self.pattern.regex);
+        let work = self.pattern.size.saturating_mul(bytes.len().saturating_sub(self.cursor.at));
+        let spans = if work <= SHORT {
+            self.cursor.batch(regex, &bytes, limit)
+        } else if work > LONGEST {
+            let why = format!("a pattern of this size over a text of {} bytes is too much work", bytes.len());
+            return Err(fail(lua, &self.function, why));
+        } else {
+            let text = Arc::clone(self.shared.get_or_insert_with(|| Arc::from(&bytes[..])));
+            let (regex, mut cursor) = (regex.clone(), self.cursor);
+            let searched = apart(lua, &self.function, move || {
+                let spans = cursor.batch(&regex, &text, limit);
+                Ok((cursor, spans))
+            });
+            let (cursor, spans) = searched?;
+            self.cursor = cursor;
+            spans
+        };
+        if spans.is_empty() {
+            return Ok(Value::Nil);
+        }
+        let positions = spans.into_iter().flat_map(|span| match span {
+            Some((start, end)) => [Value::Integer(start as i64 + 1), Value::Integer(end as i64)],
+            None => [Value::Boolean(false), Value::Boolean(false)],
+        });
+        lua.create_sequence_from(positions).map(Value::Table)
+    }
+
+    /// The names of groups by their numbers; `None` for a pattern without names.
+    fn names(&self, lua: &Lua) -> mlua::Result<Option<Table>> {
+        let mut names = self.pattern.regex.capture_names().enumerate().filter_map(|(group, name)| Some((group, name?)));
+        let Some(first) = names.next() else { return Ok(None) };
+        lua.create_table_from(std::iter::once(first).chain(names)).map(Some)
+    }
+}
+
+pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
+    let patterns = Rc::new(PatternCache::default());
+    let cache = Rc::clone(&patterns);
+    let first = lua.create_function(move |lua, (function, text, pattern, from): (String, Value, Value, Value)| {
+        let mut search = Search::new(lua, &cache, function, &text, &pattern)?;
+        search.cursor.at = start(lua, &search.function, &from)?;
+        Ok((search.fetch(lua, 1)?, search.names(lua)?))
+    })?;
+    let all = lua.create_function(move |lua, (function, text, pattern, most): (String, Value, Value, Value)| {
+        let mut search = Search::new(lua, &patterns, function, &text, &pattern)?;
+        let mut left = optional::<usize>(lua, &search.function, "most", &most)?.unwrap_or(usize::MAX);
+        let (groups, names) = (search.pattern.regex.captures_len(), search.names(lua)?);
+        let more = lua.create_function_mut(move |lua, ()| {
+            let positions = search.fetch(lua, left.min(BATCH))?;
+            left -= positions.as_table().map_or(0, Table::raw_len) / (2 * groups);
+            Ok(positions)
+        })?;
+        Ok((more, 2 * groups, names))
+    })?;
+    let escape =
+        lua.create_function(|lua, value: Value| Ok(regex::escape(&text(lua, "r1.re.escape", "text", &value)?)))?;
+    let re: Table = in_lua(lua, include_str!("../../../lua/re.lua"), (first, all, escape))?;
+    super::seal(lua, "r1.re", &re)?;
+    r1.raw_set("re", re)
 }
 
 fn start(lua: &Lua, function: &str, from: &Value) -> mlua::Result<usize> {
@@ -167,120 +230,4 @@ fn start(lua: &Lua, function: &str, from: &Value) -> mlua::Result<usize> {
             Err(fail(lua, function, format!("`from` must be a position in the text, 1 or more, got {}", kind(other))))
         }
     }
-}
-
-fn at_most(lua: &Lua, function: &str, limit: &Value) -> mlua::Result<usize> {
-    Ok(optional::<usize>(lua, function, "most", limit)?.unwrap_or(usize::MAX))
-}
-
-/// Start and end of the first match, and its groups, like `string.find`.
-fn find(lua: &Lua, search: &Search, from: &Value) -> mlua::Result<MultiValue> {
-    let Some(matched) = search.at(lua, start(lua, "r1.re.find", from)?)? else {
-        return Ok(MultiValue::from_iter([Value::Nil]));
-    };
-    let (first, last) = matched.span();
-    let mut values = vec![Value::Integer(first as i64 + 1), Value::Integer(last as i64)];
-    if matched.len() > 1 {
-        values.extend(groups(lua, search, &matched)?);
-    }
-    Ok(MultiValue::from_iter(values))
-}
-
-/// The groups of a match, or the whole match if there are none.
-fn groups(lua: &Lua, search: &Search, matched: &Match) -> mlua::Result<MultiValue> {
-    let first = usize::from(matched.len() > 1);
-    (first..matched.len())
-        .map(|index| matched.group(index).map_or(Ok(Value::Nil), |span| part(lua, search, span)))
-        .collect()
-}
-
-fn part(lua: &Lua, search: &Search, (first, last): (usize, usize)) -> mlua::Result<Value> {
-    lua.create_string(&search.text.as_bytes()[first..last]).map(Value::String)
-}
-
-/// `{ text =, first =, last =, [1] =, …, NAME = }`
-fn table(lua: &Lua, search: &Search, matched: &Match) -> mlua::Result<Table> {
-    let table = lua.create_table()?;
-    for (index, name) in search.pattern.regex.capture_names().enumerate().skip(1) {
-        if let Some(span) = matched.group(index) {
-            let value = part(lua, search, span)?;
-            if let Some(name) = name {
-                table.raw_set(name, &value)?;
-            }
-            table.raw_set(index, value)?;
-        }
-    }
-    let (first, last) = matched.span();
-    table.raw_set("text", part(lua, search, (first, last))?)?;
-    table.raw_set("first", first + 1)?;
-    table.raw_set("last", last)?;
-    Ok(table)
-}
-
-const REPLACE: &str = "r1.re.replace";
-
-/// Replaces by a text (`$1`, `${name}`, `$$`) or a function of the match; returns the new text and
-/// the number of replacements.
-fn replace(lua: &Lua, search: &Search, with: &Value, limit: &Value) -> mlua::Result<(LuaString, usize)> {
-    let (mut out, mut end, mut replaced) = (Vec::new(), 0, 0);
-    search.each(lua, at_most(lua, REPLACE, limit)?, |search, matched| {
-        let bytes = search.text.as_bytes();
-        let (first, last) = matched.span();
-        out.extend_from_slice(&bytes[end..first]);
-        match with {
-            Value::String(template) => expand(search, matched, &template.as_bytes(), &mut out),
-            Value::Function(function) => match function.call::<Value>(table(lua, search, matched)?)? {
-                Value::String(new) => out.extend_from_slice(&new.as_bytes()),
-                // As in string.gsub, nil keeps the match.
-                Value::Nil | Value::Boolean(false) => out.extend_from_slice(&bytes[first..last]),
-                other => {
-                    let why = format!("the function returned {}; it must return text or nil", kind(&other));
-                    return Err(fail(lua, REPLACE, why));
-                }
-            },
-            other => return Err(fail(lua, REPLACE, format!("`with` must be text or a function, got {}", kind(other)))),
-        }
-        if out.len() > TEXT {
-            return Err(fail(lua, REPLACE, format!("the result has more than {TEXT} bytes")));
-        }
-        end = last;
-        replaced += 1;
-        Ok(())
-    })?;
-    out.extend_from_slice(&search.text.as_bytes()[end..]);
-    Ok((lua.create_string(out)?, replaced))
-}
-
-/// Appends a template with the groups of a match: `$1`, `$name`, `${name}`, `$$`. A name consists
-/// of letters, digits and `_`; a missing group is empty.
-fn expand(search: &Search, matched: &Match, template: &[u8], out: &mut Vec<u8>) {
-    let bytes = search.text.as_bytes();
-    let mut rest = template;
-    while let Some(at) = rest.iter().position(|byte| *byte == b'$') {
-        out.extend_from_slice(&rest[..at]);
-        rest = &rest[at + 1..];
-        let plain = rest.iter().take_while(|byte| byte.is_ascii_alphanumeric() || **byte == b'_').count();
-        let braced = rest.strip_prefix(b"{").and_then(|inner| inner.iter().position(|byte| *byte == b'}'));
-        let (name, length) = match braced {
-            _ if rest.first() == Some(&b'$') => {
-                out.push(b'$');
-                rest = &rest[1..];
-                continue;
-            }
-            Some(end) => (&rest[1..=end], end + 2),
-            None if plain > 0 => (&rest[..plain], plain),
-            None => {
-                out.push(b'$');
-                continue;
-            }
-        };
-        let name = String::from_utf8_lossy(name);
-        let named = || search.pattern.regex.capture_names().position(|group_name| group_name == Some(&name));
-        let group = name.parse::<usize>().ok().or_else(named).and_then(|index| matched.group(index));
-        if let Some((first, last)) = group {
-            out.extend_from_slice(&bytes[first..last]);
-        }
-        rest = &rest[length..];
-    }
-    out.extend_from_slice(rest);
 }

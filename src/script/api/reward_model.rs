@@ -5,11 +5,12 @@ use std::rc::Rc;
 use mlua::{Lua, Table, Value};
 use serde_json::json;
 
-use super::args::{check_text, raise};
+use super::args::check_text;
 use super::arguments::{Arguments, arguments};
 use super::logprobs::PromptArgument;
-use crate::error::Kind;
-use crate::mdp::{Failed, Message, Outcome};
+use super::outcome::{OutsideCall, outcome_of};
+use crate::mdp::Message;
+use crate::script::runtime::bind::bind_async;
 use crate::script::runtime::convert::from_answer;
 use crate::script::runtime::host::Host;
 use crate::script::runtime::named_models::{ModelInput, RewardScores, shared_models};
@@ -27,42 +28,32 @@ arguments! {
 
 pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let host = host.clone();
-    let score = lua.create_async_function(move |lua, options: Value| {
+    bind_async(lua, r1, "reward_model", move |lua, options: Value| {
         let call = host.current();
         let arguments = RewardModelArguments::read(&lua, NAME, &options);
+        let outside = OutsideCall::new(&lua, NAME, None);
         async move {
             let RewardModelArguments { model: name, prompt, text } = arguments?;
             let prompt = conversation(prompt, text);
-            match &prompt {
-                ModelInput::Messages(messages) => check_text(&lua, NAME, messages)?,
-                ModelInput::Text(text) => check_text(&lua, NAME, &[Message::user(text.clone())])?,
-                ModelInput::Ids(_) => {}
-            }
-            let shown = match &prompt {
-                ModelInput::Messages(messages) => json!({ "model": name, "messages": messages }),
-                ModelInput::Text(text) => json!({ "model": name, "text": text }),
-                ModelInput::Ids(ids) => json!({ "model": name, "ids": ids }),
-            };
-            let live = async {
-                match shared_models(NAME, &name)?.reward(&name, prompt).await {
-                    Ok(scores) => Ok(Outcome::Ok(scores)),
-                    // Errors that the script can fix: a text that is too long.
-                    Err(error) if error.kind == Kind::Env => {
-                        Ok(Outcome::Failed(Failed { error: error.message, undeclared: false }))
-                    }
-                    Err(error) => Err(error),
+            let (field, shown) = match &prompt {
+                ModelInput::Messages(messages) => {
+                    check_text(&lua, NAME, messages)?;
+                    ("messages", json!(messages))
                 }
-            };
-            match call.external("reward_model", shown, live).await.map_err(raise)? {
-                Outcome::Ok(RewardScores { scores, tokens }) => {
-                    let result = json!({ "score": scores.first(), "scores": scores, "tokens": tokens });
-                    Ok((from_answer(&lua, &result)?, Value::Nil))
+                ModelInput::Text(text) => {
+                    check_text(&lua, NAME, &[Message::user(text.clone())])?;
+                    ("text", json!(text))
                 }
-                Outcome::Failed(Failed { error, .. }) => Ok((Value::Nil, Value::String(lua.create_string(error)?))),
-            }
+                ModelInput::Ids(ids) => ("ids", json!(ids)),
+            };
+            let request = json!({ "model": name, field: shown });
+            let live = async { outcome_of(shared_models(NAME, &name)?.reward(&name, prompt).await) };
+            let convert = |RewardScores { scores, tokens }: RewardScores| {
+                from_answer(&lua, &json!({ "score": scores.first(), "scores": scores, "tokens": tokens }))
+            };
+            outside.answer(&call, ("reward_model", request), live, convert).await
         }
-    })?;
-    r1.raw_set("reward_model", score)
+    })
 }
 
 /// The conversation to score: a prompt and the answer to it. A text alone is scored as it is.

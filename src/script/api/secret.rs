@@ -130,6 +130,26 @@ impl NamedTexts {
     pub(crate) fn check(&self, lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
         self.0.iter().try_for_each(|(_, text)| text.check(lua, host, function))
     }
+
+    /// The headers of a request with their secrets, and the names of those that have one.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for a secret that is not set, or that has a line break.
+    pub(crate) fn headers(&self, values: &mut Secrets) -> Result<(Vec<(String, String)>, Vec<String>)> {
+        let (mut headers, mut secrets) = (Vec::with_capacity(self.0.len()), Vec::new());
+        for (name, text) in &self.0 {
+            let value = text.reveal(values)?;
+            if text.is_secret() {
+                if value.contains(['\r', '\n', '\0']) {
+                    let why = format!("the value for the header {name} has a line break in it");
+                    return Err(Error::new(Kind::Usage, why));
+                }
+                secrets.push(name.clone());
+            }
+            headers.push((name.clone(), value));
+        }
+        Ok((headers, secrets))
+    }
 }
 
 /// The value of a variable.

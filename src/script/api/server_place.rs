@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json, json};
 use super::args::{FromField, TableFields, fail, fail_with};
 use super::secret::{NamedTexts, Secrets, Text};
 use crate::error::{Error, Kind, Result};
-use crate::net::{AllowedAddresses, host_and_port, is_private_host};
+use crate::net::host_and_port;
 use crate::script::runtime::grants::Grants;
 use crate::tools::Endpoint;
 
@@ -154,8 +154,7 @@ impl Place {
                 env
             }
             Self::Url { host, port, headers, .. } => {
-                let reach = grants.reach(host, *port);
-                if reach == AllowedAddresses::Nowhere || (reach == AllowedAddresses::Public && is_private_host(host)) {
+                if !grants.reaches(host, *port) {
                     return Err(undeclared(name, &format!("connects to {host}"), &format!("http:{host}")));
                 }
                 headers

@@ -12,6 +12,7 @@ use serde_json::{Value as Json, json};
 use super::args::{FromField, TableFields, charge, fail, fail_with, in_time, optional, raise, text, time_left};
 use super::argument::{ANY, Mebibytes, Whole};
 use super::arguments::{Arguments, arguments};
+use super::outcome::NilReason;
 use super::resource::{ResourceArguments, placed};
 use crate::config::{Columns, Limits};
 use crate::error::{Error, Kind};
@@ -205,7 +206,7 @@ fn open(lua: &Lua, tables: &Value, options: &Value, loader: &Files) -> mlua::Res
 }
 
 impl TablesHandle {
-    fn query(&self, lua: &Lua, sql: &Value, params: &Value) -> mlua::Result<(Value, Option<String>)> {
+    fn query(&self, lua: &Lua, sql: &Value, params: &Value) -> mlua::Result<Result<Value, NilReason>> {
         const NAME: &str = "Tables:query";
         let sql = text(lua, NAME, "sql", sql)?;
         let wrong = || fail(lua, NAME, format!("`params` must be a list of values, got {}", kind(params)));
@@ -232,11 +233,11 @@ impl TablesHandle {
         match result {
             Ok(result) => {
                 let answer = json!({ "columns": result.columns, "rows": result.rows_as_json(), "more": result.more });
-                Ok((from_json(lua, &answer)?, None))
+                from_json(lua, &answer).map(Ok)
             }
             // The CPU time of the call ended before the time of the query.
             Err(error) if error.timed_out() && left < self.limits.time => Err(out_of_time(lua)),
-            Err(error) => Ok((Value::Nil, Some(error.to_string()))),
+            Err(error) => Ok(Err(NilReason(error.to_string()))),
         }
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use mlua::{Function, Value};
 use serde_json::Value as Json;
 
-use super::worker::{Worker, broken, host_failure, refused};
+use super::worker::{Worker, broken, host_failure};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Limit, Status};
 use crate::script::api::policy::FlowPolicy;
@@ -26,7 +26,7 @@ use crate::script::runtime::flow::{Flow, FlowAnswer, FlowRewards, GenerateArgume
 use crate::script::runtime::host::{Call, EntryPoint, TrajectoryContext};
 use crate::script::runtime::place::at_definition;
 use crate::script::runtime::record::{Record, Strictness};
-use crate::script::runtime::results::{StepResult, flow_result};
+use crate::script::runtime::results::StepResult;
 use crate::script::runtime::state::State;
 use crate::script::runtime::suspended::Suspended;
 
@@ -81,7 +81,7 @@ impl Worker {
         flow.replies.borrow_mut().push(Rc::clone(&action));
         flow.channel.answer(FlowAnswer::Reply(action));
         let mut result = match self.run_flow(flow, function, &call).await? {
-            Some(value) => flow_result(&value).map_err(|error| refused(function, error))?,
+            Some(value) => self.vm.read_result(&call, ("flow", function), &value)?,
             None => StepResult::default(),
         };
         add(&mut result, flow.channel.earned.take());
@@ -107,7 +107,7 @@ impl Worker {
         let call = self.call_of(EntryPoint::Step, state);
         flow.channel.answer(FlowAnswer::Over);
         let mut result = match self.run_flow(flow, function, &call).await {
-            Ok(Some(value)) => flow_result(&value).map_err(|error| refused(function, error))?,
+            Ok(Some(value)) => self.vm.read_result(&call, ("flow", function), &value)?,
             Err(failure) if failure.error.message != over.message => return Err(failure),
             // It no longer waits for a response, and need not catch the error.
             Ok(None) | Err(_) => StepResult::default(),

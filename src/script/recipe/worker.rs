@@ -26,7 +26,7 @@ use crate::script::runtime::messages;
 use crate::script::runtime::not_plain::short;
 use crate::script::runtime::place::{at_definition, at_function, definition};
 use crate::script::runtime::record::Record;
-use crate::script::runtime::results::{Reward, StepResult, TrajectoryOutcome, reward, step_result};
+use crate::script::runtime::results::{Reward, StepResult, TrajectoryOutcome};
 use crate::script::runtime::size::Size;
 use crate::script::runtime::state::State;
 use crate::script::runtime::vm::Vm;
@@ -279,7 +279,7 @@ impl Worker {
             self.vm.call(&call, &env.step.measured, (&state.table, text, ids, reason, calls)).await?;
         let mut result = match reward {
             Some(reward) => StepResult { reward, done, ..StepResult::default() },
-            None => step_result(&value).map_err(|error| refused(&env.step.function, error))?,
+            None => self.vm.read_result(&call, ("step", &env.step.function), &value)?,
         };
         state.size.set(self.sized(size, &call, &env.step.function)?);
         Self::close_step(state, &call, &mut result);
@@ -299,7 +299,7 @@ impl Worker {
         let call = self.call_of(EntryPoint::Reward, state);
         let input = self.outcome(outcome).map_err(|error| host_failure(&error))?;
         let value: Value = self.vm.call(&call, function, (&state.table, input)).await?;
-        reward(&value).map_err(|error| refused(function, error))
+        self.vm.read_result(&call, ("reward", function), &value)
     }
 
     /// The result of the recipe's function `privileged`; `None` without one.

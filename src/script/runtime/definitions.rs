@@ -89,6 +89,8 @@ impl UserData for Env {}
 pub(crate) struct RecipeFormat {
     pub(crate) options: OwnOptions,
     pub(crate) parse: Function,
+    /// Calls `parse` and checks its result (`lua/format.lua`).
+    pub(crate) check: Function,
     pub(crate) write: Option<Function>,
     pub(crate) result: Option<Function>,
     pub(crate) schema: Option<Function>,

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Error, Kind, Result, suggest};
-use crate::net::{AllowedAddresses, host_and_port};
+use crate::net::{AllowedAddresses, is_private_host, host_and_port};
 use crate::tools::connection::websocket_as_http;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,6 +123,15 @@ impl Grants {
             return AllowedAddresses::Anywhere;
         }
         if needs.contains(&DeclaredNeed::Http(None)) { AllowedAddresses::Public } else { AllowedAddresses::Nowhere }
+    }
+
+    /// Whether requests to a host may be sent. The addresses of a name are checked when it is resolved.
+    pub(crate) fn reaches(&self, host: &str, port: u16) -> bool {
+        match self.reach(host, port) {
+            AllowedAddresses::Anywhere => true,
+            AllowedAddresses::Public => !is_private_host(host),
+            AllowedAddresses::Nowhere => false,
+        }
     }
 
     /// Whether a program may be run.

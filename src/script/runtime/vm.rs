@@ -10,15 +10,17 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, StdLib, Table, Value, VmState};
+use mlua::{FromLua, FromLuaMulti, Function, IntoLuaMulti, Lua, StdLib, Table, Value, VmState};
 
-use super::convert::{clip, list_metatable};
+use super::bind::in_lua;
+use super::convert::{clip, list_metatable, show};
 use super::failure::{Failure, TracedError, describe, is_memory};
 use super::host::{Call, EntryPoint, Host, out_of_time};
 use super::limits::{CallTurn, WatchedVm};
-use super::place::definition;
+use super::place::{at_function, definition};
 use super::require::Loader;
 use super::resource::{Resource, ResourceSpec};
+use super::results::{self, Returned};
 use super::sandbox;
 use super::size::Size;
 use super::sources::{RequiredFile, SourceOrigin};
@@ -40,6 +42,8 @@ pub(crate) struct Vm {
     environment: Table,
     /// The functions of `lua/measure.lua`.
     entries: Table,
+    /// The functions of `lua/results.lua`.
+    results: Table,
     /// The places where the functions inside measured wrappers are defined.
     origins: RefCell<BTreeMap<usize, String>>,
     /// Bytes in use after the last full collection of [`Vm::needs_replacement`].
@@ -57,7 +61,7 @@ impl Vm {
     ) -> Result<Self> {
         let slot = WatchedVm::register()?;
         let loader = Rc::new(RefCell::new(Loader::new(sources)));
-        let build = || -> mlua::Result<(Lua, Table, Table)> {
+        let build = || -> mlua::Result<(Lua, [Table; 3])> {
             let lua = Lua::new_with(StdLib::ALL_SAFE, mlua::LuaOptions::default())?;
             lua.set_app_data(limits.clone());
             lua.set_app_data(StateBytes::default());
@@ -67,6 +71,8 @@ impl Vm {
             install(&lua, &environment, &host, &loader)?;
             let arguments = (Value::NULL, list_metatable(&lua)?);
             let entries = lua.load(include_str!("../../../lua/measure.lua")).set_name("=[r1]").call(arguments)?;
+            let show = lua.create_function(|_, value: Value| Ok(show(&value)))?;
+            let results = in_lua(&lua, include_str!("../../../lua/results.lua"), show)?;
             sandbox::seal(&lua, &environment)?;
             lua.set_app_data(Texts::default());
             lua.set_app_data(slot.clone());
@@ -78,9 +84,9 @@ impl Vm {
                 }
                 Ok(VmState::Continue)
             });
-            Ok((lua, environment, entries))
+            Ok((lua, [environment, entries, results]))
         };
-        let (lua, environment, entries) =
+        let (lua, [environment, entries, results]) =
             build().map_err(|error| Error::new(Kind::Internal, format!("can't start a script VM: {error}")))?;
         Ok(Self {
             lua,
@@ -89,6 +95,7 @@ impl Vm {
             slot,
             environment,
             entries,
+            results,
             origins: RefCell::default(),
             collected: Cell::new(0),
             loader,
@@ -268,6 +275,20 @@ impl Vm {
             .raw_get::<Function>("size")
             .map_err(|error| Failure::new(Status::EnvError, describe(&error).error))?;
         self.call_now(call, &size, (table, limit))
+    }
+
+    /// Reads what `function` of the script returned as the result of `name`: `step`, `flow` or `reward`.
+    pub(crate) fn read_result<T: FromLua>(
+        &self,
+        call: &Rc<Call>,
+        (name, function): (&str, &Function),
+        value: &Value,
+    ) -> Result<T, Failure> {
+        let refused = |error| Failure::new(Status::EnvError, error);
+        let reader: mlua::Result<Function> = self.results.raw_get(name);
+        let reader = reader.map_err(|error| refused(describe(&error).error))?;
+        let returned: Returned<T> = self.call_now(call, &reader, value)?;
+        results::read(name, returned).map_err(|error| refused(at_function(function, error)))
     }
 
     /// Whether more than a quarter of the memory limit is in use, not counting the states of

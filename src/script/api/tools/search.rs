@@ -15,7 +15,7 @@ use super::declaration::ToolArguments;
 use super::host_tool::{AttemptResult, CallAttempt, HostTool};
 use super::limits::LimitArguments;
 use crate::error::{Error, Kind, Result};
-use crate::net::{AllowedAddresses, host_and_port, is_private_host};
+use crate::net::host_and_port;
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::Host;
 use crate::script::runtime::passages::SearchPart;
@@ -101,16 +101,6 @@ impl SearchResult {
         let (text, seconds) = (format!("Error: {message}"), started.elapsed().as_secs_f64());
         Self { text, ok: false, timed_out: false, retryable: false, seconds }
     }
-
-    fn output(&self) -> Output {
-        Output {
-            text: self.text.clone(),
-            ok: self.ok,
-            timed_out: self.timed_out,
-            seconds: self.seconds,
-            files: Vec::new(),
-        }
-    }
 }
 
 impl HostTool for SearchTool {
@@ -120,9 +110,9 @@ impl HostTool for SearchTool {
             let request = request(&attempt.tool().name, self, arguments);
             let live = self::attempt(self, arguments, attempt.host);
             let result: SearchResult = attempt.call.external("search", request, live).await.map_err(raise)?;
-            let mut output = result.output();
-            output.text = attempt.cut(output.text);
-            Ok(AttemptResult { output, reward: None, retryable: result.retryable })
+            let SearchResult { text, ok, timed_out, retryable, seconds } = result;
+            let output = Output { text: attempt.cut(text), ok, timed_out, seconds, files: Vec::new() };
+            Ok(AttemptResult { output, reward: None, retryable })
         })
     }
 
@@ -130,12 +120,7 @@ impl HostTool for SearchTool {
     fn check(&self, tool: &Tool, grants: &Grants) -> Result<()> {
         let SearchSource::Url(url) = &self.source else { return Ok(()) };
         let (host, port) = host_and_port(url).unwrap_or_default();
-        let allowed = match grants.reach(&host, port) {
-            AllowedAddresses::Anywhere => true,
-            AllowedAddresses::Public => !is_private_host(&host),
-            AllowedAddresses::Nowhere => false,
-        };
-        if allowed {
+        if grants.reaches(&host, port) {
             return Ok(());
         }
         let why = format!("tool `{}`: the recipe does not declare that it sends requests to {host}:{port}", tool.name);
