@@ -1,14 +1,15 @@
 //! Finds the interpreter and the files it needs.
 
 use std::collections::HashMap;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::Mutex;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::super::background::block_on;
 use super::PythonOptions;
 use crate::error::{Error, Kind, Result};
 
@@ -55,35 +56,14 @@ impl Interpreter {
 const DESCRIBE_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Runs a command to its end, or kills it.
-fn output_within(command: &mut Command, limit: Duration) -> io::Result<Output> {
-    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
-    // Both pipes are read concurrently: a full pipe would block the process.
-    let read = |pipe: Option<Box<dyn Read + Send>>| {
-        std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            pipe.map_or(Ok(0), |mut pipe| pipe.read_to_end(&mut bytes)).map(|_| bytes)
-        })
-    };
-    let stdout = read(child.stdout.take().map(|pipe| Box::new(pipe) as _));
-    let stderr = read(child.stderr.take().map(|pipe| Box::new(pipe) as _));
-    let end = Instant::now() + limit;
-    let status = loop {
-        if let Some(status) = child.try_wait()? {
-            break status;
-        }
-        if Instant::now() > end {
-            child.kill()?;
-            child.wait()?;
-            // The threads are not joined: a child of the process may hold the pipes.
+fn output_within(command: Command, limit: Duration) -> Result<io::Result<Output>> {
+    block_on(async move {
+        let output = tokio::process::Command::from(command).kill_on_drop(true).output();
+        tokio::time::timeout(limit, output).await.unwrap_or_else(|_| {
             let why = format!("it gave no answer within {} s", limit.as_secs_f64());
-            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    };
-    let joined = |thread: std::thread::JoinHandle<io::Result<Vec<u8>>>| {
-        thread.join().unwrap_or_else(|_| Err(io::Error::other("its output could not be read")))
-    };
-    Ok(Output { status, stdout: joined(stdout)?, stderr: joined(stderr)? })
+            Err(io::Error::new(io::ErrorKind::TimedOut, why))
+        })
+    })
 }
 
 fn describe(name: &Path, options: &PythonOptions) -> Result<Interpreter> {
@@ -105,7 +85,7 @@ fn describe(name: &Path, options: &PythonOptions) -> Result<Interpreter> {
             command.env_remove(variable);
         }
     }
-    let output = output_within(&mut command, DESCRIBE_TIMEOUT).map_err(|error| {
+    let output = output_within(command, DESCRIBE_TIMEOUT)?.map_err(|error| {
         fail(format!("can't run the Python interpreter {}: {error}", name.display()))
             .hint("install python3 (3.8 or later), or name one with the tool's `interpreter` option; the rhai tool needs none")
     })?;
@@ -151,12 +131,16 @@ mod tests {
 
     #[test]
     fn an_interpreter_that_does_not_respond_times_out() {
-        let started = Instant::now();
-        let error = output_within(Command::new("sleep").arg("60"), Duration::from_millis(200)).unwrap_err();
+        let started = std::time::Instant::now();
+        let run = |arguments: &[&str], limit| {
+            let mut command = Command::new(arguments[0]);
+            command.args(&arguments[1..]);
+            output_within(command, limit).unwrap()
+        };
+        let error = run(&["sleep", "60"], Duration::from_millis(200)).unwrap_err();
         assert_eq!(error.to_string(), "it gave no answer within 0.2 s");
         assert!(started.elapsed() < Duration::from_secs(30));
-        let output =
-            output_within(Command::new("sh").args(["-c", "echo out; echo err >&2; exit 3"]), DESCRIBE_TIMEOUT).unwrap();
+        let output = run(&["sh", "-c", "echo out; echo err >&2; exit 3"], DESCRIBE_TIMEOUT).unwrap();
         assert_eq!(
             (output.stdout, output.stderr, output.status.code()),
             (b"out\n".to_vec(), b"err\n".to_vec(), Some(3))
