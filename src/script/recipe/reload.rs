@@ -6,11 +6,11 @@
 //! and only if the contents differ.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use sha2::{Digest, Sha256};
 
@@ -21,6 +21,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, FinishReason, Status};
 use crate::script::runtime::failure::Failure;
 use crate::script::runtime::log::LogSink;
+use crate::script::runtime::resource::FileStamp;
 use crate::script::runtime::results::TrajectoryOutcome;
 use crate::script::settings::reload::{Change, merge};
 use crate::text::Renderer;
@@ -96,30 +97,10 @@ impl Drop for Watcher {
 }
 
 /// File metadata; `None` if the file does not exist. Links are followed.
-type FileTimes = BTreeMap<PathBuf, Option<Signature>>;
-
-#[derive(Clone, PartialEq, Eq)]
-struct Signature {
-    modified: Option<SystemTime>,
-    length: u64,
-    /// Device, inode and change time, where available.
-    identity: (u64, u64, i64, i64),
-}
+type FileTimes = BTreeMap<PathBuf, Option<FileStamp>>;
 
 fn scan<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> FileTimes {
-    files.into_iter().map(|path| (path.clone(), signature(path))).collect()
-}
-
-fn signature(path: &Path) -> Option<Signature> {
-    let meta = std::fs::metadata(path).ok()?;
-    #[cfg(unix)]
-    let identity = {
-        use std::os::unix::fs::MetadataExt;
-        (meta.dev(), meta.ino(), meta.ctime(), meta.ctime_nsec())
-    };
-    #[cfg(not(unix))]
-    let identity = (0, 0, 0, 0);
-    Some(Signature { modified: meta.modified().ok(), length: meta.len(), identity })
+    files.into_iter().map(|path| (path.clone(), FileStamp::of(path).ok())).collect()
 }
 
 /// The thread's body.

@@ -173,34 +173,26 @@ impl Worker {
         let placed = |error: Error| self.about_row(split, index, error);
         columns::decode(&mut row).map_err(|invalid| placed(invalid.into()))?;
         let own_reset = supervised || self.envs.of(split, &row).map_err(placed)?.env.own_reset;
-        if supervised && !Demonstration::is_supported(&row) {
-            let columns: Vec<&str> =
-                row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
-            let mut hint = format!("it has {}", names(&columns));
-            if !matches!(named.source, Source::Generated(_) | Source::Rows(_)) {
-                hint = format!("{hint}; columns = {{ messages = \"…\" }} renames one");
-            }
-            let message =
-                "the row has no column `messages`, which r1.sft needs, nor those of another format (docs/guide/sft.md)";
-            return Err(placed(Error::new(Kind::Data, message)).hint(hint));
-        }
-        let needed: &[&str] =
-            if supervised || own_reset { &[] } else { &["prompt", "problem", "question", "messages"] };
+        const OF_RESET: [&str; 4] = ["prompt", "problem", "question", "messages"];
         let holds = |name: &&str| {
             row.get(name).is_some_and(|value| value.is_array() || (value.is_string() && *name != "messages"))
         };
-        if !needed.is_empty() && !needed.iter().any(holds) {
-            let columns: Vec<&str> =
-                row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
-            let wanted = needed.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ");
-            let mut hint = format!("it has {}", names(&columns));
-            if !matches!(named.source, Source::Generated(_) | Source::Rows(_)) {
-                hint = format!("{hint}; columns = {{ {} = \"…\" }} renames one", needed[0]);
-            }
-            let message = format!("the row has no column {wanted}, which the default reset needs");
-            return Err(placed(Error::new(Kind::Data, message)).hint(hint));
+        let (message, renamed) = if supervised && !Demonstration::is_supported(&row) {
+            let why =
+                "the row has no column `messages`, which r1.sft needs, nor those of another format (docs/guide/sft.md)";
+            (why.to_owned(), "messages")
+        } else if !own_reset && !OF_RESET.iter().any(holds) {
+            let wanted = OF_RESET.map(|name| format!("`{name}`")).join(" or ");
+            (format!("the row has no column {wanted}, which the default reset needs"), OF_RESET[0])
+        } else {
+            return Ok(row);
+        };
+        let columns: Vec<&str> = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
+        let mut hint = format!("it has {}", names(&columns));
+        if !matches!(named.source, Source::Generated(_) | Source::Rows(_)) {
+            hint = format!("{hint}; columns = {{ {renamed} = \"…\" }} renames one");
         }
-        Ok(row)
+        Err(placed(Error::new(Kind::Data, message)).hint(hint))
     }
 
     /// One row per environment of the recipe, for trials: the first ones among the first 10,000

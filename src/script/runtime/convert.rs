@@ -231,6 +231,11 @@ pub(crate) fn from_row(lua: &Lua, json: &Json) -> mlua::Result<Value> {
     read_json(lua, json, JsonSource::Row, &mut 0)
 }
 
+/// The inverse of [`to_json`] with [`NonJson::Tag`].
+pub(crate) fn from_snapshot(lua: &Lua, json: &Json) -> mlua::Result<Value> {
+    read_json(lua, json, JsonSource::Snapshot, &mut 0)
+}
+
 /// Results of the host as Lua data, without the note of the original JSON.
 pub(crate) fn from_answer(lua: &Lua, json: &Json) -> mlua::Result<Value> {
     read_json(lua, json, JsonSource::Host, &mut 0)
@@ -240,12 +245,14 @@ pub(crate) fn from_answer(lua: &Lua, json: &Json) -> mlua::Result<Value> {
 enum JsonSource {
     Json,
     Row,
+    /// Its notes are kept apart.
+    Snapshot,
     /// A result of the host, which is not converted back.
     Host,
 }
 
 fn read_json(lua: &Lua, json: &Json, source: JsonSource, count: &mut usize) -> mlua::Result<Value> {
-    let noted = source != JsonSource::Host;
+    let noted = matches!(source, JsonSource::Json | JsonSource::Row);
     *count += 1;
     if count.is_multiple_of(STEP) && limits::is_late() {
         // The caller's turn has ended: its error is the limit's.
@@ -254,7 +261,7 @@ fn read_json(lua: &Lua, json: &Json, source: JsonSource, count: &mut usize) -> m
     match json {
         Json::Null => Ok(Value::Nil),
         Json::Bool(truth) => Ok(Value::Boolean(*truth)),
-        Json::Number(number) => match long_digits(json).filter(|_| noted) {
+        Json::Number(number) => match long_digits(json).filter(|_| source != JsonSource::Host) {
             Some(digits) => Ok(Value::String(lua.create_string(digits)?)),
             None => Ok(number_value(number)),
         },
@@ -273,20 +280,44 @@ fn read_json(lua: &Lua, json: &Json, source: JsonSource, count: &mut usize) -> m
             Ok(Value::Table(list))
         }
         Json::Object(fields) => {
-            match Odd::of(json).filter(|_| source == JsonSource::Row) {
+            let is_snapshot = source == JsonSource::Snapshot;
+            match Odd::of(json).filter(|_| is_snapshot || source == JsonSource::Row) {
                 Some(Odd::Bytes(bytes)) => return Ok(Value::String(lua.create_string(bytes)?)),
                 Some(Odd::Number(number)) => return Ok(Value::Number(number)),
+                None if is_snapshot && fields.contains_key(TAG) => return read_tagged(lua, fields, count),
                 None => {}
             }
             let object = lua.create_table_with_capacity(0, fields.len())?;
             for (name, item) in fields {
-                object.raw_set(name.as_str(), read_json(lua, item, source, count)?)?;
+                let value = read_json(lua, item, source, count)?;
+                object.raw_set(name.as_str(), if is_snapshot && value.is_nil() { Value::NULL } else { value })?;
             }
             if noted {
                 note_object(lua, &object, fields)?;
             }
             Ok(Value::Table(object))
         }
+    }
+}
+
+/// A table of a snapshot whose keys JSON does not have, or bytes of a snapshot of earlier versions.
+fn read_tagged(lua: &Lua, fields: &Map<String, Json>, count: &mut usize) -> mlua::Result<Value> {
+    let bad = || mlua::Error::runtime("not a snapshot of a state");
+    let items = fields.get("value").and_then(Json::as_array).ok_or_else(bad)?;
+    match fields.get(TAG).and_then(Json::as_str) {
+        Some("bytes") => {
+            let bytes: Vec<u8> = items.iter().filter_map(Json::as_u64).map(|byte| byte as u8).collect();
+            lua.create_string(bytes).map(Value::String)
+        }
+        Some("pairs") => {
+            let table = lua.create_table_with_capacity(0, items.len())?;
+            for pair in items {
+                let mut read = |at| read_json(lua, pair.get(at).ok_or_else(bad)?, JsonSource::Snapshot, count);
+                table.raw_set(read(0)?, read(1)?)?;
+            }
+            Ok(Value::Table(table))
+        }
+        _ => Err(bad()),
     }
 }
 
@@ -307,54 +338,6 @@ fn number_value(number: &Number) -> Value {
     match number.as_i64() {
         Some(whole) => Value::Integer(whole),
         None => Value::Number(number.as_f64().unwrap_or(f64::NAN)),
-    }
-}
-
-/// The inverse of [`to_json`] with [`NonJson::Tag`].
-pub(crate) fn from_snapshot(lua: &Lua, json: &Json) -> mlua::Result<Value> {
-    let bad = || mlua::Error::runtime("not a snapshot of a state");
-    match json {
-        Json::Object(fields) if fields.contains_key(TAG) => {
-            match Odd::of(json) {
-                Some(Odd::Bytes(bytes)) => return Ok(Value::String(lua.create_string(bytes)?)),
-                Some(Odd::Number(number)) => return Ok(Value::Number(number)),
-                None => {}
-            }
-            let value = fields.get("value").ok_or_else(bad)?;
-            match (fields.get(TAG).and_then(Json::as_str), value) {
-                // Snapshots of earlier versions.
-                (Some("bytes"), Json::Array(bytes)) => {
-                    let bytes: Vec<u8> = bytes.iter().filter_map(Json::as_u64).map(|byte| byte as u8).collect();
-                    Ok(Value::String(lua.create_string(bytes)?))
-                }
-                (Some("pairs"), Json::Array(pairs)) => {
-                    let table = lua.create_table_with_capacity(0, pairs.len())?;
-                    for pair in pairs {
-                        let key = from_snapshot(lua, pair.get(0).ok_or_else(bad)?)?;
-                        table.raw_set(key, from_snapshot(lua, pair.get(1).ok_or_else(bad)?)?)?;
-                    }
-                    Ok(Value::Table(table))
-                }
-                _ => Err(bad()),
-            }
-        }
-        Json::Object(fields) => {
-            let object = lua.create_table_with_capacity(0, fields.len())?;
-            for (name, item) in fields {
-                let value = from_snapshot(lua, item)?;
-                object.raw_set(name.as_str(), if value.is_nil() { Value::NULL } else { value })?;
-            }
-            Ok(Value::Table(object))
-        }
-        Json::Array(items) if !items.is_empty() => {
-            let list = lua.create_table_with_capacity(items.len(), 0)?;
-            for item in items {
-                let value = from_snapshot(lua, item)?;
-                list.raw_push(if value.is_nil() { Value::NULL } else { value })?;
-            }
-            Ok(Value::Table(list))
-        }
-        plain => from_json(lua, plain),
     }
 }
 

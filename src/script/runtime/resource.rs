@@ -260,18 +260,19 @@ struct ResourceKey {
 }
 
 /// File metadata that changes with the content: time, length or identity.
-#[derive(Debug, PartialEq, Eq)]
-struct FileStamp {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileStamp {
     modified: Option<SystemTime>,
     length: u64,
-    identity: (u64, i64, i64),
+    /// Device, inode and change time.
+    identity: (u64, u64, i64, i64),
 }
 
 impl FileStamp {
-    fn of(path: &Path) -> std::io::Result<Self> {
+    pub(crate) fn of(path: &Path) -> std::io::Result<Self> {
         use std::os::unix::fs::MetadataExt;
         let meta = fs::metadata(path)?;
-        let identity = (meta.ino(), meta.ctime(), meta.ctime_nsec());
+        let identity = (meta.dev(), meta.ino(), meta.ctime(), meta.ctime_nsec());
         Ok(Self { modified: meta.modified().ok(), length: meta.len(), identity })
     }
 }
