@@ -125,8 +125,8 @@ local function parsed(template, names)
   end
 end
 
---- Replaces by a text with groups or a function of the match; returns the new text and the number of
---- replacements. As in string.gsub, a function that returns nil keeps the match.
+--- Replaces by a text with groups or a function of the match; returns the new text and the number
+--- of replacements. As in string.gsub, a function that returns nil keeps the match.
 function re.replace(text, pattern, with, most)
   local name = "r1.re.replace"
   local step, width, names = each(name, text, pattern, most)

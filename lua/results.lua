@@ -3,7 +3,8 @@
 
 local show, kind, _, suggest = ... -- host
 
--- Maximum number of parts of a reward, and bytes of a part's name: each part is a metric of the run.
+-- Maximum number of parts of a reward, and bytes of a part's name: each part is a metric of the
+-- run.
 local FIELDS, NAME = 64, 64
 
 -- A finite number; `at` names it in messages.
@@ -121,8 +122,8 @@ function results.flow(value)
 end
 
 --- A reward is a number, or a table of named parts, of which `total` is the reward if present.
---- Otherwise the parts are summed; { value =, weight = } counts as value times weight (weight 0: only
---- logged).
+--- Otherwise the parts are summed; { value =, weight = } counts as value times weight (weight 0:
+--- only logged).
 function results.reward(value)
   if type(value) == "number" then
     local total, why, field = number("", "reward", value)

@@ -28,8 +28,8 @@ pub(super) fn not_public<T>(error: String) -> Outcome<T> {
     Outcome::Failed(Failed { error, undeclared: true })
 }
 
-/// A result as an outcome: errors of [`Kind::Env`] are those that the script can mend, such as a text
-/// that is too long.
+/// A result as an outcome: errors of [`Kind::Env`] are those that the script can mend, such as a
+/// text that is too long.
 pub(super) fn outcome_of<T>(result: Result<T>) -> Result<Outcome<T>> {
     match result {
         Ok(answer) => Ok(Outcome::Ok(answer)),
@@ -44,16 +44,16 @@ pub(super) struct OutsideCall {
     /// The host and port that it reaches.
     target: Option<(String, u16)>,
     /// The line of the call.
-    place: Option<String>,
+    line: Option<String>,
 }
 
 impl OutsideCall {
     pub(super) fn new(lua: &Lua, function: &'static str, target: Option<(String, u16)>) -> Self {
-        Self { function, target, place: place(lua) }
+        Self { function, target, line: place(lua) }
     }
 
-    /// Makes the call, or takes its answer from the record. The result is that of the function: `convert`
-    /// of the answer, or the reason of a failure that the script can handle.
+    /// Makes the call, or takes its answer from the record. The result is that of the function:
+    /// `convert` of the answer, or the reason of a failure that the script can handle.
     pub(super) async fn answer<T: Serialize + DeserializeOwned, R>(
         self,
         call: &Call,
@@ -62,7 +62,7 @@ impl OutsideCall {
         convert: impl FnOnce(T) -> mlua::Result<R>,
     ) -> mlua::Result<Result<R, NilReason>> {
         let outcome = call.external(kind, request, live).await;
-        match outcome.map_err(|error| raise(Error { place: error.place.or_else(|| self.place.clone()), ..error }))? {
+        match outcome.map_err(|error| raise(Error { place: error.place.or_else(|| self.line.clone()), ..error }))? {
             Outcome::Ok(answer) => convert(answer).map(Ok),
             Outcome::Failed(Failed { error, undeclared: false }) => Ok(Err(NilReason(error))),
             Outcome::Failed(Failed { error, undeclared: true }) => Err(raise(self.undeclared(call, &error))),
@@ -72,11 +72,11 @@ impl OutsideCall {
     /// The error for a host whose name resolves to an address that is not public. It is known only
     /// after the name is resolved, and a call that fails with it is not retried.
     fn undeclared(self, call: &Call, why: &str) -> Error {
-        let Self { function, target, place } = self;
+        let Self { function, target, line } = self;
         let (name, port) = target.unwrap_or_default();
         let message = format!("{function}: {name} leads to a host that the recipe does not declare: {why}");
         let hint = format!("add needs = {{ \"http:{name}\" }} to r1.recipe, or \"http:{name}:{port}\"");
-        let error = Error { place, ..Error::new(Kind::Script, message).hint(hint) };
+        let error = Error { place: line, ..Error::new(Kind::Script, message).hint(hint) };
         call.undeclared.replace(Some(error.clone()));
         error
     }

@@ -204,9 +204,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         search.cursor.at = start(lua, &search.function, &from)?;
         Ok((search.fetch(lua, 1)?, search.names(lua)?))
     })?;
-    let all = lua.create_function(move |lua, (function, text, pattern, most): (String, Value, Value, Value)| {
+    let all = lua.create_function(move |lua, (function, text, pattern, limit): (String, Value, Value, Value)| {
         let mut search = Search::new(lua, &patterns, function, &text, &pattern)?;
-        let mut left = optional::<usize>(lua, &search.function, "most", &most)?.unwrap_or(usize::MAX);
+        let mut left = optional::<usize>(lua, &search.function, "most", &limit)?.unwrap_or(usize::MAX);
         let (groups, names) = (search.pattern.regex.captures_len(), search.names(lua)?);
         let more = lua.create_function_mut(move |lua, ()| {
             let positions = search.fetch(lua, left.min(BATCH))?;

@@ -27,8 +27,9 @@ pub(crate) fn bind_async<A: FromLuaMulti, R: IntoLuaMulti, F: Future<Output = ml
 }
 
 /// Runs a part of r1 that is written in Lua. It gets `arguments`, then three functions of the host:
-/// `kind(value)` is the type of a value in words, `fail(function, message, hint)` raises the misuse of
-/// a function at the line of its caller, and `suggest(name, names)` is the hint for an unknown name.
+/// `kind(value)` is the type of a value in words, `fail(function, message, hint)` raises the misuse
+/// of a function at the line of its caller, and `suggest(name, names)` is the hint for an unknown
+/// name.
 pub(crate) fn in_lua<R: FromLuaMulti>(lua: &Lua, source: &str, arguments: impl IntoLuaMulti) -> mlua::Result<R> {
     let fail = |lua: &Lua, (function, message, hint): (String, String, Option<String>)| -> mlua::Result<()> {
         let error = misuse(lua, format!("{function}: {message}"));

@@ -125,7 +125,8 @@ impl Grants {
         if needs.contains(&DeclaredNeed::Http(None)) { AllowedAddresses::Public } else { AllowedAddresses::Nowhere }
     }
 
-    /// Whether requests to a host may be sent. The addresses of a name are checked when it is resolved.
+    /// Whether requests to a host may be sent. The addresses of a name are checked when it is
+    /// resolved.
     pub(crate) fn reaches(&self, host: &str, port: u16) -> bool {
         match self.reach(host, port) {
             AllowedAddresses::Anywhere => true,

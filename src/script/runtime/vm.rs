@@ -20,7 +20,7 @@ use super::limits::{CallTurn, WatchedVm};
 use super::place::{at_function, definition};
 use super::require::Loader;
 use super::resource::{Resource, ResourceSpec};
-use super::results::{self, Returned};
+use super::results::{self, ReadResult};
 use super::sandbox;
 use super::size::Size;
 use super::sources::{RequiredFile, SourceOrigin};
@@ -277,7 +277,8 @@ impl Vm {
         self.call_now(call, &size, (table, limit))
     }
 
-    /// Reads what `function` of the script returned as the result of `name`: `step`, `flow` or `reward`.
+    /// Reads what `function` of the script returned as the result of `name`: `step`, `flow` or
+    /// `reward`.
     pub(crate) fn read_result<T: FromLua>(
         &self,
         call: &Rc<Call>,
@@ -287,7 +288,7 @@ impl Vm {
         let refused = |error| Failure::new(Status::EnvError, error);
         let reader: mlua::Result<Function> = self.results.raw_get(name);
         let reader = reader.map_err(|error| refused(describe(&error).error))?;
-        let returned: Returned<T> = self.call_now(call, &reader, value)?;
+        let returned: ReadResult<T> = self.call_now(call, &reader, value)?;
         results::read(name, returned).map_err(|error| refused(at_function(function, error)))
     }
 
