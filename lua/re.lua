@@ -1,5 +1,5 @@
 -- r1.re: matches as texts and tables. The host finds matches as positions: the first and the last
--- byte of the match, then those of each group, or false twice for a group that has no part in it.
+-- byte of the match, then of each group, or false twice for a group that has no part in it.
 
 local first, all, escape, kind, fail = ... -- host
 

@@ -85,7 +85,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     r1.raw_set("fs", table)
 }
 
-/// Reads file system data at a path and records the result. The inner error is that of the file.
+/// Reads file system data at a path and records the result. The inner error is about the file.
 fn recorded_call<T: Serialize + DeserializeOwned>(
     lua: &Lua,
     host: &Host,

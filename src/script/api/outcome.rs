@@ -52,8 +52,8 @@ impl OutsideCall {
         Self { function, target, line: place(lua) }
     }
 
-    /// Makes the call, or takes its answer from the record. The result is that of the function:
-    /// `convert` of the answer, or the reason of a failure that the script can handle.
+    /// Makes the call, or takes its answer from the record. The function returns `convert` of the
+    /// answer, or the reason of a failure that the script can handle.
     pub(super) async fn answer<T: Serialize + DeserializeOwned, R>(
         self,
         call: &Call,
