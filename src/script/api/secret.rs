@@ -125,17 +125,20 @@ impl FromField for NamedTexts {
     }
 }
 
+/// Headers with their secrets, and the names of the headers that have one.
+pub(crate) type RevealedHeaders = (Vec<(String, String)>, Vec<String>);
+
 impl NamedTexts {
     /// Refuses variables that the recipe does not declare.
     pub(crate) fn check(&self, lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
         self.0.iter().try_for_each(|(_, text)| text.check(lua, host, function))
     }
 
-    /// The headers of a request with their secrets, and the names of those that have one.
+    /// The headers of a request.
     ///
     /// # Errors
     /// [`Kind::Usage`] for a secret that is not set, or that has a line break.
-    pub(crate) fn headers(&self, values: &mut Secrets) -> Result<(Vec<(String, String)>, Vec<String>)> {
+    pub(crate) fn headers(&self, values: &mut Secrets) -> Result<RevealedHeaders> {
         let (mut headers, mut secrets) = (Vec::with_capacity(self.0.len()), Vec::new());
         for (name, text) in &self.0 {
             let value = text.reveal(values)?;

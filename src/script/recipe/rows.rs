@@ -18,6 +18,9 @@ use crate::script::runtime::host::{Call, EntryPoint};
 use crate::script::runtime::place::{at_definition, at_function, definition};
 use crate::text::schema_order::order_tools;
 
+/// The columns that the default reset reads.
+const OF_RESET: [&str; 4] = ["prompt", "problem", "question", "messages"];
+
 /// A dataset of a split.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataPart {
@@ -173,7 +176,6 @@ impl Worker {
         let placed = |error: Error| self.about_row(split, index, error);
         columns::decode(&mut row).map_err(|invalid| placed(invalid.into()))?;
         let own_reset = supervised || self.envs.of(split, &row).map_err(placed)?.env.own_reset;
-        const OF_RESET: [&str; 4] = ["prompt", "problem", "question", "messages"];
         let holds = |name: &&str| {
             row.get(name).is_some_and(|value| value.is_array() || (value.is_string() && *name != "messages"))
         };
