@@ -9,4 +9,6 @@ mod docs;
 mod hostile;
 mod links;
 mod python_files;
+#[path = "../src/reference_data.rs"]
+mod reference_data;
 mod sandbox;

@@ -18,7 +18,7 @@ use r1::script::{Script, Split};
 use r1::text::Renderer;
 
 use crate::cli::r1;
-use crate::hostile::{CALLS, section};
+use crate::reference_data::parts_up_to_date;
 
 /// A kind of call.
 struct Kind {
@@ -261,15 +261,7 @@ fn calls_end_at_their_limit() {
         rows.push(format!("| {} | {} | {then} |", kind.what, kind.limit));
     }
     let head = "| call | limit | at its limit |\n|---|---|---|";
-    let table = format!("{head}\n{}\n", rows.join("\n"));
-    let path = root.join("docs/guide/containment.md");
-    let page = std::fs::read_to_string(&path).unwrap();
-    let written = section(&page);
-    if std::env::var_os("R1_UPDATE").is_some() {
-        std::fs::write(&path, page.replace(&written, &format!("{CALLS}\n\n{table}"))).unwrap();
-    }
-    let page = std::fs::read_to_string(&path).unwrap();
-    assert!(page.contains(&table), "docs/guide/containment.md is out of date; R1_UPDATE=1 writes it:\n{table}");
+    parts_up_to_date("docs/guide/containment.md", &[("calls", format!("{head}\n{}\n", rows.join("\n")))]);
 }
 
 /// All calls at once, with limits of an hour. The first signal lets the step go on, the second ends

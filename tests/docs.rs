@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use r1::config::{algorithm_names, settings};
 use r1::script::docs;
 
+use crate::reference_data::parts_up_to_date;
+
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
@@ -27,14 +29,6 @@ fn sources(folder: &str) -> Vec<(PathBuf, String)> {
         }
     }
     sources
-}
-
-/// `page` with the text between `<!-- name -->` and the next `<!-- end -->` replaced.
-fn with_part(page: &str, name: &str, part: &str) -> String {
-    let open = format!("<!-- {name} -->\n");
-    let (before, rest) = page.split_once(&open).unwrap_or_else(|| panic!("no {open}"));
-    let (_, after) = rest.split_once("<!-- end -->").unwrap_or_else(|| panic!("{name} has no end"));
-    format!("{before}{open}{part}<!-- end -->{after}")
 }
 
 /// Verdicts of r1 and Math-Verify on tests/golden/answers/pairs.jsonl. `just docs` updates the
@@ -79,13 +73,7 @@ fn files_made_from_the_declarations_of_answers() {
         let Counts { correct, traps, refused: [r1, other], accepted: [ours, theirs] } = counts;
         rows.extend([format!("| {kind} | {correct} | {r1} | {other} | {traps} | {ours} | {theirs} |\n")]);
     }
-    let there = read("docs/guide/answers.md");
-    let made = with_part(&there, "pairs", &rows);
-    if there != made && std::env::var_os("R1_UPDATE_DOCS").is_some() {
-        std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide/answers.md"), made).unwrap();
-    } else {
-        assert!(there == made, "docs/guide/answers.md differs from the verdicts: run `just docs`");
-    }
+    parts_up_to_date("docs/guide/answers.md", &[("pairs", rows)]);
 }
 
 /// Names in backticks in r1's columns: settings, algorithms and functions.

@@ -128,12 +128,6 @@ impl PolicyLoss {
         })
     }
 
-    /// The names of the options that every loss has.
-    #[cfg(test)]
-    pub(super) fn terms() -> Vec<String> {
-        names(&TERMS)
-    }
-
     /// A loss by name with its published options.
     ///
     /// # Errors

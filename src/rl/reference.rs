@@ -60,12 +60,6 @@ mod tests {
             ("estimators", table("estimator", Estimator::reference())),
             ("losses", table("loss", PolicyLoss::reference())),
         ];
-        let page = parts_up_to_date("docs/reference/algorithms.md", &parts);
-        let every = page.split("Every loss also has").nth(1).unwrap_or_default();
-        let every = every.split("<!-- losses -->").next().unwrap_or_default();
-        for term in PolicyLoss::terms() {
-            let name = format!("`{term}`");
-            assert!(every.contains(&name), "docs/reference/algorithms.md has no {name} among the options of losses");
-        }
+        parts_up_to_date("docs/reference/algorithms.md", &parts);
     }
 }

@@ -7,7 +7,8 @@ use r1::store::read_trajectories;
 use serde_json::{Value, json};
 
 use super::infer::{delta, finish, infer, serving, streamed};
-use super::{directory, fail, r1, shown, succeed};
+use super::repl::type_in;
+use super::{directory, fail, printed, r1, ran, shown, succeed};
 
 /// A recipe with a parameter, a module and a tool.
 const RECIPE: &str = r#"
@@ -52,9 +53,8 @@ fn names_that_are_not_found_have_the_nearest() {
         (&["run", "game.lua", "--resume", "sokobn"], "there is no run `sokobn`", "did you mean `sokoban`"),
         (&["infer", "--model", "sokobn", "-p", "a"], "there is no model `sokobn`", "did you mean `runs/sokoban`?"),
     ] {
-        let output = r1(dir.path(), args).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && text.contains(message) && text.contains(hint), "{args:?}: {text}");
+        let text = fail(dir.path(), args);
+        assert!(text.contains(message) && text.contains(hint), "{args:?}: {text}");
     }
 }
 
@@ -73,9 +73,8 @@ fn arguments_are_checked_before_a_run_begins() {
         (&["run", "game.lua", "--out", "file"], "this is a file; a directory is written"),
         (&["sft", "game.lua", "--out", "file/model"], "this is a file; a directory is written"),
     ] {
-        let output = r1(dir.path(), args).output().unwrap();
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && text.contains(message), "{args:?}: {text}");
+        let text = fail(dir.path(), args);
+        assert!(text.contains(message), "{args:?}: {text}");
     }
     assert!(!dir.path().join("runs").exists());
 }
@@ -95,8 +94,8 @@ fn asked(dir: &Path, args: &[&str]) -> (String, Vec<String>) {
 fn a_run_is_the_agent_that_was_trained() {
     let dir = directory(&[("a.lua", RECIPE), ("lib.lua", LIB), ("other.lua", OTHER)], false);
     let at = dir.path();
-    let printed = succeed(at, &["run", "a.lua", "params.instruct=true", "--threads", "1"]);
-    assert!(printed.contains("r1 infer --model runs/a/checkpoints/step-000001\n"), "{printed}");
+    let text = succeed(at, &["run", "a.lua", "params.instruct=true", "--threads", "1"]);
+    assert!(text.contains("r1 infer --model runs/a/checkpoints/step-000001\n"), "{text}");
     // The run is moved, its script changed and its module gone.
     std::fs::rename(at.join("runs/a"), at.join("moved")).unwrap();
     std::fs::remove_file(at.join("lib.lua")).unwrap();
@@ -104,12 +103,8 @@ fn a_run_is_the_agent_that_was_trained() {
 
     let told = "agent of moved: a.lua (version ";
     for model in ["moved", "moved/checkpoints/step-000001", "moved/checkpoints/latest"] {
-        let output = r1(at, &["infer", "--model", model, "-p", "Hello?", "--max-new-tokens", "4"]).output().unwrap();
-        let text = shown(at, &output);
-        assert!(
-            output.status.success() && text.contains(told) && text.contains(") with params.instruct=true"),
-            "{text}"
-        );
+        let text = ran(at, &["infer", "--model", model, "-p", "Hello?", "--max-new-tokens", "4"]);
+        assert!(text.contains(told) && text.contains(") with params.instruct=true"), "{text}");
     }
     let long = ("Use the tool double.".to_owned(), vec!["double".to_owned()]);
     assert_eq!(asked(at, &["--script", "moved"]), long);
@@ -123,8 +118,7 @@ fn a_run_is_the_agent_that_was_trained() {
 
     // A script that is named with the run gets the run's settings that it knows.
     let args = ["infer", "--model", "moved", "--script", "other.lua", "-p", "Hi", "--max-new-tokens", "4"];
-    let output = r1(at, &args).output().unwrap();
-    let text = shown(at, &output);
+    let text = printed(at, &args);
     assert!(text.contains("agent of moved: other.lua"), "{text}");
     assert!(text.contains("settings of the run that other.lua does not know: params.instruct=true"), "{text}");
     // Settings of the command line are checked.
@@ -145,30 +139,19 @@ fn a_run_is_the_agent_that_was_trained() {
     succeed(at, &["replay", "runs/mine", "eval", "-q"]);
     std::fs::write(at.join("a.lua"), RECIPE.replace("require(\"./lib\")", LIB.strip_prefix("return ").unwrap()))
         .unwrap();
-    let output = r1(at, &["eval", "a.lua", "policy.model=moved", "-q"]).output().unwrap();
-    let text = shown(at, &output);
+    let text = printed(at, &["eval", "a.lua", "policy.model=moved", "-q"]);
     assert!(
         text.contains("moved was trained with other settings") && text.contains("params.instruct true -> false"),
         "{text}"
     );
 
     // Replays under other settings.
-    let printed = succeed(at, &["replay", "moved", "-q"]);
-    assert!(printed.starts_with("2 trajectories: every observation"), "{printed}");
+    let text = succeed(at, &["replay", "moved", "-q"]);
+    assert!(text.starts_with("2 trajectories: every observation"), "{text}");
     let output = r1(at, &["replay", "moved", "params.bonus=1", "-q"]).output().unwrap();
     assert_eq!(output.status.code(), Some(6), "{}", shown(at, &output));
-    let printed = succeed(at, &["rescore", "moved", "params.bonus=1", "-q"]);
-    assert!(printed.starts_with("moved, step 1: 2 trajectories under params.bonus=1"), "{printed}");
-}
-
-/// The output of a session of the REPL whose input is a pipe.
-fn repl(dir: &Path, args: &[&str], typed: &str) -> String {
-    use std::io::Write;
-    let mut command = r1(dir, &[&["repl"], args].concat());
-    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
-    let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
-    shown(dir, &child.wait_with_output().unwrap())
+    let text = succeed(at, &["rescore", "moved", "params.bonus=1", "-q"]);
+    assert!(text.starts_with("moved, step 1: 2 trajectories under params.bonus=1"), "{text}");
 }
 
 #[test]
@@ -177,11 +160,11 @@ fn the_repl_opens_a_run() {
     let at = dir.path();
     succeed(at, &["run", "a.lua", "params.instruct=true", "-q"]);
     for args in [&["a"][..], &["runs/a"], &["--model", "runs/a"], &["a.lua", "--model", "runs/a"]] {
-        let text = repl(at, args, ":obs\n");
+        let text = type_in(at, args, ":obs\n");
         assert!(text.contains("Use the tool double.") && text.starts_with("exit: 0"), "{args:?}: {text}");
     }
     // The recorded trajectory under the file, with the settings of the run.
-    let text = repl(at, &["a.lua", "--replay", "a:1-0-0"], ":obs\n:save saved_test.lua\n");
+    let text = type_in(at, &["a.lua", "--replay", "a:1-0-0"], ":obs\n:save saved_test.lua\n");
     assert!(text.contains("Use the tool double.") && !text.contains("not the recorded one"), "{text}");
     let saved = std::fs::read_to_string(at.join("saved_test.lua")).unwrap();
     assert!(saved.contains("[\"params.instruct\"] = true"), "{saved}");
@@ -213,9 +196,8 @@ fn recipes_of_every_kind_are_agents() {
     };
     let ask = |run: &str, more: &[&str]| {
         let question = ["infer", "--model", run, "-p", "How many?", "--max-new-tokens", "4", "--json"];
-        let output = r1(at, &[&question[..], more].concat()).output().unwrap();
-        let text = shown(at, &output);
-        assert!(output.status.success() && text.contains(&format!("agent of {run}: scripts/")), "{text}");
+        let text = ran(at, &[&question[..], more].concat());
+        assert!(text.contains(&format!("agent of {run}: scripts/")), "{text}");
         text
     };
     train("scripts/retool.lua", &["params.instruct=true"]);
@@ -275,8 +257,7 @@ fn a_misspelt_accuracy_is_reported() {
     for args in
         [["eval", "a.lua"].as_slice(), &["check", "a.lua"], &["run", "a.lua", "eval.after=true", "--threads", "1"]]
     {
-        let output = r1(dir.path(), args).output().unwrap();
-        let text = shown(dir.path(), &output);
+        let text = printed(dir.path(), args);
         assert_eq!(text.matches(told).count(), 1, "{args:?}: {text}");
     }
     let output = r1(dir.path(), &["eval", "a.lua", "eval.accuracy=exact"]).output().unwrap();

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::run_files::json_lines;
 use super::{directory, fail, r1, shown, succeed};
 
 const ROWS: &str = "{\"prompt\": \"one\", \"id\": 7}\n{\"prompt\": \"two\"}\n{\"prompt\": \"three\"}\n";
@@ -25,8 +26,7 @@ const RECIPE: &str = r#"
     }"#;
 
 fn lines(path: &Path) -> Vec<Value> {
-    let text = std::fs::read_to_string(path).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    json_lines(&std::fs::read_to_string(path).unwrap())
 }
 
 #[test]

@@ -4,17 +4,18 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use serde_json::Value;
 
+use super::recipe::{THIRDS, recipe};
 use super::run_files::{run_dir, stored, training_steps};
 use super::{directory, fail, r1, succeed};
 
 /// Four replies per sample; the env draws random numbers, and the context of each step is written
 /// by the policy and trained.
-const RECIPE: &str = r#"
-return r1.recipe {
-  env = r1.env {
+static RECIPE: LazyLock<String> = LazyLock::new(|| {
+    let env = r#"r1.env {
     format = "retool",
     max_steps = 4,
     reset = function(task) return { luck = { math.random(9) }, messages = { r1.user(task.prompt) } } end,
@@ -24,17 +25,18 @@ return r1.recipe {
       r1.push(state.messages, r1.user("" .. state.luck[#state.luck] .. " " .. math.floor(r1.clock()) % 10))
       return { reward = #action.text % 2 }
     end,
-  },
-  reward = function(state, outcome) return { outcome = #outcome.text % 3 == 0 and 1 or 0 } end,
-  policy = { model = "model" },
-  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
-  sampling = { max_new_tokens = 4 },
-  trainer = r1.grpo {
+  }"#;
+    let trainer = r#"r1.grpo {
     steps = 2, group_size = 5, groups_per_step = 2, lr = 1e-3, estimator = "tree", branch = { roots = 2, at = "entropy" },
-  },
-  checkpoint = { every = 1, keep = 0 },
-}
-"#;
+  }"#;
+    recipe(&[
+        ("env", env),
+        ("reward", THIRDS),
+        ("sampling", "{ max_new_tokens = 4 }"),
+        ("trainer", trainer),
+        ("checkpoint", "{ every = 1, keep = 0 }"),
+    ])
+});
 
 /// The metrics of the training steps, without times.
 fn timeless_metrics(dir: &Path, run: &str) -> Vec<Value> {
@@ -49,7 +51,7 @@ fn timeless_metrics(dir: &Path, run: &str) -> Vec<Value> {
 
 #[test]
 fn a_run_with_branches_stores_trees_that_replay() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     succeed(dir.path(), &["run", "a.lua", "-q"]);
     for step in [1, 2] {
         let all = stored(dir.path(), "a", step);
@@ -99,7 +101,7 @@ fn a_run_with_branches_stores_trees_that_replay() {
 
 #[test]
 fn branches_of_branches_are_sampled_in_rounds() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let tree =
         ["trainer.group_size=8", "trainer.branch.roots=1", "trainer.branch.rounds=6", "trainer.branch.at=random"];
     succeed(dir.path(), &[&["run", "a.lua", "-q", "trainer.steps=1"], &tree[..]].concat());

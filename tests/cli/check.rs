@@ -7,7 +7,8 @@ use serde_json::Value;
 
 use super::hub::server::Response;
 use super::infer::serving;
-use super::{cli_snapshot, directory, r1, shown};
+use super::run_files::read_json;
+use super::{cli_snapshot, directory, printed, r1, ran, shown, succeed};
 
 /// The findings for a recipe, as `level rule place: message`.
 fn findings(source: &str) -> Vec<String> {
@@ -325,9 +326,8 @@ fn every_script_of_this_repository_passes() {
         if name == "retool_sft.lua" {
             args.push("data.train=tests/golden/sft/retool.jsonl");
         }
-        let output = r1(root, &args).output().unwrap();
-        let text = shown(root, &output);
-        assert!(output.status.success() && passes(&text), "{text}");
+        let text = ran(root, &args);
+        assert!(passes(&text), "{text}");
     }
     assert!(count >= 2);
 }
@@ -342,11 +342,9 @@ fn new_scripts_pass_their_check_and_their_tests() {
     let dir = directory(&[], false);
     for template in ["tool", "env", "game", "search", "code"] {
         let name = format!("made/my_{template}");
-        let output = r1(dir.path(), &["new", &name, "--template", template]).output().unwrap();
-        assert!(output.status.success(), "{}", shown(dir.path(), &output));
-        let output = r1(dir.path(), &["check", &format!("{name}.lua")]).output().unwrap();
-        let text = shown(dir.path(), &output);
-        assert!(output.status.success() && passes(&text), "{template}: {text}");
+        succeed(dir.path(), &["new", &name, "--template", template]);
+        let text = ran(dir.path(), &["check", &format!("{name}.lua")]);
+        assert!(passes(&text), "{template}: {text}");
     }
     let output = r1(dir.path(), &["test", "made"]).output().unwrap();
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
@@ -356,15 +354,14 @@ fn new_scripts_pass_their_check_and_their_tests() {
     // overwritten.
     let types = std::fs::read_to_string(dir.path().join(".r1/types/r1.d.luau")).unwrap();
     assert!(types == r1::script::docs::luau() && !dir.path().join("made/.luaurc").exists());
-    let luarc = std::fs::read(dir.path().join(".luarc.json")).unwrap();
-    let luarc: Value = serde_json::from_slice(&luarc).unwrap();
+    let luarc = read_json(dir.path().join(".luarc.json"));
     assert_eq!(luarc["workspace.library"][0], ".r1/types");
     std::fs::write(dir.path().join("stylua.toml"), "mine").unwrap();
     std::fs::remove_file(dir.path().join(".luaurc")).unwrap();
-    let text = shown(dir.path(), &r1(dir.path(), &["new", "second"]).output().unwrap());
+    let text = printed(dir.path(), &["new", "second"]);
     assert!(text.contains("for editors: .luaurc\n"), "{text}");
     assert_eq!(std::fs::read_to_string(dir.path().join("stylua.toml")).unwrap(), "mine");
-    let text = shown(dir.path(), &r1(dir.path(), &["new", "far/third", "--no-editor-files"]).output().unwrap());
+    let text = printed(dir.path(), &["new", "far/third", "--no-editor-files"]);
     assert!(text.starts_with("exit: 0\n--- stdout\nfar/third.lua\nfar/third_test.lua\nnext"), "{text}");
     let output = r1(dir.path(), &["new", "x", "--template", "gane"]).output().unwrap();
     assert!(shown(dir.path(), &output).contains("'game'"), "{}", shown(dir.path(), &output));
@@ -388,21 +385,18 @@ return r1.recipe {
 }
 "#;
     let dir = directory(&[("x.lua", script)], false);
-    let output = r1(dir.path(), &["check", "x.lua"]).output().unwrap();
-    let text = shown(dir.path(), &output);
-    assert!(!output.status.success() && text.contains("of 4 of 4 tasks and 3 of data.eval with"), "{text}");
+    let text = printed(dir.path(), &["check", "x.lua"]);
+    assert!(!text.starts_with("exit: 0") && text.contains("of 4 of 4 tasks and 3 of data.eval with"), "{text}");
     assert!(text.contains("error (replies): ") && text.contains("--> x.lua:12"), "{text}");
     assert!(text.contains(":reset eval 0 seed="), "{text}");
     let fixed = directory(&[("x.lua", &script.replace("#action.missing", "1"))], false);
-    let output = r1(fixed.path(), &["check", "x.lua"]).output().unwrap();
-    assert!(output.status.success(), "{}", shown(fixed.path(), &output));
+    succeed(fixed.path(), &["check", "x.lua"]);
 }
 
 #[test]
 fn check_rolls_out_the_model_with_the_flag() {
     let dir = directory(&[("x.lua", &recipe(&[("REWARD", "return 1")]))], true);
-    let output = r1(dir.path(), &["check", "x.lua", "--model", "policy.model=model"]).output().unwrap();
-    let text = shown(dir.path(), &output);
+    let text = printed(dir.path(), &["check", "x.lua", "--model", "policy.model=model"]);
     assert!(text.starts_with("exit: 0") && text.contains("the model, 1-0-1: "), "{text}");
     assert!(text.contains("warning (model): all 2 replies of the model to the first task have the reward 1"), "{text}");
 }
@@ -434,14 +428,12 @@ fn a_chat_template_that_prints_no_tools_is_reported_before_a_run() {
     let dir = directory(&[("a.lua", WITH_A_TOOL), ("s.lua", ROWS_WITH_A_TOOL)], false);
     super::copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano"), &dir.path().join("model"));
     let reported = |args: &[&str]| {
-        let output = r1(dir.path(), args).output().unwrap();
-        let text = shown(dir.path(), &output);
-        assert!(output.status.success(), "{text}");
+        let text = ran(dir.path(), args);
         text.contains(message)
     };
     assert!(!reported(&["check", "a.lua"]) && !reported(&["run", "a.lua"]));
     let path = dir.path().join("model/tokenizer_config.json");
-    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let mut config = read_json(&path);
     config["chat_template"] =
         "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
                                {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -451,8 +443,7 @@ fn a_chat_template_that_prints_no_tools_is_reported_before_a_run() {
     assert!(!reported(&["check", "a.lua"]) && !reported(&["check", "s.lua"]));
     for (script, described) in [("a.lua", "auto"), ("a.lua", "never"), ("s.lua", "auto"), ("s.lua", "never")] {
         let setting = format!("env.describe_tools={described}");
-        let masks = r1(dir.path(), &["check", "--masks", script, &setting]).output().unwrap();
-        let text = shown(dir.path(), &masks);
+        let text = printed(dir.path(), &["check", "--masks", script, &setting]);
         assert!(text.starts_with("exit: 0"), "{text}");
         assert_eq!(text.contains("To call one, write a JSON object"), described == "auto", "{text}");
     }
@@ -469,8 +460,7 @@ fn a_declared_program_that_is_not_installed_is_found_before_a_run() {
     let why = "`needs` declares \"process:no-such-program\": there is no program `no-such-program`";
     assert_eq!(findings(&source), [format!("error tools x.lua:6: {why}")]);
     let dir = directory(&[("x.lua", &source)], true);
-    let run = r1(dir.path(), &["run", "x.lua", "policy.model=model"]).output().unwrap();
-    let shown = shown(dir.path(), &run);
+    let shown = printed(dir.path(), &["run", "x.lua", "policy.model=model"]);
     let hint = "hint: install it, or take it out of `needs`; programs are looked for in /usr/local/bin:/usr/bin:/bin";
     assert!(shown.contains(&format!("error: {why}\n  --> x.lua:6\n  {hint}")), "{shown}");
 }

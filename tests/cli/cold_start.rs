@@ -4,35 +4,36 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::sync::LazyLock;
 
 use serde_json::Value;
 
+use super::recipe::recipe;
 use super::run_files::{files, metrics};
+use super::running::Running;
 use super::{directory, fail, r1, succeed};
 
-const RECIPE: &str = r#"
-return r1.recipe {
-  env = r1.env { format = "hermes" },
-  reward = function(state, outcome) return { outcome = #outcome.text % 2 } end,
-  policy = { model = "model" },
-  cold_start = r1.recipe {
+pub(super) const COLD_START: &str = r#"r1.recipe {
     data = { train = "train.jsonl", eval = { { prompt = "Say 9", completion = "I say 9" } } },
-    trainer = r1.sft {
-      steps = 3, batch_size = 2, lr = 1e-3, warmup = 0,
-    },
+    trainer = r1.sft { steps = 3, batch_size = 2, lr = 1e-3, warmup = 0 },
     eval = { every = 1 },
     checkpoint = { every = 1, keep = 0 },
-  },
-  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. index } end } },
-  sampling = { max_new_tokens = 6 },
-  trainer = r1.grpo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3, kl = { coef = 0.1 } },
-  checkpoint = { every = 1, keep = 0 },
-  seed = 4,
-}
-"#;
+  }"#;
 
-const ROWS: &str = r#"{"prompt": "Say 3", "completion": "I say 3"}
+static RECIPE: LazyLock<String> = LazyLock::new(|| starting_with(COLD_START));
+
+/// A recipe with this cold start.
+fn starting_with(cold_start: &str) -> String {
+    recipe(&[
+        ("env", "r1.env { format = 'hermes' }"),
+        ("trainer", "r1.grpo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3, kl = { coef = 0.1 } }"),
+        ("cold_start", cold_start),
+        ("checkpoint", "{ every = 1, keep = 0 }"),
+        ("seed", "4"),
+    ])
+}
+
+pub(super) const ROWS: &str = r#"{"prompt": "Say 3", "completion": "I say 3"}
 {"prompt": "Say 4", "completion": "I say 4"}
 {"prompt": "Say 5", "completion": "I say 5"}
 "#;
@@ -55,24 +56,17 @@ fn same(a: &Path, b: &Path) {
 
 /// Runs until a file exists, then kills the process.
 fn killed_at(dir: &Path, args: &[&str], file: &Path) {
-    killed(r1(dir, args), file);
+    killed(r1(dir, args), dir, file);
 }
 
-pub(super) fn killed(mut command: Command, file: &Path) {
-    let mut child = command.stdout(std::process::Stdio::null()).stderr(std::process::Stdio::null()).spawn().unwrap();
-    let began = Instant::now();
-    while !file.exists() && child.try_wait().unwrap().is_none() && began.elapsed() < Duration::from_mins(2) {
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(file.exists(), "{}", file.display());
+pub(super) fn killed(command: Command, dir: &Path, file: &Path) {
+    Running::of(command, dir).until(&format!("the file {}", file.display()), || file.exists());
 }
 
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_cold_start_recipe_runs_sft_and_then_rl() {
-    let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
+    let dir = directory(&[("a.lua", &RECIPE), ("train.jsonl", ROWS)], true);
     let text = succeed(dir.path(), &["run", "a.lua", "--name", "whole"]);
     assert!(text.contains("Cold start") && text.contains("held-out loss"), "{text}");
     // The table of reinforcement learning has its own columns and heading.
@@ -98,10 +92,7 @@ fn a_cold_start_recipe_runs_sft_and_then_rl() {
     // The same as a separate recipe.
     let recipe = "return r1.recipe {\n env = r1.env { format = 'hermes' }, policy = { model = 'model' }, seed = 4,\n data = { train = 'train.jsonl', eval = { { prompt = 'Say 9', completion = 'I say 9' } } },\n trainer = r1.sft { steps = 3, batch_size = 2, lr = 1e-3, warmup = 0 },\n eval = { every = 1 }, checkpoint = { every = 1, keep = 0 } }";
     fs::write(dir.path().join("own.lua"), recipe).unwrap();
-    let start = RECIPE.find("  cold_start = ").unwrap();
-    let end = RECIPE.find("  data = { train = r1.data").unwrap();
-    let required = [&RECIPE[..start], "  cold_start = require(\"own\"),\n", &RECIPE[end..]].concat();
-    fs::write(dir.path().join("two.lua"), required).unwrap();
+    fs::write(dir.path().join("two.lua"), starting_with("require('own')")).unwrap();
     succeed(dir.path(), &["run", "two.lua", "-q", "--name", "two"]);
     same(&whole, &dir.path().join("runs/two"));
 }
@@ -109,7 +100,7 @@ fn a_cold_start_recipe_runs_sft_and_then_rl() {
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_killed_cold_start_run_resumes_in_its_phase() {
-    let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
+    let dir = directory(&[("a.lua", &RECIPE), ("train.jsonl", ROWS)], true);
     let runs = dir.path().join("runs");
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "whole"]);
     for (name, file) in [
@@ -154,16 +145,12 @@ fn a_new_model_is_created_and_trained_in_one_recipe() {
 
 #[test]
 fn both_phases_are_checked_before_a_cold_start() {
-    let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
+    let dir = directory(&[("a.lua", &RECIPE), ("train.jsonl", ROWS)], true);
     let text = succeed(dir.path(), &["check", "a.lua"]);
-    assert!(
-        text.contains("cold start: 4 of 4 conversations") || text.contains("cold start: 3 of 3 conversations"),
-        "{text}"
-    );
-    assert!(text.contains("estimator grpo"), "{text}");
+    assert!(text.contains("cold start: 3 of 3 conversations") && text.contains("estimator grpo"), "{text}");
     let json = succeed(dir.path(), &["check", "a.lua", "--json"]);
     let last: Value = serde_json::from_str(json.lines().last().unwrap()).unwrap();
-    assert!(last["cold_start"]["conversations"].as_u64() >= Some(3), "{last}");
+    assert_eq!(last["cold_start"]["conversations"], 3);
     for (setting, message) in [
         ("cold_start.trainer.warmup=9", "cold_start: trainer.warmup is 9 and trainer.steps 3"),
         ("cold_start.trainer.lr=-1", "cold_start: trainer.lr is -1"),
@@ -178,24 +165,16 @@ fn both_phases_are_checked_before_a_cold_start() {
         }
         assert!(!dir.path().join("runs").exists(), "{setting}");
     }
-    let part = |text: &str| {
-        let start = RECIPE.find("  cold_start = ").unwrap();
-        let end = RECIPE.find("  data = { train = r1.data").unwrap();
-        fs::write(dir.path().join("b.lua"), [&RECIPE[..start], text, &RECIPE[end..]].concat()).unwrap();
-        fail(dir.path(), &["run", "b.lua", "-q"])
-    };
-    for (text, message) in [
-        ("  cold_start = \"own.lua\",\n", "`cold_start` must be a recipe with r1.sft, got"),
-        ("  cold_start = r1.sft {},\n", "got the trainer alone"),
-        ("  cold_start = { trainer = r1.sft {} },\n", "`cold_start` has no training data"),
-        (
-            "  cold_start = { reward = print, trainer = r1.grpo {}, data = { train = \"train.jsonl\" } },\n",
-            "its trainer is not r1.sft",
-        ),
-        ("  cold_start = { trainer = r1.sft {}, dat = 3 },\n", "unknown field `dat`"),
+    for (cold_start, message) in [
+        ("'own.lua'", "`cold_start` must be a recipe with r1.sft, got"),
+        ("r1.sft {}", "got the trainer alone"),
+        ("{ trainer = r1.sft {} }", "`cold_start` has no training data"),
+        ("{ reward = print, trainer = r1.grpo {}, data = { train = 'train.jsonl' } }", "its trainer is not r1.sft"),
+        ("{ trainer = r1.sft {}, dat = 3 }", "unknown field `dat`"),
     ] {
-        let error = part(text);
-        assert!(error.contains(message) && error.contains("b.lua:"), "{text}: {error}");
+        fs::write(dir.path().join("b.lua"), starting_with(cold_start)).unwrap();
+        let error = fail(dir.path(), &["run", "b.lua", "-q"]);
+        assert!(error.contains(message) && error.contains("b.lua:"), "{cold_start}: {error}");
     }
     let sft = RECIPE.replace(
         "trainer = r1.grpo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3, kl = { coef = 0.1 } }",
@@ -214,7 +193,7 @@ fn both_phases_are_checked_before_a_cold_start() {
 /// The memory of both parts, and of the one that takes more.
 #[test]
 fn a_plan_has_both_parts() {
-    let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
+    let dir = directory(&[("a.lua", &RECIPE), ("train.jsonl", ROWS)], true);
     let plan = |more: &[&str]| -> Value {
         let output = r1(dir.path(), &[&["run", "a.lua", "--plan", "--json"], more].concat()).output().unwrap();
         serde_json::from_slice(&output.stdout).unwrap()

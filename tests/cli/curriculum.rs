@@ -6,27 +6,24 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::cold_start::killed;
-use super::run_files::{checkpoint_files, stored, training_steps};
+use super::recipe::recipe;
+use super::run_files::{checkpoint_files, read_json, stored, training_steps};
 use super::{directory, fail, r1, succeed};
 
 /// A recipe whose rows are solved by their level: 1 always, 2 by some replies, 3 never.
-fn recipe(more: &str) -> String {
-    format!(
-        r#"
-        return r1.recipe {{
-          env = r1.env {{ format = "retool", max_steps = 1 }},
-          reward = function(state, outcome)
-            local level = state.task.level
-            return level == 1 and 1 or level == 2 and #outcome.text % 2 or 0
-          end,
-          policy = {{ model = "model" }},
-          data = {{ train = "rows.jsonl" }},
-          sampling = {{ max_new_tokens = 4 }},
-          trainer = r1.grpo {{ steps = 6, group_size = 4, groups_per_step = 3, lr = 1e-3 }},
-          checkpoint = {{ every = 1, keep = 0 }},
-          {more}
-        }}"#
-    )
+fn by_level(more: &str) -> String {
+    let reward = "function(state, outcome)
+    local level = state.task.level
+    return level == 1 and 1 or level == 2 and #outcome.text % 2 or 0
+  end";
+    let fields = recipe(&[
+        ("reward", reward),
+        ("data", "{ train = 'rows.jsonl' }"),
+        ("sampling", "{ max_new_tokens = 4 }"),
+        ("trainer", "r1.grpo { steps = 6, group_size = 4, groups_per_step = 3, lr = 1e-3 }"),
+        ("checkpoint", "{ every = 1, keep = 0 }"),
+    ]);
+    format!("{}  {more}\n}}\n", fields.strip_suffix("}\n").unwrap())
 }
 
 fn rows() -> String {
@@ -35,7 +32,7 @@ fn rows() -> String {
 }
 
 fn with(more: &str) -> tempfile::TempDir {
-    directory(&[("a.lua", &recipe(more)), ("rows.jsonl", &rows())], true)
+    directory(&[("a.lua", &by_level(more)), ("rows.jsonl", &rows())], true)
 }
 
 /// The rows of the groups of each step.
@@ -88,7 +85,7 @@ fn a_band_skips_rows_that_are_solved_always_or_never() {
 
 fn counts(dir: &Path, run: &str, step: u64) -> Value {
     let path = format!("runs/{run}/checkpoints/step-{step:06}/trainer_state/curriculum.json");
-    let saved: Value = serde_json::from_slice(&std::fs::read(dir.join(path)).unwrap()).unwrap();
+    let saved = read_json(dir.join(path));
     saved["counts"].clone()
 }
 
@@ -101,7 +98,7 @@ fn a_killed_run_with_weights_draws_the_same_rows() {
     let starts = [(&["--name", "parts", "--seed", "5"][..], 2), (&["--resume", "parts"][..], 4)];
     for (start, step) in starts {
         let file = format!("runs/parts/checkpoints/step-{step:06}/trainer_state/manifest.json");
-        killed(r1(dir.path(), &[&["run", "a.lua", "-q"], start].concat()), &dir.path().join(file));
+        killed(r1(dir.path(), &[&["run", "a.lua", "-q"], start].concat()), dir.path(), &dir.path().join(file));
     }
     succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "parts"]);
     assert_eq!(drawn(dir.path(), "whole"), drawn(dir.path(), "parts"));
@@ -124,16 +121,16 @@ fn wrong_curricula_are_refused() {
     warning: step 3: nothing could be learned in the first 3 steps:
       the trajectories of each group earned the same reward: raise trainer.group_size or sampling.temperature, or use tasks that the policy solves sometimes
     error: row_weight returned 2; it must return a number from 0 to 1
-      --> a.lua:13
+      --> a.lua:12
       hint: the row is rows.jsonl:2
     "##);
     insta::assert_snapshot!(error("row_order = function(row) return row end,", &[]), @r##"
     error: row_order returned {"problem":"Say 3","level":1}; it must return a finite number or text
-      --> a.lua:13
+      --> a.lua:12
       hint: the row is rows.jsonl:4
     "##);
     for (more, settings, wanted) in [
-        ("row_order = function(row) return row.lvel + 1 end,", &[][..], "a.lua:13"),
+        ("row_order = function(row) return row.lvel + 1 end,", &[][..], "a.lua:12"),
         (
             "",
             &["data.curriculum.low=0.8", "data.curriculum.high=0.2"][..],

@@ -7,6 +7,8 @@ use serde_json::Value;
 
 use super::hub::server::{Repo, Response, Server};
 use super::hub::with_hub;
+use super::recipe::recipe;
+use super::run_files::read_json;
 use super::{cli_snapshot, directory, fail, shown, succeed};
 
 const COMMIT: &str = "740312add88f781978c0658806c59bc2815b9866";
@@ -35,10 +37,6 @@ fn text(dir: &Path, server: &Server, output: &Output) -> String {
     shown(dir, output).replace(&server.url, "HUB")
 }
 
-fn json(path: &Path) -> Value {
-    serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
-}
-
 #[test]
 fn a_published_dataset_is_downloaded_and_converted() {
     let dir = directory(&[], false);
@@ -59,7 +57,7 @@ fn a_published_dataset_is_downloaded_and_converted() {
     {"problem":"1+1?","answer":"1001","solution":"1+1\n#### 1,001"}
     {"problem":"2+1?","answer":"1002","solution":"2+1\n#### 1,002"}
     "##);
-    let record = json(&dir.path().join("data/gsm8k/dataset.json"));
+    let record = read_json(&dir.path().join("data/gsm8k/dataset.json"));
     assert_eq!((&record["commit"], &record["licence"]), (&COMMIT.into(), &"MIT".into()));
     // Files at the pinned commit are not requested again.
     let before = server.requests().len();
@@ -113,7 +111,7 @@ fn other_revisions_are_resolved_and_recorded() {
     let server = Server::start(repo);
     let output = get(dir.path(), &server, &["gsm8k@main", "--out", "sets", "--split", "train"]);
     assert!(output.status.success(), "{}", text(dir.path(), &server, &output));
-    assert_eq!(json(&dir.path().join("sets/dataset.json"))["commit"], "f".repeat(40));
+    assert_eq!(read_json(&dir.path().join("sets/dataset.json"))["commit"], "f".repeat(40));
     // The Hub no longer has the pinned commit.
     let output = get(dir.path(), &server, &["gsm8k"]);
     insta::assert_snapshot!(text(dir.path(), &server, &output), @r##"
@@ -215,13 +213,8 @@ fn the_list_has_every_dataset() {
 
 #[test]
 fn a_missing_dataset_of_a_recipe_names_the_command_that_fetches_it() {
-    let recipe = r#"
-        return r1.recipe {
-          env = r1.env { format = "retool" }, reward = function() return 1 end,
-          data = { train = "data/gsm8k/train.jsonl" },
-          trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1 },
-        }"#;
-    let dir = directory(&[("a.lua", recipe)], true);
+    let recipe = recipe(&[("data", "{ train = 'data/gsm8k/train.jsonl' }")]);
+    let dir = directory(&[("a.lua", &recipe)], true);
     let error = fail(dir.path(), &["run", "a.lua", "policy.model=model"]);
     insta::assert_snapshot!(error, @r##"
     error: can't read the dataset: no such file or directory

@@ -6,7 +6,9 @@ use r1::mdp::{Split, Trajectory};
 use r1::store::{read_trajectories, write_trajectories};
 use serde_json::Value;
 
-use super::{directory, fail, r1, shown, succeed};
+use super::recipe::recipe;
+use super::run_files::read_json;
+use super::{directory, exits, fail, r1, ran, succeed};
 
 /// Six held-out tasks. The part `even` depends on the task alone, `acc` on the response.
 const RECIPE: &str = r#"
@@ -87,7 +89,7 @@ fn an_evaluation_reports_figures_of_its_stored_trajectories() {
     assert_eq!(report["slices"]["level"]["hard"]["tasks"], 4);
     assert_eq!(report["failures"], serde_json::json!({}));
 
-    let written: Value = serde_json::from_slice(&std::fs::read(run.join("report.json")).unwrap()).unwrap();
+    let written = read_json(run.join("report.json"));
     assert_eq!(written["metrics"], report["metrics"]);
     let page = std::fs::read_to_string(run.join("report.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("pass@2") && page.ends_with("</html>\n"), "{page}");
@@ -160,9 +162,8 @@ fn a_killed_evaluation_continues_to_the_same_report() {
     std::fs::create_dir(&unmerged).unwrap();
     write_trajectories(&unmerged.join("000000.parquet"), 0, &all[..4], &[]).unwrap();
     write_trajectories(&unmerged.join("000001.parquet"), 0, &all[4..9], &[]).unwrap();
-    let output = r1(dir.path(), &["eval", "a.lua", "--resume"]).output().unwrap();
-    let text = shown(dir.path(), &output);
-    assert!(output.status.success() && text.contains("stored   9 of 18 trajectories"), "{text}");
+    let text = ran(dir.path(), &["eval", "a.lua", "--resume"]);
+    assert!(text.contains("stored   9 of 18 trajectories"), "{text}");
     assert_eq!((ids(&stored(&run)), unmerged.exists()), (ids(&all), false));
     let changed = fail(dir.path(), &["eval", "a.lua", "--resume", "eval.max_new_tokens=3"]);
     assert!(changed.contains("the settings have changed since the evaluation began"), "{changed}");
@@ -208,24 +209,16 @@ fn evaluations_without_tasks_or_with_unknown_names_are_refused() {
 /// answer.
 #[test]
 fn a_row_without_its_reference_is_an_error_of_the_dataset() {
-    let recipe = r#"
-return r1.recipe {
-  env = r1.env { max_steps = 1 },
-  reward = function(state, outcome) return r1.math_equal(outcome.text, state.task.answer) and 1 or 0 end,
-  policy = { model = "model" },
-  data = { train = "t.jsonl", eval = "t.jsonl" },
-  sampling = { max_new_tokens = 4 },
-  trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1 },
-}
-"#;
+    let recipe = recipe(&[
+        ("reward", "function(state, outcome) return r1.math_equal(outcome.text, state.task.answer) and 1 or 0 end"),
+        ("data", "{ train = 't.jsonl', eval = 't.jsonl' }"),
+    ]);
     let row = "{\"question\":\"2+2?\",\"target\":\"4\"}\n";
-    let dir = directory(&[("a.lua", recipe), ("t.jsonl", row)], true);
+    let dir = directory(&[("a.lua", &recipe), ("t.jsonl", row)], true);
     for command in ["run", "eval", "check"] {
-        let output = r1(dir.path(), &[command, "a.lua"]).output().unwrap();
-        let printed = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(4), "{command}: {printed}");
+        let printed = exits(dir.path(), 4, &[command, "a.lua"]);
         for part in
-            ["r1.math_equal: the reference is nil in row 0 of data.", "t.jsonl:1", "a.lua:4", "question, target"]
+            ["r1.math_equal: the reference is nil in row 0 of data.", "t.jsonl:1", "a.lua:3", "question, target"]
         {
             assert!(printed.contains(part), "{command}: no {part} in {printed}");
         }

@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use super::hub::server::{Received, Response, Server};
 use super::infer::{delta, finish, serving, streamed};
-use super::{directory, r1, shown, succeed};
+use super::run_files::files;
+use super::{directory, printed, r1, shown, succeed};
 
 /// Six tasks: the policy doubles a number with a tool and answers.
 const RECIPE: &str = r#"
@@ -90,12 +91,6 @@ fn value(report: &Value, metric: &str) -> f64 {
     report["metrics"][metric]["value"].as_f64().unwrap_or_else(|| panic!("{metric}: {report}"))
 }
 
-/// Every file below `dir`.
-fn files(dir: &Path) -> Vec<std::path::PathBuf> {
-    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
-    entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
-}
-
 #[test]
 fn a_server_is_evaluated_with_tools_usage_and_cost() {
     let dir = directory(&[("a.lua", RECIPE), ("tasks.jsonl", &tasks(6))], false);
@@ -154,9 +149,8 @@ fn a_server_is_evaluated_with_tools_usage_and_cost() {
     assert_eq!((reply.usage.prompt_tokens, reply.usage.response_tokens, reply.retries), (20, 7, 0));
     assert_eq!((reply.tool_calls[0].name.as_str(), reply.prompt.len()), ("double", 2));
     assert_eq!(all[0].response_tokens(), 12);
-    for file in files(&dir.path().join("runs")) {
-        let bytes = std::fs::read(&file).unwrap();
-        assert!(!bytes.windows(9).any(|part| part == b"sk-secret"), "the key is in {}", file.display());
+    for (name, bytes) in files(&dir.path().join("runs")) {
+        assert!(!bytes.windows(9).any(|part| part == b"sk-secret"), "the key is in {name}");
     }
 
     let replayed = succeed(dir.path(), &["replay", "a-eval", "eval", "-q"]);
@@ -165,8 +159,7 @@ fn a_server_is_evaluated_with_tools_usage_and_cost() {
     let rescored = succeed(dir.path(), &["rescore", "a-eval", "--script", "b.lua", "--eval", "-q", "--json"]);
     assert_eq!(rescored.matches("\"old\":1.0,\"new\":0.5").count(), 12, "{rescored}");
     std::fs::write(dir.path().join("c.lua"), RECIPE.replace("Use the tool.", "Use tools.")).unwrap();
-    let output = r1(dir.path(), &["replay", "a-eval", "eval-0-0-0", "--script", "c.lua"]).output().unwrap();
-    let text = shown(dir.path(), &output);
+    let text = printed(dir.path(), &["replay", "a-eval", "eval-0-0-0", "--script", "c.lua"]);
     assert!(text.contains("step 1, prompt") && text.contains("Use tools."), "{text}");
 }
 
@@ -403,14 +396,14 @@ fn a_server_is_refused_where_weights_are_needed() {
     for verb in ["run", "sft"] {
         let args =
             [verb, "a.lua", "policy.api_base=http://127.0.0.1:9/v1", "policy.model=gpt-x", "data.train=tasks.jsonl"];
-        let text = shown(dir.path(), &r1(dir.path(), &args).output().unwrap());
+        let text = printed(dir.path(), &args);
         assert!(text.starts_with("exit: 2") && text.contains("policy.api_base"), "{verb}: {text}");
     }
     let args = ["eval", "a.lua", "policy.api_base=http://u:p@127.0.0.1/v1"];
-    let text = shown(dir.path(), &r1(dir.path(), &args).output().unwrap());
+    let text = printed(dir.path(), &args);
     assert!(text.contains("URLs are stored with a run"), "{text}");
     let args = ["eval", "a.lua", "policy.api=anthropic"];
-    let text = shown(dir.path(), &r1(dir.path(), &args).output().unwrap());
+    let text = printed(dir.path(), &args);
     assert!(text.contains("policy.api_base"), "{text}");
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 use r1::mdp::{Split, Trajectory};
 use r1::store::read_trajectories;
 
-use super::run_files::files;
+use super::run_files::{files, metrics};
 use super::{directory, fail, succeed};
 
 /// The evaluation has its own environment, limits and rows, which differ from the training's.
@@ -81,7 +81,7 @@ fn the_reward_of_evaluations_is_their_own() {
         reward = function(state, outcome) return { short = #outcome.text < 9 and 1 or 0 } end,";
     let recipe = RECIPE.replace("env = env(\"held\", 3),", eval_settings);
     let dir = directory(&[("a.lua", &recipe)], true);
-    let summary = succeed(dir.path(), &["run", "a.lua", "--json", "trainer.steps=1"]);
+    succeed(dir.path(), &["run", "a.lua", "-q", "trainer.steps=1"]);
     let run = dir.path().join("runs/a");
     let parts = |all: &[Trajectory]| all.iter().flat_map(|one| one.reward_parts.keys().cloned()).collect::<Vec<_>>();
     let held_out = stored(&run, 0);
@@ -90,7 +90,9 @@ fn the_reward_of_evaluations_is_their_own() {
     let trained = read_trajectories(&run.join("trajectories/step-000001.parquet")).unwrap();
     assert_eq!(parts(&trained), vec!["outcome"; 4]);
     assert!(trained.iter().all(|one| one.messages[0].content.text().starts_with("train say")));
-    assert!(summary.contains("eval/reward/short") || summary.contains("\"accuracy\""), "{summary}");
+    let evaluated = &metrics(&run)[0];
+    assert!(evaluated["eval/short"].is_number(), "{evaluated}");
+    assert_eq!(evaluated["eval/short"], evaluated["eval/accuracy"]);
 
     // The same model, tasks, sampling and reward: the same figures.
     succeed(dir.path(), &["eval", "a.lua", "-q"]);

@@ -2,8 +2,8 @@
 
 use serde_json::Value;
 
-use super::run_files::stored;
-use super::{directory, r1, shown};
+use super::run_files::{json_lines, stored};
+use super::{directory, exits, r1};
 
 /// Fails for every second row, in a function called by a tool's `run`, with a different number each
 /// time.
@@ -34,9 +34,7 @@ return r1.recipe {
 #[test]
 fn a_failure_cause_is_reported_once_with_its_line_frames_and_command() {
     let dir = directory(&[("a.lua", RECIPE)], true);
-    let output = r1(dir.path(), &["run", "a.lua", "-q"]).output().unwrap();
-    assert!(output.status.success(), "{}", shown(dir.path(), &output));
-    let stderr = String::from_utf8(output.stderr).unwrap();
+    let stderr = exits(dir.path(), 0, &["run", "a.lua", "-q"]);
     assert_eq!(stderr.matches("is odd in its way").count(), 3, "{stderr}");
     let (first, last) = stderr.split_once("warning: 24 trajectories failed in this run").unwrap();
     let lines: Vec<&str> = first.lines().collect();
@@ -65,7 +63,7 @@ fn a_failure_cause_is_a_json_event() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let output = r1(dir.path(), &["run", "a.lua", "--json"]).output().unwrap();
     let stdout = String::from_utf8(output.stdout).unwrap();
-    let events: Vec<Value> = stdout.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let events = json_lines(&stdout);
     let failures: Vec<&Value> = events.iter().filter(|event| event["event"] == "failure").collect();
     assert_eq!(failures.len(), 1, "{stdout}");
     assert_eq!((&failures[0]["status"], &failures[0]["count"]), (&Value::from("env_error"), &Value::from(8)));
@@ -81,9 +79,7 @@ fn a_failure_cause_is_a_json_event() {
 #[test]
 fn the_failed_step_that_stopped_a_run_is_stored() {
     let dir = directory(&[("a.lua", RECIPE)], true);
-    let output = r1(dir.path(), &["run", "a.lua", "-q", "rollout.max_failure_rate=0.4"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(6), "{}", shown(dir.path(), &output));
-    let stderr = String::from_utf8(output.stderr).unwrap();
+    let stderr = exits(dir.path(), 6, &["run", "a.lua", "-q", "rollout.max_failure_rate=0.4"]);
     assert!(stderr.contains("error: 8 of 16 trajectories failed\n  8 x env_error: row "), "{stderr}");
     let stored = stored(dir.path(), "a", 1);
     assert_eq!(stored.iter().filter(|trajectory| trajectory.status.is_failure()).count(), 8);

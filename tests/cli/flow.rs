@@ -1,7 +1,8 @@
 //! Flows in runs: the same weights as the equivalent environment, evaluation, replays, mixtures,
 //! the prompt.
 
-use super::{directory, r1, run_files, shown};
+use super::repl::type_in;
+use super::{directory, ran, run_files};
 
 /// An environment and an equivalent flow.
 const SAME: &str = r#"
@@ -46,12 +47,6 @@ return r1.recipe {
 
 fn source(envs: &str, trainer: &str) -> String {
     SAME.replace("ENVS", envs).replace("TRAINER", trainer)
-}
-
-fn ran(dir: &std::path::Path, args: &[&str]) -> String {
-    let output = r1(dir, args).output().unwrap();
-    assert!(output.status.success(), "{}", shown(dir, &output));
-    shown(dir, &output)
 }
 
 #[test]
@@ -164,18 +159,11 @@ fn flows_work_in_check_repl_and_infer() {
     let flow = source("env = kinds.flow", "r1.grpo { steps = 1 }");
     let dir = directory(&[("flow.lua", &flow)], true);
     ran(dir.path(), &["check", "flow.lua"]);
-    let output = r1(dir.path(), &["infer", "--model", "model", "--script", "flow.lua", "-p", "hi"]).output().unwrap();
-    let printed = shown(dir.path(), &output);
-    assert!(output.status.success() && !printed.contains("error"), "{printed}");
-    std::fs::write(
-        dir.path().join("typed"),
-        ":step one\n:step two\n:undo\n:step other\n:fork b\n:step last\n:reward\n",
-    )
-    .unwrap();
-    let input = std::fs::File::open(dir.path().join("typed")).unwrap();
-    let output = r1(dir.path(), &["repl", "flow.lua", "seed=4"]).stdin(input).output().unwrap();
-    let printed = shown(dir.path(), &output);
-    assert!(output.status.success() && printed.contains("step 2: reward +0.05"), "{printed}");
+    let printed = ran(dir.path(), &["infer", "--model", "model", "--script", "flow.lua", "-p", "hi"]);
+    assert!(!printed.contains("error"), "{printed}");
+    let typed = ":step one\n:step two\n:undo\n:step other\n:fork b\n:step last\n:reward\n";
+    let printed = type_in(dir.path(), &["flow.lua", "seed=4"], typed);
+    assert!(printed.starts_with("exit: 0") && printed.contains("step 2: reward +0.05"), "{printed}");
     assert!(printed.contains("terminated after 3 steps: reward +1.12"), "{printed}");
 }
 
@@ -191,13 +179,8 @@ fn the_self_play_of_the_page_of_agents_runs() {
     let printed = ran(dir.path(), &["replay", "runs/a"]);
     assert!(printed.contains("every observation, reward and status as recorded"), "{printed}");
     // An illegal first move loses, a game of two legal moves has one winner.
-    let typed = |moves: &str| {
-        std::fs::write(dir.path().join("typed"), moves).unwrap();
-        let input = std::fs::File::open(dir.path().join("typed")).unwrap();
-        shown(dir.path(), &r1(dir.path(), &["repl", "a.lua"]).stdin(input).output().unwrap())
-    };
-    let printed = typed(":reset 0\n:step 9\n");
+    let printed = type_in(dir.path(), &["a.lua"], ":reset 0\n:step 9\n");
     assert!(printed.contains("terminated after 1 step"), "{printed}");
-    let printed = typed(":reset 0\n:step 3\n:step 2\n");
+    let printed = type_in(dir.path(), &["a.lua"], ":reset 0\n:step 3\n:step 2\n");
     assert!(printed.contains("terminated after 2 steps"), "{printed}");
 }

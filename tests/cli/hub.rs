@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 
 use server::{Repo, Response, Server};
 
+use super::recipe::recipe;
+use super::running::Running;
 use super::{directory, r1, shown, tiny_model};
 
 /// A Hub with the tiny model.
@@ -205,15 +207,8 @@ fn a_gated_or_private_model_is_an_error() {
 
 #[test]
 fn a_recipe_trains_on_a_dataset_from_the_hub() {
-    let recipe = r#"
-        return r1.recipe {
-          env = r1.env { format = "retool", max_steps = 1 },
-          reward = function(state, outcome) return #outcome.text % 2 end,
-          data = { train = r1.data.hf "org/tiny" { subset = "main" } },
-          sampling = { max_new_tokens = 4 },
-          trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1 },
-        }"#;
-    let dir = directory(&[("a.lua", recipe)], false);
+    let recipe = recipe(&[("data", "{ train = r1.data.hf 'org/tiny' { subset = 'main' } }")]);
+    let dir = directory(&[("a.lua", &recipe)], false);
     let mut repo = Repo::new(&[
         ("main/train-0.jsonl", b"{\"problem\": \"1+1\"}\n"),
         ("main/train-1.jsonl", b"{\"problem\": \"1+2\"}\n"),
@@ -244,15 +239,11 @@ fn a_recipe_trains_on_a_dataset_from_the_hub() {
 
 #[test]
 fn a_resumed_run_reads_its_dataset_at_its_commit() {
-    let recipe = r#"
-        return r1.recipe {
-          env = r1.env { format = "retool", max_steps = 1 },
-          reward = function(state, outcome) return state.task.problem == "old" and 1 or 0 end,
-          data = { train = r1.data.hf "org/tiny" },
-          sampling = { max_new_tokens = 4 },
-          trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1 },
-        }"#;
-    let dir = directory(&[("a.lua", recipe)], false);
+    let recipe = recipe(&[
+        ("reward", "function(state) return state.task.problem == 'old' and 1 or 0 end"),
+        ("data", "{ train = r1.data.hf 'org/tiny' }"),
+    ]);
+    let dir = directory(&[("a.lua", &recipe)], false);
     let repo = |row: &str| {
         let mut repo = Repo::new(&[("train.jsonl", format!("{{\"problem\": \"{row}\"}}\n").as_bytes())]);
         repo.kind = "datasets";
@@ -270,7 +261,7 @@ fn a_resumed_run_reads_its_dataset_at_its_commit() {
         steps[step]["reward/mean"].as_f64().unwrap()
     };
     let old = "0123456789abcdef0123456789abcdef01234567";
-    run(&Server::start(repo("old")), &[]);
+    run(&Server::start(repo("old")), &["trainer.steps=1"]);
     // The Hub now has another commit, and still the previous one.
     let mut newer = repo("new");
     newer.commit = old.chars().rev().collect();
@@ -300,20 +291,13 @@ fn a_resumed_run_reads_its_dataset_at_its_commit() {
 /// A run that was killed in its cold start resumes with the rows that it began with.
 #[test]
 fn a_resumed_cold_start_reads_its_dataset_at_its_commit() {
-    let recipe = r#"
-        return r1.recipe {
-          env = r1.env { format = "hermes", max_steps = 1 },
-          reward = function(state, outcome) return #outcome.text % 2 end,
-          cold_start = r1.recipe {
-            data = { train = r1.data.hf "org/tiny" },
-            trainer = r1.sft { steps = 6, batch_size = 2, lr = 1e-3, warmup = 0 },
-            checkpoint = { every = 1, keep = 0 },
-          },
-          data = { train = { { prompt = "Say 1" } } },
-          sampling = { max_new_tokens = 4 },
-          trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1 },
-        }"#;
-    let dir = directory(&[("a.lua", recipe)], false);
+    let cold_start = "r1.recipe {
+    data = { train = r1.data.hf 'org/tiny' },
+    trainer = r1.sft { steps = 6, batch_size = 2, lr = 1e-3, warmup = 0 },
+    checkpoint = { every = 1, keep = 0 },
+  }";
+    let recipe = recipe(&[("env", "r1.env { format = 'hermes' }"), ("cold_start", cold_start)]);
+    let dir = directory(&[("a.lua", &recipe)], false);
     let repo = |verb: &str| {
         let row = |n: usize| format!("{{\"prompt\": \"Say {n}\", \"completion\": \"{verb} {n}\"}}\n");
         let mut repo = Repo::new(&[("train.jsonl", (1..5).map(row).collect::<String>().as_bytes())]);
@@ -331,7 +315,7 @@ fn a_resumed_cold_start_reads_its_dataset_at_its_commit() {
             assert!(command.output().unwrap().status.success());
         } else {
             let file = "runs/killed/sft/checkpoints/step-000001/trainer_state/manifest.json";
-            super::cold_start::killed(command, &dir.path().join(file));
+            super::cold_start::killed(command, dir.path(), &dir.path().join(file));
         }
     }
     let mut newer = repo("You say");
@@ -361,13 +345,8 @@ fn a_resumed_cold_start_reads_its_dataset_at_its_commit() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_ends_a_stalled_download_of_a_check() {
-    let recipe = r#"
-        return r1.recipe {
-          env = r1.env { format = "retool", max_steps = 1 },
-          reward = function() return 0 end,
-          data = { train = r1.data.hf "org/tiny" },
-        }"#;
-    let dir = directory(&[("a.lua", recipe)], false);
+    let recipe = recipe(&[("data", "{ train = r1.data.hf 'org/tiny' }")]);
+    let dir = directory(&[("a.lua", &recipe)], false);
     let mut repo = Repo::new(&[("train.jsonl", b"{\"problem\": \"x\"}\n")]);
     repo.kind = "datasets";
     let is_file = |path: &str, method: &str| method == "GET" && path.ends_with("train.jsonl");
@@ -376,15 +355,11 @@ fn ctrl_c_ends_a_stalled_download_of_a_check() {
         Response { stall, ..answer }
     });
     let began = Instant::now();
-    let mut command = with_hub(dir.path(), &server, &["check", "a.lua"]);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    while !server.requests().iter().any(|request| is_file(&request.path, &request.method)) {
-        assert!(began.elapsed() < Duration::from_secs(50), "{:?}", server.lines(false));
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    // SAFETY: the child is ours and has not been waited for.
-    unsafe { libc::kill(i32::try_from(child.id()).unwrap(), libc::SIGINT) };
-    let output = child.wait_with_output().unwrap();
+    let check = Running::of(with_hub(dir.path(), &server, &["check", "a.lua"]), dir.path());
+    let is_asked = || server.requests().iter().any(|request| is_file(&request.path, &request.method));
+    check.until("the request of the file", is_asked);
+    check.send(libc::SIGINT);
+    let output = check.end();
     let text = without_url(dir.path(), &server, &output);
     assert!(text.starts_with("exit: 130") && text.contains("the check was stopped"), "{text}");
     assert!(began.elapsed() < Duration::from_secs(55), "{text}");

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::hub::server::{Repo, Server};
 use super::hub::with_hub;
-use super::{directory, fail, r1, shown};
+use super::{directory, fail, r1, ran, shown};
 
 const CORPUS: &str = r#"{"id": "a", "title": "Rivers", "text": "The Danube flows through ten countries.", "year": 2001}
 {"id": "b", "title": "Mountains", "text": "The Alps lie south of the Danube.", "year": 2002}
@@ -18,19 +18,13 @@ const CORPUS: &str = r#"{"id": "a", "title": "Rivers", "text": "The Danube flows
 {"id": "d", "text": ""}
 "#;
 
-fn succeed(dir: &Path, args: &[&str]) -> String {
-    let output = r1(dir, args).output().unwrap();
-    assert!(output.status.success(), "{args:?}: {}", shown(dir, &output));
-    shown(dir, &output)
-}
-
 fn shows(text: &str, part: &str) {
     assert!(text.contains(part), "{text}");
 }
 
 fn built(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = directory(files, false);
-    succeed(dir.path(), &["index", "build", "c.jsonl", "--out", "i"]);
+    ran(dir.path(), &["index", "build", "c.jsonl", "--out", "i"]);
     dir
 }
 
@@ -39,19 +33,19 @@ fn r1_index_builds_shows_verifies_and_searches() {
     let dir = directory(&[("c.jsonl", CORPUS)], false);
     let without_size =
         |text: String| regex::Regex::new(r"[\d.]+ (KiB|bytes)").unwrap().replace_all(&text, "SIZE").into_owned();
-    shows(&without_size(succeed(dir.path(), &["index", "build", "c.jsonl", "--out", "i"])), "i: 3 passages, SIZE");
+    shows(&without_size(ran(dir.path(), &["index", "build", "c.jsonl", "--out", "i"])), "i: 3 passages, SIZE");
     shows(
-        &without_size(succeed(dir.path(), &["index", "info", "i"])),
+        &without_size(ran(dir.path(), &["index", "info", "i"])),
         "sparse       BM25, k1 1.2, b 0.75, title boost 1, analyzer standard",
     );
-    shows(&without_size(succeed(dir.path(), &["index", "verify", "i"])), "files as they were written");
-    shows(&succeed(dir.path(), &["index", "search", "i", "danube countries"]), "  1  ");
-    shows(&succeed(dir.path(), &["index", "search", "i", "the DANUBE", "-k", "1", "--json"]), "\"rank\":1");
+    shows(&without_size(ran(dir.path(), &["index", "verify", "i"])), "files as they were written");
+    shows(&ran(dir.path(), &["index", "search", "i", "danube countries"]), "  1  ");
+    shows(&ran(dir.path(), &["index", "search", "i", "the DANUBE", "-k", "1", "--json"]), "\"rank\":1");
     shows(
-        &succeed(dir.path(), &["index", "search", "i", "alps", "-k", "1", "--json", "--text"]),
+        &ran(dir.path(), &["index", "search", "i", "alps", "-k", "1", "--json", "--text"]),
         "\"columns\":{\"year\":2002}",
     );
-    shows(&succeed(dir.path(), &["index", "search", "i", "zebra"]), "no passage has a word of the query");
+    shows(&ran(dir.path(), &["index", "search", "i", "zebra"]), "no passage has a word of the query");
     let info: Value = {
         let output = r1(dir.path(), &["index", "info", "i", "--json"]).output().unwrap();
         serde_json::from_slice(&output.stdout).unwrap()
@@ -108,7 +102,7 @@ fn r1_index_reads_folders_of_text_csv_and_compressed_lines() {
         std::fs::write(dir.path().join(name), text).unwrap();
     }
     let search = |index: &str, query: &str| {
-        let text = succeed(dir.path(), &["index", "search", index, query, "--json"]);
+        let text = ran(dir.path(), &["index", "search", index, query, "--json"]);
         let lines = text.lines().filter(|line| line.starts_with('{'));
         lines
             .map(|line| {
@@ -117,15 +111,15 @@ fn r1_index_reads_folders_of_text_csv_and_compressed_lines() {
             })
             .collect::<Vec<_>>()
     };
-    succeed(dir.path(), &["index", "build", "notes", "--out", "n"]);
+    ran(dir.path(), &["index", "build", "notes", "--out", "n"]);
     assert_eq!(search("n", "about rivers"), ["deep/b.md: A heading", "a.txt: a"]);
-    succeed(dir.path(), &["index", "build", "c.csv", "--out", "c"]);
+    ran(dir.path(), &["index", "build", "c.csv", "--out", "c"]);
     assert_eq!(search("c", "hills"), ["2: Hills"]);
     let packed = std::fs::File::create(dir.path().join("z.jsonl.gz")).unwrap();
     let mut packed = flate2::write::GzEncoder::new(packed, flate2::Compression::fast());
     packed.write_all(CORPUS.as_bytes()).unwrap();
     packed.finish().unwrap();
-    succeed(dir.path(), &["index", "build", "z.jsonl.gz", "--out", "z"]);
+    ran(dir.path(), &["index", "build", "z.jsonl.gz", "--out", "z"]);
     assert_eq!(search("z", "alps"), ["b: Mountains"]);
 }
 
@@ -152,16 +146,16 @@ fn a_killed_index_build_is_resumed_and_gives_the_same_hits() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(report["resumed_at"].as_u64().unwrap() >= 500, "{report}");
     assert_eq!(report["counts"]["passages"], 60_000);
-    succeed(dir.path(), &[&build[..], &["whole"]].concat());
+    ran(dir.path(), &[&build[..], &["whole"]].concat());
     for query in ["row 96 of 1008", "12345"] {
-        let hits = |index: &str| succeed(dir.path(), &["index", "search", index, query, "--json", "-k", "20"]);
+        let hits = |index: &str| ran(dir.path(), &["index", "search", index, query, "--json", "-k", "20"]);
         assert_eq!(hits("i"), hits("whole"), "{query}");
     }
-    succeed(dir.path(), &["index", "verify", "i"]);
+    ran(dir.path(), &["index", "verify", "i"]);
 }
 
 /// A server that ends with the test.
-struct Serving(Child);
+pub(super) struct Serving(Child);
 
 impl Drop for Serving {
     fn drop(&mut self) {
@@ -171,8 +165,8 @@ impl Drop for Serving {
 }
 
 /// A server of the index `i`, and its address.
-fn serving(dir: &Path) -> (Serving, String) {
-    let mut command = r1(dir, &["index", "serve", "i", "--port", "0", "--json"]);
+pub(super) fn serving(dir: &Path, more: &[&str]) -> (Serving, String) {
+    let mut command = r1(dir, &[&["index", "serve", "i", "--port", "0", "--json"], more].concat());
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
@@ -188,7 +182,7 @@ fn exchange(address: &str, request: &str) -> String {
     text
 }
 
-fn posted(address: &str, path: &str, body: &str) -> String {
+pub(super) fn posted(address: &str, path: &str, body: &str) -> String {
     let length = body.len();
     exchange(address, &format!("POST {path} HTTP/1.1\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"))
 }
@@ -196,7 +190,7 @@ fn posted(address: &str, path: &str, body: &str) -> String {
 #[test]
 fn r1_index_serve_responds_over_http_until_it_is_interrupted() {
     let dir = built(&[("c.jsonl", CORPUS)]);
-    let (mut child, address) = serving(dir.path());
+    let (mut child, address) = serving(dir.path(), &[]);
     let text = posted(&address, "/retrieve", r#"{"queries": ["alps"], "topk": 1, "return_scores": true}"#);
     let body: Value = serde_json::from_str(text.split("\r\n\r\n").nth(1).unwrap()).unwrap();
     assert_eq!(body["result"][0][0]["document"]["id"], "b");
@@ -247,8 +241,8 @@ return r1.recipe {
 fn a_run_with_a_search_tool_is_replayed_and_rescored_without_the_index() {
     for remote in [false, true] {
         let dir = directory(&[("c.jsonl", CORPUS)], true);
-        succeed(dir.path(), &["index", "build", "c.jsonl", "--out", "i"]);
-        let (child, address) = serving(dir.path());
+        ran(dir.path(), &["index", "build", "c.jsonl", "--out", "i"]);
+        let (child, address) = serving(dir.path(), &[]);
         let (source, needs) = if remote {
             (format!("url = 'http://{address}'"), format!("needs = {{ 'http:{address}' }},"))
         } else {
@@ -256,13 +250,13 @@ fn a_run_with_a_search_tool_is_replayed_and_rescored_without_the_index() {
         };
         let recipe = RECIPE.replace("SOURCE", &source).replace("NEEDS", &needs);
         std::fs::write(dir.path().join("a.lua"), &recipe).unwrap();
-        succeed(dir.path(), &["run", "a.lua"]);
+        ran(dir.path(), &["run", "a.lua"]);
         drop(child);
         std::fs::remove_dir_all(dir.path().join("i")).unwrap();
-        let text = succeed(dir.path(), &["replay", "a"]);
-        assert!(text.contains('4'), "{text}");
+        let text = ran(dir.path(), &["replay", "a"]);
+        assert!(text.contains("4 trajectories: every observation, reward and status as recorded"), "{text}");
         std::fs::write(dir.path().join("b.lua"), recipe.replace("and 1 or 0, done", "and 5 or 0, done")).unwrap();
-        succeed(dir.path(), &["rescore", "a", "--script", "b.lua"]);
+        ran(dir.path(), &["rescore", "a", "--script", "b.lua"]);
         // A new run needs it.
         let text = fail(dir.path(), &["run", "a.lua", "--name", "again"]);
         assert!(text.contains("there is no such index"), "{text}");
@@ -299,11 +293,11 @@ fn text_files_are_indexed_and_long_ones_split() {
         &[("a.md", "# Apples\nred fruit"), ("b.txt", &long), ("c.jsonl", r#"{"id": 1, "text": "x"}"#)],
         false,
     );
-    let text = succeed(dir.path(), &["index", "build", "a.md", "b.txt", "--out", "texts", "--chunk-words", "20"]);
+    let text = ran(dir.path(), &["index", "build", "a.md", "b.txt", "--out", "texts", "--chunk-words", "20"]);
     assert!(text.contains("4 passages"), "{text}");
-    let hits = succeed(dir.path(), &["index", "search", "texts", "word45", "--json"]);
+    let hits = ran(dir.path(), &["index", "search", "texts", "word45", "--json"]);
     assert!(hits.contains(r#""id":"b.txt#3""#), "{hits}");
-    let hits = succeed(dir.path(), &["index", "search", "texts", "fruit", "--json"]);
+    let hits = ran(dir.path(), &["index", "search", "texts", "fruit", "--json"]);
     assert!(hits.contains(r#""id":"a.md""#) && hits.contains("Apples"), "{hits}");
     let rows = ["index", "build", "c.jsonl", "--out", "rows"];
     let refused = |more: &[&str], message: &str| {

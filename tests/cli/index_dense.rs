@@ -1,14 +1,12 @@
 //! `r1 index` with vectors: build, dense and hybrid search, damaged files, and other encoders.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
-use std::process::Stdio;
 
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
+use super::index::{posted, serving};
 use super::{directory, fail, r1, succeed};
 
 const HIDDEN: usize = 8;
@@ -121,7 +119,7 @@ fn shows(text: &str, part: &str) {
 
 #[test]
 fn r1_index_finds_synonyms_with_an_encoder() {
-    for vectors in ["f32", "f16"] {
+    for (vectors, size) in [("f32", 4), ("f16", 2)] {
         let dir = built(&["--vectors", vectors]);
         let dir = dir.path();
         assert!(hits(dir, "river", "sparse").is_empty());
@@ -137,8 +135,7 @@ fn r1_index_finds_synonyms_with_an_encoder() {
         let info = succeed(dir, &["index", "info", "i"]);
         shows(&info, &format!("vectors of 8 numbers, {vectors}, cosine, pooling mean"));
         shows(&succeed(dir, &["index", "verify", "i"]), "files as they were written");
-        let vectors = fs::metadata(dir.join(format!("i/dense/vectors.{vectors}"))).unwrap().len();
-        assert!(vectors == 3 * 8 * 4 || vectors == 3 * 8 * 2);
+        assert_eq!(fs::metadata(dir.join(format!("i/dense/vectors.{vectors}"))).unwrap().len(), 3 * 8 * size);
     }
 }
 
@@ -224,19 +221,8 @@ fn scripts_and_servers_search_with_vectors() {
     "#;
     let output = r1(dir, &["lua", "-e", program]).output().unwrap();
     assert_eq!(std::str::from_utf8(&output.stdout).unwrap(), "a\t2\tb\t0\n", "{output:?}");
-    let mut command = r1(dir, &["index", "serve", "i", "--port", "0", "--json", "--mode", "dense"]);
-    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-    let mut line = String::new();
-    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let reported: Value = serde_json::from_str(&line).unwrap();
-    let mut stream = TcpStream::connect(reported["url"].as_str().unwrap().trim_start_matches("http://")).unwrap();
-    let body = r#"{"queries": ["river", "hill"], "topk": 1}"#;
-    let head = format!("POST /retrieve HTTP/1.1\r\nconnection: close\r\ncontent-length: {}\r\n\r\n", body.len());
-    stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
+    let (_server, address) = serving(dir, &["--mode", "dense"]);
+    let text = posted(&address, "/retrieve", r#"{"queries": ["river", "hill"], "topk": 1}"#);
     let body: Value = serde_json::from_str(text.split("\r\n\r\n").nth(1).unwrap()).unwrap();
     assert_eq!((&body["result"][0][0]["id"], &body["result"][1][0]["id"]), (&json!("a"), &json!("b")));
 }

@@ -1,13 +1,13 @@
 //! `r1 infer`: refused arguments, and a model behind a real server in this process.
 
-use std::io::Write;
 use std::path::Path;
-use std::process::{Output, Stdio};
+use std::process::Output;
 
 use serde_json::{Value, json};
 
 use super::hub::server::{Received, Repo, Response, Server};
-use super::{cli_snapshot, directory, r1, shown};
+use super::run_files::{json_lines, read_json};
+use super::{cli_snapshot, directory, piped, r1, shown};
 
 /// A server whose responses `answer` computes from the request and the number of earlier requests.
 pub(crate) fn serving(answer: impl Fn(&Received, usize) -> Response + Send + Sync + 'static) -> Server {
@@ -19,7 +19,9 @@ pub(crate) fn streamed(events: &[Value]) -> Response {
     let mut body: String = events.iter().map(|event| ["data: ", &event.to_string(), "\n\n"].concat()).collect();
     body.push_str("data: [DONE]\n\n");
     let mut answer = Response::new(200, "").with("Content-Type", "text/event-stream");
-    answer.pieces = body.as_bytes().chunks(7).map(<[u8]>::to_vec).collect();
+    // A pause follows each piece: a long body has larger ones.
+    let size = (body.len() / 50).max(7);
+    answer.pieces = body.as_bytes().chunks(size).map(<[u8]>::to_vec).collect();
     answer
 }
 
@@ -146,8 +148,7 @@ fn infer_sends_tools_to_the_server_and_runs_its_calls() {
     assert_eq!(messages[5]["role"], "user");
 
     let output = infer(dir.path(), &server, &["--script", "tools.lua", "-p", "Twice 21?", "--json"]);
-    let events: Vec<Value> =
-        String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let events = json_lines(&String::from_utf8_lossy(&output.stdout));
     let names: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
     assert_eq!(names, ["call", "malformed_call", "call", "turn", "result", "result", "result", "reply"]);
     assert_eq!(events[3]["text"], "I compute.");
@@ -234,9 +235,7 @@ fn infer_accepts_a_server_without_streaming() {
     let mut command = r1(dir.path(), &["infer", "--api-base", &base, "-m", "x"]);
     command.env("NO_PROXY", "127.0.0.1").env("OPENAI_API_KEY", "secret");
     // The question comes from a pipe.
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(b"  Is it?\n").unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = piped(command, "  Is it?\n");
     assert_eq!(String::from_utf8_lossy(&output.stdout), "Yes.\n");
     assert_eq!(bodies(&server)[0]["messages"], json!([{ "role": "user", "content": "Is it?" }]));
 }
@@ -341,7 +340,7 @@ fn infer_reads_the_models_generation_config() {
     // Without a chat template plain ChatML is used, with a warning.
     written("generation_config.json", "{}");
     let path = dir.path().join("model/tokenizer_config.json");
-    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    let mut config = read_json(&path);
     config.as_object_mut().unwrap().shift_remove("chat_template");
     written("tokenizer_config.json", &config.to_string());
     let reported = ask("model", &[]);

@@ -114,51 +114,74 @@ fn terminal() -> (File, OwnedFd) {
     }
 }
 
+/// A chat in a terminal.
+struct Chat {
+    keyboard: File,
+    seen: Seen,
+    child: Child,
+    at: usize,
+}
+
+impl Chat {
+    fn start(mut command: Command, dir: &Path) -> Self {
+        let (keyboard, theirs) = terminal();
+        let seen = Seen::of(keyboard.try_clone().unwrap());
+        let end = || Stdio::from(theirs.try_clone().unwrap());
+        command.env("NO_PROXY", "127.0.0.1").env("HOME", dir).env_remove("XDG_STATE_HOME").env("TERM", "xterm");
+        let child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+        Self { keyboard, seen, child, at: 0 }
+    }
+
+    fn wait(&mut self, text: &str) {
+        self.at = self.seen.wait(self.at, text);
+    }
+
+    /// Types at the prompt and waits for the expected output.
+    fn talk(&mut self, text: &str, expected: &str) {
+        self.wait("\x1b[?2004h");
+        self.keyboard.write_all(text.as_bytes()).unwrap();
+        self.wait(expected);
+    }
+
+    /// Ends the chat; returns what it printed.
+    fn end(mut self, last: &str) -> String {
+        self.talk(last, "");
+        assert_eq!(self.child.wait().unwrap().code(), Some(0));
+        let printed = self.seen.0.lock().unwrap();
+        printed.clone()
+    }
+}
+
+/// Counts the messages that it has heard.
+fn counting(reason: &'static str) -> Server {
+    serving(move |request, _| {
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
+        let count = body["messages"].as_array().unwrap().len();
+        streamed(&[delta(&json!({ "content": format!("Heard {count}.") })), finish(reason)])
+    })
+}
+
 #[test]
 fn a_chat_continues_after_ctrl_c_during_a_tool() {
     let (dir, server) = (directory(&[("slow.lua", SLOW)], false), calling());
-    let (mut keyboard, theirs) = terminal();
-    let seen = Seen::of(keyboard.try_clone().unwrap());
-    let end = || Stdio::from(theirs.try_clone().unwrap());
-    let mut command = command(dir.path(), &server, &["--no-color"]);
-    let mut child = command.env("TERM", "xterm").stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
-    let mut at = 0;
-    // Types at the prompt and waits for the expected output.
-    let mut talk = |text: &str, expected: &str| {
-        at = seen.wait(at, "\x1b[?2004h");
-        keyboard.write_all(text.as_bytes()).unwrap();
-        at = seen.wait(at, expected);
-        if expected == "slow\r\n" {
-            ctrl_c(&child);
-            at = seen.wait(at, "stopped and undone: /retry sends the question again");
-        }
-    };
-    talk("Go\r", "slow\r\n");
-    talk("/retry\r", "Heard 1.");
-    talk("More\r", "Heard 3.");
-    talk("/undo\r", "undone: More");
-    talk("/undo\r", "undone: Go");
-    talk("Else\r", "Heard 1.");
-    talk("\x04", "");
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-    assert!(!seen.0.lock().unwrap().contains("error"), "{}", seen.0.lock().unwrap());
+    let mut chat = Chat::start(command(dir.path(), &server, &["--no-color"]), dir.path());
+    chat.talk("Go\r", "slow\r\n");
+    ctrl_c(&chat.child);
+    chat.wait("stopped and undone: /retry sends the question again");
+    chat.talk("/retry\r", "Heard 1.");
+    chat.talk("More\r", "Heard 3.");
+    chat.talk("/undo\r", "undone: More");
+    chat.talk("/undo\r", "undone: Go");
+    chat.talk("Else\r", "Heard 1.");
+    let printed = chat.end("\x04");
+    assert!(!printed.contains("error"), "{printed}");
 }
 
 #[test]
 fn undo_works_for_a_loaded_conversation() {
-    let server = serving(|request, _| {
-        let body: Value = serde_json::from_slice(&request.body).unwrap();
-        let count = body["messages"].as_array().unwrap().len();
-        streamed(&[delta(&json!({ "content": format!("Heard {count}.") })), finish("length")])
-    });
-    let dir = directory(&[], false);
-    let (mut keyboard, theirs) = terminal();
-    let seen = Seen::of(keyboard.try_clone().unwrap());
-    let end = || Stdio::from(theirs.try_clone().unwrap());
-    let mut command = r1(dir.path(), &["infer", "--api-base", &server.url, "--model", "m", "--no-color"]);
-    command.env("NO_PROXY", "127.0.0.1").env("HOME", dir.path()).env_remove("XDG_STATE_HOME").env("TERM", "xterm");
-    let mut child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
-    let mut at = 0;
+    let (dir, server) = (directory(&[], false), counting("length"));
+    let command = r1(dir.path(), &["infer", "--api-base", &server.url, "--model", "m", "--no-color"]);
+    let mut chat = Chat::start(command, dir.path());
     for (typed, expected) in [
         ("Go\r", "cut off"),
         ("/save chat.json\r", "2 messages written to chat.json"),
@@ -169,33 +192,19 @@ fn undo_works_for_a_loaded_conversation() {
         ("/undo\r", "undone: More"),
         ("/undo\r", "undone: Go"),
         ("Else\r", "Heard 1."),
-        ("\x04", ""),
     ] {
-        at = seen.wait(at, "\x1b[?2004h");
-        keyboard.write_all(typed.as_bytes()).unwrap();
-        at = seen.wait(at, expected);
+        chat.talk(typed, expected);
     }
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    chat.end("\x04");
 }
 
 /// Lines that are pasted into a terminal without bracketed paste, or typed during a reply.
 #[test]
 fn lines_that_arrive_together_are_questions_of_their_own() {
-    let server = serving(|request, _| {
-        let body: Value = serde_json::from_slice(&request.body).unwrap();
-        let count = body["messages"].as_array().unwrap().len();
-        streamed(&[delta(&json!({ "content": format!("Heard {count}.") })), finish("stop")])
-    });
-    let dir = directory(&[], false);
-    let (mut keyboard, theirs) = terminal();
-    let seen = Seen::of(keyboard.try_clone().unwrap());
-    let end = || Stdio::from(theirs.try_clone().unwrap());
-    let mut command = r1(dir.path(), &["infer", "--api-base", &server.url, "--model", "m", "--no-color"]);
-    command.env("NO_PROXY", "127.0.0.1").env("HOME", dir.path()).env_remove("XDG_STATE_HOME").env("TERM", "xterm");
-    let mut child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
-    let at = seen.wait(0, "\x1b[?2004h");
-    keyboard.write_all(b"One\rTwo\r\x04").unwrap();
-    let at = seen.wait(at, "Heard 1.");
-    seen.wait(at, "Heard 3.");
-    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let (dir, server) = (directory(&[], false), counting("stop"));
+    let command = r1(dir.path(), &["infer", "--api-base", &server.url, "--model", "m", "--no-color"]);
+    let mut chat = Chat::start(command, dir.path());
+    chat.talk("One\rTwo\r\x04", "Heard 1.");
+    chat.wait("Heard 3.");
+    assert_eq!(chat.child.wait().unwrap().code(), Some(0));
 }

@@ -1,22 +1,20 @@
 //! The fields of errors with `--json`: kind, message, subject, place, hint.
 
 use std::fs;
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
+use super::recipe::recipe;
 use super::run_files::json_lines;
 use super::{directory, r1, succeed};
 
-const RECIPE: &str = r#"
-return r1.recipe {
-  env = r1.env { format = "retool", max_steps = 1 },
-  reward = function(state, outcome) return #outcome.text % 2 end,
-  policy = { model = "model" },
-  data = { train = { rows = { { prompt = "a" }, { prompt = "b" } } } },
-  sampling = { max_new_tokens = 4 },
-  trainer = r1.grpo { steps = 1, groups_per_step = 2, group_size = 2, lr = 1e-3 },
-}
-"#;
+static RECIPE: LazyLock<String> = LazyLock::new(|| {
+    recipe(&[
+        ("env", r#"r1.env { format = "retool", max_steps = 1 }"#),
+        ("data", r#"{ train = { rows = { { prompt = "a" }, { prompt = "b" } } } }"#),
+    ])
+});
 
 /// The objects that a failing command prints, the error last.
 fn failing(dir: &std::path::Path, args: &[&str]) -> Vec<Value> {
@@ -34,7 +32,7 @@ fn error(dir: &std::path::Path, args: &[&str]) -> Value {
 
 #[test]
 fn a_setting_and_a_row_are_the_subjects_of_their_errors() {
-    let dir = directory(&[("a.lua", RECIPE), ("bad.jsonl", "{\"prompt\": \"x\"}\n{\"prompt\": ")], true);
+    let dir = directory(&[("a.lua", &RECIPE), ("bad.jsonl", "{\"prompt\": \"x\"}\n{\"prompt\": ")], true);
     let unknown = error(dir.path(), &["run", "a.lua", "trainer.lrr=1"]);
     assert_eq!((&unknown["kind"], &unknown["subject"]), (&json!("usage"), &json!({ "setting": "trainer.lrr" })));
     let broken = error(dir.path(), &["run", "a.lua", "data.train=bad.jsonl"]);
@@ -48,7 +46,7 @@ fn a_setting_and_a_row_are_the_subjects_of_their_errors() {
 
 #[test]
 fn missing_tensors_are_named_as_data() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let path = dir.path().join("model/model.safetensors");
     let bytes = fs::read(&path).unwrap();
     let length = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
@@ -82,7 +80,7 @@ fn an_error_of_the_script_that_ends_a_run_has_its_fields() {
 
 #[test]
 fn a_file_and_an_argument_are_the_subjects_of_their_errors() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let missing = error(dir.path(), &["run", "b.lua"]);
     assert_eq!((&missing["subject"], &missing["place"]), (&json!({ "file": "b.lua" }), &json!("b.lua")));
     fs::write(dir.path().join("model/config.json"), "{ \"model_type\": ").unwrap();
@@ -99,7 +97,7 @@ fn the_field_of_a_row_and_of_a_result_are_named() {
     let row = "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"bot\", \"content\": \"y\"}]}\n";
     let sft = "return r1.recipe { policy = { model = 'model' }, data = { train = 'rows.jsonl' },
         trainer = r1.sft { steps = 1 } }";
-    let dir = directory(&[("sft.lua", sft), ("rows.jsonl", row), ("a.lua", RECIPE)], true);
+    let dir = directory(&[("sft.lua", sft), ("rows.jsonl", row), ("a.lua", &RECIPE)], true);
     let error = error(dir.path(), &["sft", "sft.lua", "seed=3"]);
     assert_eq!((&error["kind"], &error["place"]), (&json!("data"), &json!("rows.jsonl:1")), "{error}");
     assert_eq!(error["subject"], json!({ "row": { "file": "rows.jsonl", "row": 0, "field": "messages[2].role" } }));

@@ -10,49 +10,46 @@ use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use super::cold_start::{COLD_START, ROWS};
+use super::recipe::{Fields, HELD_OUT, recipe};
 use super::run_files::{files, json_lines};
 use super::{directory, fail, r1, shown, succeed};
 
-const RECIPE: &str = r#"
-print("loaded")
-return r1.recipe {
-  env = r1.env { format = "hermes" },
-  reward = function(state, outcome) print("reward " .. state.task.prompt) return { outcome = #outcome.text % 2 } end,
-  advantage = function(group)
+static RECIPE: LazyLock<String> = LazyLock::new(|| {
+    let cold_start = COLD_START.replace("steps = 3", "steps = 2").replace("keep = 0", "keep = 1");
+    printing(&[("cold_start", &cold_start), ("eval", "{ every = 2 }")])
+});
+
+/// A recipe that prints in its functions, so that the process can be killed there.
+fn printing(fields: &Fields<'_>) -> String {
+    let advantage = r#"function(group)
     print("advantages")
     return { group[1].total - group[2].total, group[2].total - group[1].total }
-  end,
-  policy = { model = "model" },
-  cold_start = r1.recipe {
-    data = { train = "train.jsonl", eval = { { prompt = "Say 9", completion = "I say 9" } } },
-    trainer = r1.sft { steps = 2, batch_size = 2, lr = 1e-3, warmup = 0 },
-    eval = { every = 1 },
-    checkpoint = { every = 1, keep = 1 },
-  },
-  data = {
-    train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. index } end },
-    eval = r1.data.generate { count = 2, row = function(index) return { prompt = "Say " .. index } end },
-  },
-  sampling = { max_new_tokens = 6 },
-  rollout = { workers = 1 },
-  trainer = r1.grpo {
+  end"#;
+    let trainer = r#"r1.grpo {
     estimator = "custom", steps = 3, group_size = 2, groups_per_step = 2, lr = 1e-3, ema = 0.5,
     kl = { coef = 0.1, target = 0.01 },
-  },
-  eval = { every = 2 },
-  checkpoint = { every = 1, keep = 2 },
-  seed = 4,
+  }"#;
+    let all = [
+        ("env", "r1.env { format = 'hermes' }"),
+        (
+            "reward",
+            r#"function(state, outcome) print("reward " .. state.task.prompt) return { outcome = #outcome.text % 2 } end"#,
+        ),
+        ("advantage", advantage),
+        ("data", HELD_OUT),
+        ("rollout", "{ workers = 1 }"),
+        ("trainer", trainer),
+        ("checkpoint", "{ every = 1, keep = 2 }"),
+        ("seed", "4"),
+    ];
+    format!("print(\"loaded\")\n{}", recipe(&[&all[..], fields].concat()))
 }
-"#;
-
-const ROWS: &str = r#"{"prompt": "Say 3", "completion": "I say 3"}
-{"prompt": "Say 4", "completion": "I say 4"}
-{"prompt": "Say 5", "completion": "I say 5"}
-"#;
 
 /// Phase, call at which the process is killed, and the number of that call.
 const POINTS: &[(&str, &str, u32)] = &[
@@ -172,7 +169,7 @@ fn assert_same(whole: &BTreeMap<String, Vec<u8>>, run: &Path, point: &str) {
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_run_killed_in_any_phase_resumes_to_the_same_files() {
-    let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
+    let dir = directory(&[("a.lua", &RECIPE), ("train.jsonl", ROWS)], true);
     let dir = dir.path();
     library(dir);
     let run = dir.join("runs/k");
@@ -212,9 +209,7 @@ fn a_run_killed_in_any_phase_resumes_to_the_same_files() {
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_run_killed_during_a_reload_or_an_update_resumes_to_the_same_files() {
-    let from = RECIPE.find("  cold_start = ").unwrap();
-    let to = RECIPE.find("  data = {\n    train = ").unwrap();
-    let recipe = [&RECIPE[..from], &RECIPE[to..]].concat().replace("  eval = { every = 2 },\n", "");
+    let recipe = printing(&[]);
     let dir = directory(&[("a.lua", &recipe)], true);
     let dir = dir.path();
     library(dir);

@@ -5,41 +5,44 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use serde_json::Value;
 
-use super::run_files::{checkpoint, last_step, metrics, stored, weights};
-use super::{directory, fail, r1, shown, succeed};
+use super::recipe::{Fields, THIRDS, TWO_STEPS, recipe};
+use super::run_files::{checkpoint, json_lines, last_step, metrics, stored, weights};
+use super::{directory, exits, fail, r1, shown, succeed};
 
 /// Two replies per sample, so that there are several steps; even lengths are rewarded, so that
 /// rewards differ.
-const RECIPE: &str = r#"
-return r1.recipe {
-  env = r1.env {
-    format = "retool",
-    max_steps = 2,
-    reset = function(task) return { messages = { r1.user(task.prompt) } } end,
-    step = function(state, action)
-      r1.push(state.messages, r1.assistant(action))
-      r1.push(state.messages, r1.user("Go on"))
-      return { reward = #action.text % 2 }
-    end,
-  },
-  reward = function(state, outcome) return { outcome = #outcome.text % 3 == 0 and 1 or 0 } end,
-  policy = { model = "model" },
-  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
-  sampling = { max_new_tokens = 6 },
-  trainer = r1.grpo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3 },
-  checkpoint = { every = 2, keep = 0 },
-}
-"#;
+static RECIPE: LazyLock<String> = LazyLock::new(|| recipe_with(&[]));
 
+fn recipe_with(fields: &Fields<'_>) -> String {
+    let all = [("env", TWO_STEPS), ("reward", THIRDS), ("checkpoint", "{ every = 2, keep = 0 }")];
+    recipe(&[&all[..], fields].concat())
+}
+
+/// `advantage` with this body, and a trainer that uses it.
+fn estimating(body: &str, trainer: &str) -> String {
+    let function = format!("function(group)\n    {body}\n  end");
+    let trainer =
+        format!("r1.{trainer} {{ estimator = 'custom', steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3 }}");
+    recipe_with(&[("advantage", &function), ("trainer", &trainer)])
+}
+
+/// In one process, which loads libtorch once.
 #[test]
 fn every_algorithm_runs() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
-    for name in r1::config::algorithm_names() {
-        let algorithm = format!("trainer.algorithm={name}");
-        succeed(dir.path(), &["run", "a.lua", "-q", "--name", name, "trainer.steps=1", &algorithm]);
+    let program = r#"
+for _, name in ipairs(arg) do
+  local t = r1.training("a.lua", { name = name, settings = { ["trainer.algorithm"] = name } })
+  t:update(t:rollout())
+  t:next_step()
+end"#;
+    let dir = directory(&[("a.lua", &RECIPE), ("every.lua", program)], true);
+    let names = r1::config::algorithm_names();
+    succeed(dir.path(), &[&["lua", "every.lua"], &names[..]].concat());
+    for name in names {
         let metrics = last_step(&dir.path().join("runs").join(name));
         assert!(metrics["policy/grad_norm"].as_f64().is_some_and(f64::is_finite), "{name}: {metrics:?}");
         assert_eq!(metrics.get("critic/loss").is_some(), ["ppo", "pspo", "capo"].contains(&name), "{name}");
@@ -51,7 +54,7 @@ fn every_algorithm_runs() {
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_resumed_critic_ema_and_kl_coefficient_have_the_same_bits() {
     for shared in ["true", "false"] {
-        let dir = directory(&[("a.lua", RECIPE)], true);
+        let dir = directory(&[("a.lua", &RECIPE)], true);
         let shared = format!("trainer.critic.shared={shared}");
         let settings = [
             "trainer.algorithm=ppo",
@@ -94,7 +97,7 @@ fn a_resumed_critic_ema_and_kl_coefficient_have_the_same_bits() {
 
 #[test]
 fn frozen_weights_do_not_change() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "trainer.freeze=[\"*.mlp.*\"]"]);
     let read = |path: &Path| -> HashMap<String, Vec<u8>> {
         let bytes = fs::read(path).unwrap();
@@ -116,12 +119,7 @@ fn frozen_weights_do_not_change() {
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_recipe_defines_an_estimator() {
-    let with = |body: &str| {
-        let script = RECIPE
-            .replace("  policy = {", &format!("  advantage = function(group)\n    {body}\n  end,\n  policy = {{"));
-        let script = script.replace("lr = 1e-3 }", "lr = 1e-3, estimator = 'custom' }");
-        directory(&[("a.lua", &script)], true)
-    };
+    let with = |body: &str| directory(&[("a.lua", &estimating(body, "grpo"))], true);
     // Each reward minus the mean of its group, computed in Lua.
     let grpo = "local sum = 0
     for _, one in ipairs(group) do sum = sum + one.total end
@@ -134,7 +132,7 @@ fn a_recipe_defines_an_estimator() {
     let dir = with(grpo);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "own"]);
     let plain_estimator = ["trainer.estimator.name=grpo", "trainer.estimator.normalize=none"];
-    let plain = directory(&[("a.lua", RECIPE)], true);
+    let plain = directory(&[("a.lua", &RECIPE)], true);
     succeed(plain.path(), &[&["run", "a.lua", "-q", "--name", "usual"], &plain_estimator[..]].concat());
     assert!(weights(&dir.path().join("runs/own"), 2) == weights(&plain.path().join("runs/usual"), 2));
 
@@ -143,9 +141,7 @@ fn a_recipe_defines_an_estimator() {
     assert!(error.contains("advantage returned 1 advantages for 2 trajectories\n  --> a.lua:"), "{error}");
     // NaN can't be used for training: exit code 9, or the step is skipped.
     let dir = with("return { 0 / 0, 1 }");
-    let output = r1(dir.path(), &["run", "a.lua", "-q"]).output().unwrap();
-    assert_eq!(output.status.code(), Some(9), "{}", shown(dir.path(), &output));
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    let error = exits(dir.path(), 9, &["run", "a.lua", "-q"]);
     assert!(error.contains("error: step 1: an advantage is NaN\n  --> trajectory 1-0-0 step 0"), "{error}");
     assert!(error.contains("the function `advantage` of a.lua:"), "{error}");
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "skip", "trainer.on_nan=skip"]);
@@ -162,22 +158,14 @@ fn a_recipe_defines_an_estimator() {
     assert!(error.contains("`advantage`"), "{error}");
 }
 
-/// A recipe with this function `advantage`; `before` is at the top of the script.
-fn with_estimator(before: &str, body: &str) -> String {
-    let function = format!("  advantage = function(group)\n    {body}\n  end,\n  policy = {{");
-    let script = RECIPE.replace("  policy = {", &function);
-    format!("{before}\n{}", script.replace("lr = 1e-3 }", "lr = 1e-3, estimator = 'custom' }"))
-}
-
 #[test]
 fn a_custom_estimator_that_keeps_state_between_calls_is_refused() {
     // A counter; and a running mean, whose first two results for one group are equal.
-    let counter = with_estimator("local calls = 0", "calls += 1\n    return { calls, -calls }");
-    let running = with_estimator(
-        "local mean",
-        "mean = mean and (mean + group[1].total) / 2 or group[1].total\n    return { group[1].total - mean, 1 - mean }",
-    );
-    for script in [counter, running] {
+    let counter = "calls = (calls or 0) + 1\n    return { calls, -calls }";
+    let running =
+        "mean = mean and (mean + group[1].total) / 2 or group[1].total\n    return { group[1].total - mean, 1 - mean }";
+    for (local, body) in [("calls", counter), ("mean", running)] {
+        let script = format!("local {local}\n{}", estimating(body, "grpo"));
         let dir = directory(&[("a.lua", &script)], true);
         let error = fail(dir.path(), &["run", "a.lua", "-q", "trainer.steps=8"]);
         assert!(error.contains("advantage returned different numbers for the same group"), "{error}");
@@ -190,7 +178,7 @@ fn a_custom_estimator_that_keeps_state_between_calls_is_refused() {
 fn a_run_with_a_custom_estimator_resumes_to_the_same_weights() {
     // `math.random` draws the same numbers in every call.
     let body = "local noise = math.random()\n    return { group[1].total + noise, -noise }";
-    let dir = directory(&[("a.lua", &with_estimator("", body))], true);
+    let dir = directory(&[("a.lua", &estimating(body, "grpo"))], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "whole", "trainer.steps=4"]);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "half", "trainer.steps=2"]);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "half", "--resume", "trainer.steps=4"]);
@@ -286,11 +274,7 @@ fn a_recipe_defines_an_estimator_with_a_critic() {
       end
     end
     return advantages, returns";
-    let with = |body: &str| {
-        let function = format!("  advantage = function(group)\n    {body}\n  end,\n  policy = {{");
-        let script = RECIPE.replace("  policy = {", &function).replace("r1.grpo {", "r1.ppo { estimator = 'custom',");
-        directory(&[("a.lua", &script)], true)
-    };
+    let with = |body: &str| directory(&[("a.lua", &estimating(body, "ppo"))], true);
     let settings = ["trainer.steps=3", "trainer.critic.lr=1e-2", "checkpoint.every=3"];
     let run = |dir: &Path, more: &[&str]| {
         succeed(dir, &[&["run", "a.lua", "-q"][..], &settings, more].concat());
@@ -316,7 +300,7 @@ fn a_recipe_defines_an_estimator_with_a_critic() {
 
 #[test]
 fn truncated_sampling_distributions_are_used_in_training() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let cuts = ["sampling.top_k=40", "sampling.top_p=0.9", "sampling.min_p=0.01", "sampling.temperature=0.9"];
     for (name, more) in
         [("plain", "trainer.epochs=2"), ("penalty", "trainer.kl.coef=0.1"), ("own", "trainer.recompute_above=1e-9")]
@@ -333,7 +317,7 @@ fn truncated_sampling_distributions_are_used_in_training() {
 
 #[test]
 fn contradictory_trainer_settings_are_refused_before_a_run() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     for (settings, message) in [
         (&["trainer.estimator=gae"][..], "use r1.ppo"),
         (&["trainer.group_size=1"], "compares the trajectories of a group"),
@@ -350,11 +334,11 @@ fn contradictory_trainer_settings_are_refused_before_a_run() {
 
 #[test]
 fn check_masks_shows_advantages_and_writes_no_files() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let reported = succeed(dir.path(), &["check", "a.lua"]);
     assert!(reported.starts_with("a.lua: estimator grpo, loss ppo: no contradicting settings\n"), "{reported}");
     let shown = succeed(dir.path(), &["check", "--masks", "a.lua", "--json"]);
-    let trajectories: Vec<Value> = shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let trajectories = json_lines(&shown);
     assert_eq!(trajectories.len(), 2);
     let mut sum = 0.0;
     for trajectory in &trajectories {
@@ -381,18 +365,18 @@ fn check_masks_shows_advantages_and_writes_no_files() {
 /// Rewards are finite, but their differences are not.
 #[test]
 fn nan_advantages_stop_or_skip_a_step_and_keep_the_last_checkpoint() {
-    let huge = "{ outcome = (#outcome.text % 2 * 2 - 1) * 1.7e308 }";
+    let huge = recipe_with(&[(
+        "reward",
+        "function(_, outcome) return { outcome = (#outcome.text % 2 * 2 - 1) * 1.7e308 } end",
+    )]);
     for algorithm in ["trainer.algorithm=grpo", "trainer.algorithm=ppo"] {
-        let dir = directory(&[("a.lua", RECIPE)], true);
+        let dir = directory(&[("a.lua", &RECIPE)], true);
         let settings =
             ["run", "a.lua", "-q", "--name", "a", algorithm, "trainer.group_size=8", "trainer.mini_batches=2"];
         succeed(dir.path(), &settings);
-        fs::write(dir.path().join("a.lua"), RECIPE.replace("{ outcome = #outcome.text % 3 == 0 and 1 or 0 }", huge))
-            .unwrap();
+        fs::write(dir.path().join("a.lua"), &huge).unwrap();
         let on = [&settings[..], &["--resume", "trainer.steps=4"]].concat();
-        let output = r1(dir.path(), &on).output().unwrap();
-        assert_eq!(output.status.code(), Some(9), "{}", shown(dir.path(), &output));
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        let error = exits(dir.path(), 9, &on);
         // The step, the invalid value, the trajectory and its step.
         assert!(error.contains("error: step 3: an advantage is ") && error.contains("--> trajectory 3-"), "{error}");
         let run = dir.path().join("runs/a");
@@ -407,8 +391,7 @@ fn nan_advantages_stop_or_skip_a_step_and_keep_the_last_checkpoint() {
         let read = "local all = r1.store.trajectories('runs/a', 3) return #all, all[1].status";
         let seen = succeed(dir.path(), &["lua", "-e", read]);
         assert_eq!(seen, "16\ntruncated\n");
-        let output = r1(dir.path(), &[&on[..], &["trainer.on_nan=skip"]].concat()).output().unwrap();
-        assert!(output.status.success(), "{}", shown(dir.path(), &output));
+        succeed(dir.path(), &[&on[..], &["trainer.on_nan=skip"]].concat());
         let metrics = last_step(&run);
         let number = |name: &str| metrics[name].as_f64().unwrap();
         assert_eq!((number("step"), number("policy/skipped"), number("policy/updates")), (4.0, 2.0, 0.0));
@@ -422,12 +405,10 @@ fn nan_advantages_stop_or_skip_a_step_and_keep_the_last_checkpoint() {
 #[test]
 fn a_step_that_fails_in_its_update_is_stored() {
     for algorithm in ["trainer.algorithm=grpo", "trainer.algorithm=ppo"] {
-        let dir = directory(&[("a.lua", RECIPE)], true);
+        let dir = directory(&[("a.lua", &RECIPE)], true);
         let settings =
             ["run", "a.lua", "-q", algorithm, "trainer.group_size=8", "trainer.mini_batches=2", "trainer.lr=1e39"];
-        let output = r1(dir.path(), &settings).output().unwrap();
-        assert_eq!(output.status.code(), Some(9), "{}", shown(dir.path(), &output));
-        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        let error = exits(dir.path(), 9, &settings);
         assert!(error.contains("step 1: ") && error.contains("stored: r1 repl a.lua --replay runs/a:1-"), "{error}");
         let stored = stored(dir.path(), "a", 1);
         assert!(stored.len() == 16 && stored.iter().all(|one| one.steps.len() == 2));
@@ -439,7 +420,7 @@ fn a_step_that_fails_in_its_update_is_stored() {
 /// and reports the reason.
 #[test]
 fn nan_rewards_are_stored_with_their_trajectories() {
-    let nan = RECIPE.replace("{ outcome = #outcome.text % 3 == 0 and 1 or 0 }", "0 / 0");
+    let nan = recipe_with(&[("reward", "function() return 0 / 0 end")]);
     let dir = directory(&[("a.lua", &nan)], true);
     let output = r1(dir.path(), &["run", "a.lua", "-q"]).output().unwrap();
     assert_eq!(output.status.code(), Some(6), "{}", shown(dir.path(), &output));
@@ -454,7 +435,7 @@ fn nan_rewards_are_stored_with_their_trajectories() {
 
 #[test]
 fn the_policy_is_not_updated_during_critic_warmup() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let settings = ["trainer.algorithm=ppo", "trainer.critic.warmup=1", "trainer.kl.coef=0.1", "trainer.kl.target=0.1"];
     succeed(dir.path(), &[&["run", "a.lua", "-q", "checkpoint.every=1"], &settings[..]].concat());
     let run = dir.path().join("runs/a");
@@ -471,7 +452,7 @@ fn the_policy_is_not_updated_during_critic_warmup() {
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_running_reward_deviation_is_resumed() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let train = |name: &'static str, more: &[&'static str]| {
         let settings = ["run", "a.lua", "-q", "--name", name, "trainer.steps=4", "trainer.estimator.normalize=none"];
         succeed(dir.path(), &[&settings[..], more].concat());
@@ -495,31 +476,26 @@ fn a_running_reward_deviation_is_resumed() {
 
 #[test]
 fn process_rewards_are_counted_once() {
-    let script = r#"
-local bonus = r1.tool { name = "bonus", description = "Gives", parameters = {}, run = function() return "ok", 0.25 end }
-return r1.recipe {
-  env = r1.env {
-    tools = { bonus },
+    let env = r#"r1.env {
+    tools = { r1.tool { name = "bonus", description = "Gives", parameters = {}, run = function() return "ok", 0.25 end } },
     format = "retool",
-    reset = function(task) return { messages = { r1.user(task.prompt) } } end,
     step = function(state, action)
       r1.call_tools { { name = "bonus", arguments = {} } }
       return { done = true, reward = 1 }
     end,
-  },
-  reward = function() return 2 end,
-  policy = { model = "model" },
-  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. index } end } },
-  sampling = { max_new_tokens = 6 },
-  trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1 },
-}
-"#;
-    let dir = directory(&[("a.lua", script)], true);
-    succeed(dir.path(), &["run", "a.lua", "-q"]);
+  }"#;
+    let script = recipe(&[("env", env), ("reward", "function() return 2 end")]);
+    let dir = directory(&[("a.lua", &script)], true);
+    succeed(dir.path(), &["run", "a.lua", "-q", "trainer.steps=1"]);
     let metrics = last_step(&dir.path().join("runs/a"));
     assert_eq!((metrics["reward/min"].as_f64(), metrics["reward/max"].as_f64()), (Some(3.25), Some(3.25)));
     // Shaped separately by PRIME's method they are 1, next to an outcome of 3.
-    let settings = ["trainer.shaping.prime=true", "trainer.algorithm=reinforce_pp", "trainer.estimator.whiten=none"];
+    let settings = [
+        "trainer.steps=1",
+        "trainer.shaping.prime=true",
+        "trainer.algorithm=reinforce_pp",
+        "trainer.estimator.whiten=none",
+    ];
     succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", "prime"], &settings[..]].concat());
     let metrics = last_step(&dir.path().join("runs/prime"));
     assert!((metrics["advantage/max"].as_f64().unwrap() - 4.0).abs() < 1e-4, "{metrics:?}");

@@ -1,14 +1,14 @@
 //! `r1.logprobs` in the rewards of a run.
 
 use std::fs;
+use std::sync::LazyLock;
 
+use super::recipe::recipe;
 use super::run_files::{metrics, run_dir};
 use super::{directory, fail, succeed};
 
-const RECIPE: &str = r#"
-return r1.recipe {
-  env = r1.env { format = "retool" },
-  reward = function(state, outcome)
+static RECIPE: LazyLock<String> = LazyLock::new(|| {
+    let reward = r#"function(state, outcome)
     local function of(model)
       return r1.logprobs { model = model, prompt = state.messages, text = "I say 4" }
     end
@@ -21,18 +21,17 @@ return r1.recipe {
       moved = { value = math.abs(policy.sum - reference.sum), weight = 0 },
       named = { value = math.abs(named.sum - reference.sum), weight = 0 },
     }
-  end,
-  policy = { model = "model" },
-  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
-  sampling = { max_new_tokens = 6 },
-  trainer = r1.grpo { steps = 2, group_size = 4, groups_per_step = 2, lr = 1e-2 },
-  checkpoint = { every = 0 },
-}
-"#;
+  end"#;
+    recipe(&[
+        ("reward", reward),
+        ("trainer", "r1.grpo { steps = 2, group_size = 4, groups_per_step = 2, lr = 1e-2 }"),
+        ("checkpoint", "{ every = 0 }"),
+    ])
+});
 
 #[test]
 fn rewards_can_compute_log_probabilities_of_models() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     succeed(dir.path(), &["run", "a.lua", "-q"]);
     let lines = metrics(&run_dir(dir.path(), "a"));
     let part = |step: usize, name: &str| lines[step][format!("reward/{name}")].as_f64().unwrap();

@@ -1,9 +1,6 @@
 //! `r1 lua`: programs in the host, with tokenizers, templates and models.
 
-use std::io::Write;
-use std::process::Stdio;
-
-use super::{directory, r1, shown};
+use super::{directory, piped, printed, r1, shown};
 
 /// Runs `-e code` with the tiny model and `files`; returns the output.
 fn run(code: &str) -> String {
@@ -54,18 +51,10 @@ fn lua_program_errors_name_the_line_and_the_call_stack() {
 #[test]
 fn lua_programs_read_standard_input_and_arguments() {
     let dir = directory(&[("echo.lua", "local v = r1.json.decode(io.read('a')) return v.n * 2, arg, ...")], false);
-    let mut child = r1(dir.path(), &["lua", "echo.lua", "a", "-b", "--c=1"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(b"{\"n\": 21}").unwrap();
-    let output = child.wait_with_output().unwrap();
+    let output = piped(r1(dir.path(), &["lua", "echo.lua", "a", "-b", "--c=1"]), "{\"n\": 21}");
     assert_eq!(shown(dir.path(), &output), "exit: 0\n--- stdout\n42\n[\"a\",\"-b\",\"--c=1\"]\na\n-b\n--c=1");
-    let mut child = r1(dir.path(), &["lua", "-"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(b"return 'from stdin'").unwrap();
-    assert_eq!(String::from_utf8_lossy(&child.wait_with_output().unwrap().stdout), "from stdin\n");
+    let output = piped(r1(dir.path(), &["lua", "-"]), "return 'from stdin'");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "from stdin\n");
 }
 
 #[test]
@@ -190,8 +179,7 @@ fn tokenizers_and_templates_are_opened_by_model_name() {
     assert!(wrong.contains("did you mean `format`") && wrong.contains("--> -e:1"), "{wrong}");
     let recipe = "r1.text.tokenizer('r1-nano') return r1.recipe {}";
     let dir = directory(&[("a.lua", recipe)], false);
-    let output = r1(dir.path(), &["check", "a.lua"]).output().unwrap();
-    let reported = shown(dir.path(), &output);
+    let reported = printed(dir.path(), &["check", "a.lua"]);
     assert!(
         reported.contains("names of models are for programs (`r1 lua`)") && reported.contains("a.lua:1"),
         "{reported}"

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::Value;
-
+use super::run_files::json_lines;
 use super::{cli_snapshot, r1, shown};
 
 #[test]
@@ -11,8 +10,7 @@ fn the_lua_tests_of_this_repository_pass() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = r1(root, &["test", "--json"]).output().unwrap();
     assert!(output.status.success(), "{}", shown(root, &output));
-    let lines: Vec<Value> =
-        String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = json_lines(&String::from_utf8(output.stdout).unwrap());
     assert!(lines.last().unwrap()["passed"].as_u64().unwrap() >= 10, "{lines:?}");
 }
 

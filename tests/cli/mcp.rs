@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdout, Stdio};
 
 use serde_json::{Value, json};
 
-use super::{cli_snapshot, directory, fail, r1, shown, succeed};
+use super::{cli_snapshot, directory, fail, printed, r1, ran, shown, succeed};
 
 const SERVER: &str = include_str!("../fixtures/mcp_server.py");
 
@@ -35,24 +35,18 @@ return r1.recipe {
 }
 "#;
 
-fn run(dir: &Path, args: &[&str]) -> String {
-    shown(dir, &r1(dir, args).output().unwrap())
-}
-
 #[test]
 fn runs_with_mcp_tools_are_replayed_and_rescored_without_the_server() {
     let dir = directory(&[("a.lua", COUNTING), ("server.py", SERVER)], true);
-    let output = r1(dir.path(), &["run", "a.lua"]).output().unwrap();
-    let printed = shown(dir.path(), &output);
-    assert!(output.status.success(), "{printed}");
+    let text = ran(dir.path(), &["run", "a.lua"]);
     let line =
         "tools    MCP server test-server 1.2.3, outside the sandbox: python3 server.py (23 tools: echo, add, count,";
-    assert!(printed.contains(line), "{printed}");
+    assert!(text.contains(line), "{text}");
     // The server and its counter no longer exist.
     std::fs::remove_file(dir.path().join("server.py")).unwrap();
     let same = "exit: 0\n--- stdout\n8 trajectories: every observation, reward and status as recorded";
-    assert_eq!(run(dir.path(), &["replay", "a", "-q"]), same);
-    let rescored = run(dir.path(), &["rescore", "a", "--script", "a.lua", "-q"]);
+    assert_eq!(printed(dir.path(), &["replay", "a", "-q"]), same);
+    let rescored = printed(dir.path(), &["rescore", "a", "--script", "a.lua", "-q"]);
     assert!(rescored.starts_with("exit: 0"), "{rescored}");
     // A new run needs it.
     let again = fail(dir.path(), &["run", "a.lua", "--name", "b"]);
@@ -248,7 +242,7 @@ fn r1_mcp_refuses_recipes_without_tools_and_other_clients() {
     ");
     let dir = directory(&[("a.lua", LEDGER), ("server.py", SERVER)], false);
     // A client that disconnects before the handshake.
-    assert_eq!(run(dir.path(), &["mcp", "a.lua"]).lines().next(), Some("exit: 0"));
+    assert_eq!(printed(dir.path(), &["mcp", "a.lua"]).lines().next(), Some("exit: 0"));
 }
 
 /// One request to `r1 mcp --http`: status, session, and body.

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::run_files::{metrics, run_dir};
-use super::{cli_snapshot, directory, r1, shown};
+use super::{cli_snapshot, directory, r1, shown, succeed};
 
 /// Long replies, more than fit into a batch, so that batches are nearly full.
 const RECIPE: &str = r#"
@@ -66,8 +66,7 @@ fn measure(dir: &Path, settings: &[&str]) -> (f64, Value) {
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn the_memory_plan_matches_a_run() {
     let dir = directory(&[("a.lua", RECIPE), ("model.lua", MODEL)], false);
-    let made = r1(dir.path(), &["sft", "model.lua", "--out", "model"]).output().unwrap();
-    assert!(made.status.success(), "{}", shown(dir.path(), &made));
+    succeed(dir.path(), &["sft", "model.lua", "--out", "model"]);
     let mut peaks = Vec::new();
     let mut results = Vec::new();
     // Short prompts and long replies, so that little is shared between rows.
@@ -112,8 +111,7 @@ fn an_adapters_kl_penalty_needs_no_second_model() {
     assert!(adapted.contains(&"adapter".to_owned()) && !adapted.contains(&"reference".to_owned()));
 
     let args = [&["run", "a.lua", "-q", "policy.lora.rank=2"], &settings[..]].concat();
-    let output = r1(dir.path(), &args).output().unwrap();
-    assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    succeed(dir.path(), &args);
     let kl: Vec<f64> = metrics(&run_dir(dir.path(), "a")).iter().filter_map(|line| line["kl/mean"].as_f64()).collect();
     // A new adapter changes nothing; training moves it away from the base.
     assert!(kl[0].abs() < 1e-6 && kl[1] > 1e-6, "{kl:?}");
@@ -142,8 +140,7 @@ fn parameter_groups_have_their_own_settings() {
         recipe.replace("lr = 1e-5,", &format!("lr = 1e-5, groups = {{ {text} }},"))
     };
     let dir = directory(&[("a.lua", &groups("{ weights = \"*norm*\", lr = 0 }"))], true);
-    let output = r1(dir.path(), &["run", "a.lua", "-q", "policy.max_context=64"]).output().unwrap();
-    assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    succeed(dir.path(), &["run", "a.lua", "-q", "policy.max_context=64"]);
     let read = |path: &str| -> std::collections::HashMap<String, tch::Tensor> {
         tch::Tensor::read_safetensors(dir.path().join(path)).unwrap().into_iter().collect()
     };

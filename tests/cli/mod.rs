@@ -45,6 +45,7 @@ mod own_loop_critic;
 mod own_loop_watched;
 mod own_loss;
 mod printing;
+mod recipe;
 mod recipes;
 mod reload;
 mod repl;
@@ -56,6 +57,7 @@ mod reward_model;
 mod routing;
 mod rows;
 mod run_files;
+mod running;
 mod secrets;
 mod sft;
 mod shell;
@@ -67,6 +69,7 @@ mod training;
 mod updates;
 mod worlds;
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -115,10 +118,10 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Trained once with `r1 sft`.
+/// Trained with `r1 sft`, once for each build: most runners have a process for each test.
 pub(crate) fn tiny_model() -> &'static Path {
-    static MODEL: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-    let (_, model) = MODEL.get_or_init(|| {
+    static MODEL: OnceLock<PathBuf> = OnceLock::new();
+    MODEL.get_or_init(|| {
         let recipe = r#"
             local rows = {}
             for n = 1, 9 do
@@ -133,13 +136,20 @@ pub(crate) fn tiny_model() -> &'static Path {
               data = { train = r1.data.generate { count = 9, row = function(index) return rows[index] end } },
               trainer = r1.sft { steps = 1, batch_size = 2 },
             }"#;
-        let dir = directory(&[("make.lua", recipe)], false);
-        let output = r1(dir.path(), &["sft", "make.lua", "--out", "model"]).output().unwrap();
-        assert!(output.status.success(), "{}", shown(dir.path(), &output));
-        let model = dir.path().join("model");
-        (dir, model)
-    });
-    model
+        let built = |path: &Path| path.metadata().unwrap().modified().unwrap();
+        let built = built(&std::env::current_exe().unwrap()).max(built(Path::new(env!("CARGO_BIN_EXE_r1"))));
+        let built = built.duration_since(std::time::UNIX_EPOCH).unwrap().as_nanos();
+        let model = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tiny-model-{built}"));
+        if !model.exists() {
+            let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            std::fs::write(dir.path().join("make.lua"), recipe).unwrap();
+            succeed(dir.path(), &["sft", "make.lua", "-q", "--out", "model"]);
+            // Another test may have been faster; its model has the same bytes.
+            let renamed = std::fs::rename(dir.path().join("model"), &model);
+            assert!(model.join("model.safetensors").is_file(), "{renamed:?}");
+        }
+        model
+    })
 }
 
 /// Compares exit code, stdout and stderr of a command line: `cli_snapshot!(["run", "x.lua"],
@@ -172,6 +182,33 @@ macro_rules! cli_snapshot {
     }};
 }
 pub(crate) use cli_snapshot;
+
+/// The output of a command that reads a text from a pipe.
+pub(crate) fn piped(mut command: Command, text: &str) -> Output {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// Exit code, stdout and stderr of a command.
+pub(crate) fn printed(dir: &Path, args: &[&str]) -> String {
+    shown(dir, &r1(dir, args).output().unwrap())
+}
+
+/// Both streams of a command that succeeds.
+pub(crate) fn ran(dir: &Path, args: &[&str]) -> String {
+    let text = printed(dir, args);
+    assert!(text.starts_with("exit: 0"), "{args:?}: {text}");
+    text
+}
+
+/// The stderr of a command that ends with this code.
+pub(crate) fn exits(dir: &Path, code: i32, args: &[&str]) -> String {
+    let output = r1(dir, args).output().unwrap();
+    assert_eq!(output.status.code(), Some(code), "{args:?}: {}", shown(dir, &output));
+    String::from_utf8(output.stderr).unwrap()
+}
 
 /// The stdout of a command that succeeds.
 pub(crate) fn succeed(dir: &Path, args: &[&str]) -> String {

@@ -2,31 +2,31 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
+use super::recipe::{THIRDS, recipe};
+use super::run_files::read_json;
 use super::{directory, fail, succeed};
 
-const RECIPE: &str = r#"
-return r1.recipe {
-  env = r1.env { format = "retool" },
-  reward = function(state, outcome) return #outcome.text % 3 end,
-  policy = { model = "model" },
-  data = { train = { { prompt = "Say 3" }, { prompt = "Say 4" } } },
-  sampling = { max_new_tokens = 6 },
-  trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1, lr = 1e-2 },
-}
-"#;
+static RECIPE: LazyLock<String> = LazyLock::new(|| {
+    recipe(&[
+        ("reward", THIRDS),
+        ("data", r#"{ train = { { prompt = "Say 3" }, { prompt = "Say 4" } } }"#),
+        ("trainer", "r1.grpo { steps = 1, group_size = 2, groups_per_step = 1, lr = 1e-2 }"),
+    ])
+});
 
 fn edit(path: &Path, change: impl FnOnce(&mut Value)) {
-    let mut json: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    let mut json = read_json(path);
     change(&mut json);
     fs::write(path, json.to_string()).unwrap();
 }
 
 #[test]
 fn an_adapter_accepts_another_copy_of_its_base() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let train = |more: &[&str]| succeed(dir.path(), &[&["run", "a.lua", "-q"], more].concat());
     train(&["policy.lora.rank=2", "--out", "adapter"]);
     let answer = |more: &[&str]| {
@@ -59,8 +59,7 @@ fn an_adapter_accepts_another_copy_of_its_base() {
 
     // A run on it stores the base that it was trained with.
     train(&["policy.model=adapter", "policy.base=moved", "--name", "b"]);
-    let config = fs::read(dir.path().join("runs/b/checkpoints/step-000001/adapter_config.json")).unwrap();
-    let config: Value = serde_json::from_slice(&config).unwrap();
+    let config = read_json(dir.path().join("runs/b/checkpoints/step-000001/adapter_config.json"));
     assert!(config["base_model_name_or_path"].as_str().unwrap().ends_with("/moved"), "{config}");
     succeed(dir.path(), &["infer", "-m", "runs/b", "-p", "Say 3", "--max-new-tokens", "2"]);
     let error = fail(dir.path(), &["infer", "-m", "moved", "--base", "moved", "-p", "Say 3"]);
@@ -76,7 +75,7 @@ return r1.recipe {
   env = r1.env { format = "retool" }, policy = { model = "model" }, data = { train = "rows.jsonl" },
   trainer = r1.sft { steps = 1, batch_size = 1 },
 }"#;
-    let dir = directory(&[("a.lua", RECIPE), ("s.lua", supervised), ("rows.jsonl", &format!("{row}\n"))], true);
+    let dir = directory(&[("a.lua", &RECIPE), ("s.lua", supervised), ("rows.jsonl", &format!("{row}\n"))], true);
     let config = dir.path().join("model/config.json");
     let long = "return #r1.model('model'):logprobs(r1.table_of(200))";
     let long =

@@ -1,7 +1,7 @@
 //! Tool-call formats defined by a recipe, in complete runs.
 
 use super::run_files::{metrics, run_dir};
-use super::{directory, r1, shown, succeed};
+use super::{directory, printed, r1, shown, succeed};
 
 /// Every reply is a call of `note` with its first letters; a reply that begins with a vowel is
 /// malformed.
@@ -37,7 +37,7 @@ fn a_recipe_trains_and_replays_with_its_own_tool_call_format() {
     assert!(of("rollout/tool_calls") > 0.0, "{lines:?}");
     assert!((of("rollout/tool_calls") + of("rollout/malformed_calls") - 4.0).abs() < 1e-9, "{lines:?}");
     let replayed = succeed(dir.path(), &["replay", "own"]);
-    assert!(replayed.contains("8 of 8") || replayed.contains("8 trajectories"), "{replayed}");
+    assert!(replayed.contains("8 trajectories: every observation, reward and status as recorded"), "{replayed}");
     let shows = "for _, t in ipairs(r1.store.trajectories('own', 1)) do\n\
                  for _, m in ipairs(t.messages) do print(m.role, m.content) end end";
     std::fs::write(dir.path().join("show.lua"), shows).unwrap();
@@ -49,16 +49,16 @@ fn an_error_in_a_formats_parse_names_the_line_of_the_recipe() {
     let broken = RECIPE.replace("if word:match(\"^[aeiou]\") then", "if word.none.none then");
     let dir = directory(&[("own.lua", &broken)], true);
     let output = r1(dir.path(), &["run", "own.lua"]).output().unwrap();
-    let printed = shown(dir.path(), &output);
-    assert!(!output.status.success(), "{printed}");
-    assert!(printed.contains("`parse` of the format `first`: attempt to index nil with 'none'"), "{printed}");
-    assert!(printed.contains("own.lua:6"), "{printed}");
-    let checked = shown(dir.path(), &r1(dir.path(), &["check", "own.lua"]).output().unwrap());
+    let text = shown(dir.path(), &output);
+    assert!(!output.status.success(), "{text}");
+    assert!(text.contains("`parse` of the format `first`: attempt to index nil with 'none'"), "{text}");
+    assert!(text.contains("own.lua:6"), "{text}");
+    let checked = printed(dir.path(), &["check", "own.lua"]);
     assert!(checked.contains("`parse` of the format `first`") && checked.contains("own.lua:6"), "{checked}");
     // Invalid fields are refused by name.
     let broken = RECIPE.replace("arguments = { word = word }", "args = { word = word }");
     std::fs::write(dir.path().join("own.lua"), broken).unwrap();
-    let checked = shown(dir.path(), &r1(dir.path(), &["check", "own.lua"]).output().unwrap());
+    let checked = printed(dir.path(), &["check", "own.lua"]);
     assert!(checked.contains("calls[1] with the unknown field `args`; known: `arguments`"), "{checked}");
 }
 
@@ -79,6 +79,6 @@ fn a_reply_on_which_parse_fails_is_stored_and_replayed() {
     }
     let replayed = succeed(dir.path(), &["replay", "own", "-q"]);
     assert!(replayed.contains("8 trajectories: every observation, reward and status as recorded"), "{replayed}");
-    let checked = shown(dir.path(), &r1(dir.path(), &["check", "own.lua", "seed=3"]).output().unwrap());
+    let checked = printed(dir.path(), &["check", "own.lua", "seed=3"]);
     assert!(checked.contains("begins with a vowel") && !checked.contains("another worker"), "{checked}");
 }

@@ -2,33 +2,22 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
+use super::recipe::{HELD_OUT, THIRDS, TWO_STEPS, recipe};
 use super::run_files::{checkpoint, stored, training_steps, weights};
-use super::{directory, fail, r1, shown, succeed};
+use super::{directory, fail, succeed};
 
-const RECIPE: &str = r#"
-return r1.recipe {
-  env = r1.env {
-    format = "retool",
-    max_steps = 2,
-    reset = function(task) return { messages = { r1.user(task.prompt) } } end,
-    step = function(state, action)
-      r1.push(state.messages, r1.assistant(action))
-      r1.push(state.messages, r1.user("Go on"))
-      return { reward = #action.text % 2 }
-    end,
-  },
-  reward = function(state, outcome) return { outcome = #outcome.text % 3 == 0 and 1 or 0 } end,
-  policy = { model = "model" },
-  data = {
-    train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end },
-    eval = r1.data.generate { count = 2, row = function(index) return { prompt = "Say " .. index } end },
-  },
-  sampling = { max_new_tokens = 6 },
-  trainer = r1.grpo { steps = 3, group_size = 3, groups_per_step = 2, lr = 1e-3, epochs = 2, mini_batches = 2, warmup = 2 },
-  checkpoint = { every = 0, keep = 0 },
-}
-"#;
+static RECIPE: LazyLock<String> = LazyLock::new(|| {
+    let trainer = "r1.grpo { steps = 3, group_size = 3, groups_per_step = 2, lr = 1e-3, epochs = 2, mini_batches = 2, warmup = 2 }";
+    recipe(&[
+        ("env", TWO_STEPS),
+        ("reward", THIRDS),
+        ("data", HELD_OUT),
+        ("trainer", trainer),
+        ("checkpoint", "{ every = 0, keep = 0 }"),
+    ])
+});
 
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
@@ -58,7 +47,7 @@ while t.step < t.steps do
 end
 print(t:save())
 "#;
-    let dir = directory(&[("a.lua", RECIPE), ("t.lua", program), ("h.lua", by_hand)], true);
+    let dir = directory(&[("a.lua", &RECIPE), ("t.lua", program), ("h.lua", by_hand)], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "run"]);
     succeed(dir.path(), &["lua", "t.lua"]);
     assert!(weights(&dir.path().join("runs/run"), 3) == weights(&dir.path().join("runs/loop"), 3));
@@ -107,7 +96,7 @@ while t.step < last do
 end
 t:save()
 "#;
-    let dir = directory(&[("a.lua", RECIPE), ("t.lua", program)], true);
+    let dir = directory(&[("a.lua", &RECIPE), ("t.lua", program)], true);
     fs::write(dir.path().join("u.lua"), program.replace("resume = arg[1], ", "").replace("arg[2]", "arg[1]")).unwrap();
     succeed(dir.path(), &["lua", "u.lua", "2"]);
     succeed(dir.path(), &["lua", "t.lua", "runs/loop", "3"]);
@@ -151,7 +140,7 @@ local held_out = t:evaluate()
 assert(held_out.tasks == 2 and held_out.accuracy >= 0)
 print(t.run_dir)
 "#;
-    let dir = directory(&[("a.lua", RECIPE), ("t.lua", program)], true);
+    let dir = directory(&[("a.lua", &RECIPE), ("t.lua", program)], true);
     assert_eq!(succeed(dir.path(), &["lua", "t.lua"]).trim(), "runs/loop");
     let stored = stored(dir.path(), "loop", 1);
     assert_eq!(stored.len(), 2);
@@ -159,7 +148,7 @@ print(t.run_dir)
 
 #[test]
 fn invalid_training_loop_calls_are_errors_with_their_line() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let printed = |body: &str| {
         fs::write(dir.path().join("t.lua"), format!("local t = r1.training('a.lua')\n{body}")).unwrap();
         fail(dir.path(), &["lua", "t.lua"])
@@ -192,12 +181,10 @@ fn invalid_training_loop_calls_are_errors_with_their_line() {
 #[test]
 fn shipped_training_loops_run() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/loops");
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     for entry in fs::read_dir(root).unwrap() {
         let path = entry.unwrap().path();
-        let output = r1(dir.path(), &["lua", path.to_str().unwrap(), "a.lua", "trainer.steps=2"]).output().unwrap();
-        assert!(output.status.success(), "{}", shown(dir.path(), &output));
-        let printed = String::from_utf8(output.stdout).unwrap();
+        let printed = succeed(dir.path(), &["lua", path.to_str().unwrap(), "a.lua", "trainer.steps=2"]);
         assert!(printed.contains("step 2: accuracy") && printed.contains("checkpoints/step-000002"), "{printed}");
     }
     let metrics = fs::read_to_string(dir.path().join("runs/iterated-dpo/metrics.jsonl")).unwrap();

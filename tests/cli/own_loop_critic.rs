@@ -1,34 +1,25 @@
 //! Training loops in Lua with a critic, and with a reference policy that is updated.
 
 use std::fs;
+use std::sync::LazyLock;
 
+use super::recipe::{THIRDS, TWO_STEPS, recipe};
 use super::run_files::checkpoint_files;
 use super::{directory, fail, succeed};
 
-const RECIPE: &str = r#"
-return r1.recipe {
-  env = r1.env {
-    format = "retool",
-    max_steps = 2,
-    reset = function(task) return { messages = { r1.user(task.prompt) } } end,
-    step = function(state, action)
-      r1.push(state.messages, r1.assistant(action))
-      r1.push(state.messages, r1.user("Go on"))
-      return { reward = #action.text % 2 }
-    end,
-  },
-  reward = function(state, outcome) return { outcome = #outcome.text % 3 == 0 and 1 or 0 } end,
-  policy = { model = "model" },
-  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
-  sampling = { max_new_tokens = 6 },
-  trainer = r1.ppo {
+static RECIPE: LazyLock<String> = LazyLock::new(|| {
+    let trainer = r#"r1.ppo {
     steps = 3, group_size = 1, groups_per_step = 4, lr = 1e-3, epochs = 2, mini_batches = 2,
     critic = { lr = 1e-2, warmup = 1 }, kl = { coef = 0.05, place = "reward" },
-  },
-  seed = 3,
-  checkpoint = { every = 0, keep = 0 },
-}
-"#;
+  }"#;
+    recipe(&[
+        ("env", TWO_STEPS),
+        ("reward", THIRDS),
+        ("trainer", trainer),
+        ("seed", "3"),
+        ("checkpoint", "{ every = 0, keep = 0 }"),
+    ])
+});
 
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
@@ -75,7 +66,7 @@ assert(stats["critic/loss"] > 0 and stats["policy/updates"] == 0)
 assert(t:values({ "1-0-0" })[1][1][1] ~= before)
 t:next_step()
 "#;
-    let dir = directory(&[("a.lua", RECIPE), ("t.lua", program), ("h.lua", by_hand)], true);
+    let dir = directory(&[("a.lua", &RECIPE), ("t.lua", program), ("h.lua", by_hand)], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "run"]);
     succeed(dir.path(), &["lua", "t.lua"]);
     let (run, from_loop) = (checkpoint_files(dir.path(), "run", 3), checkpoint_files(dir.path(), "loop", 3));
@@ -150,7 +141,7 @@ fn a_recipe_inside_a_program_equals_a_recipe_file() {
         table.replace("\"Go on\"", "words.on")
     ));
     let dir =
-        directory(&[("a.lua", RECIPE), ("own.lua", &with_program), ("words.lua", "return { on = 'Go on' }")], true);
+        directory(&[("a.lua", &RECIPE), ("own.lua", &with_program), ("words.lua", "return { on = 'Go on' }")], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "run", "trainer.steps=2"]);
     assert_eq!(succeed(dir.path(), &["lua", "own.lua", "2"]).trim(), "2");
     assert!(checkpoint_files(dir.path(), "run", 2) == checkpoint_files(dir.path(), "own", 2));

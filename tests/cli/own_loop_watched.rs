@@ -2,35 +2,24 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::run_files::training_steps;
-use super::{directory, fail, r1, shown, succeed};
-
-const RECIPE: &str = r#"
-local seen = 0
-return r1.recipe {
-  env = r1.env {
-    format = "retool",
-    reset = function(task)
-      seen = seen + 1
-      RESET
-    end,
-  },
-  reward = function(state, outcome) return { REWARD } end,
-  policy = { model = "model" },
-  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. index } end } },
-  sampling = { max_new_tokens = 6 },
-  rollout = { workers = 1, retries = 0 },
-  trainer = r1.grpo { steps = 4, group_size = 2, groups_per_step = 2, lr = 1e-3, epochs = 2 },
-  checkpoint = { every = 0 },
-}
-"#;
+use super::recipe::recipe;
+use super::run_files::{json_lines, training_steps};
+use super::running::Running;
+use super::{directory, exits, fail, shown, succeed};
 
 /// A recipe in which `seen` counts the trajectories of a worker.
-fn recipe(reset: &str, reward: &str) -> String {
-    RECIPE.replace("RESET", reset).replace("REWARD", reward)
+fn counting(reset: &str, reward: &str) -> String {
+    let reset = format!("function(task)\n      seen = seen + 1\n      {reset}\n    end");
+    let fields = recipe(&[
+        ("env", &format!("r1.env {{ format = 'retool', reset = {reset} }}")),
+        ("reward", &format!("function(state, outcome) return {{ {reward} }} end")),
+        ("rollout", "{ workers = 1, retries = 0 }"),
+        ("trainer", "r1.grpo { steps = 4, group_size = 2, groups_per_step = 2, lr = 1e-3, epochs = 2 }"),
+        ("checkpoint", "{ every = 0 }"),
+    ]);
+    format!("local seen = 0\n{fields}")
 }
 
 const ALONE: &str = "return { messages = { r1.user(task.prompt) } }";
@@ -45,25 +34,21 @@ print("ended after " .. t.step .. " of " .. t.steps)
 "#;
 
 /// Starts the loop, and changes its recipe after the first step.
-fn changed(dir: &Path, argument: &str) -> Child {
-    let mut child = r1(dir, &["lua", "t.lua", argument]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let begun = Instant::now();
-    while !dir.join("runs/loop/metrics.jsonl").is_file() || training_steps(&dir.join("runs/loop")).is_empty() {
-        assert!(begun.elapsed() < Duration::from_mins(5) && child.try_wait().unwrap().is_none(), "no step ends");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    let text = recipe(ALONE, "two = #outcome.text % 2").replace("lr = 1e-3", "lr = 5e-4");
+fn changed(dir: &Path, argument: &str) -> Running {
+    let program = Running::start(dir, &["lua", "t.lua", argument]);
+    program.until_lines(&dir.join("runs/loop/metrics.jsonl"), 1);
+    let text = counting(ALONE, "two = #outcome.text % 2").replace("lr = 1e-3", "lr = 5e-4");
     fs::write(dir.join("new.lua"), text).unwrap();
     fs::rename(dir.join("new.lua"), dir.join("a.lua")).unwrap();
-    child
+    program
 }
 
 #[test]
 fn a_loop_in_lua_reloads_its_recipe() {
-    let first = recipe(ALONE, "one = #outcome.text % 2").replace("steps = 4", "steps = 100000");
+    let first = counting(ALONE, "one = #outcome.text % 2").replace("steps = 4", "steps = 100000");
     let dir = directory(&[("a.lua", &first), ("t.lua", LOOP)], true);
     // The new version has fewer steps, so that the loop ends.
-    let output = changed(dir.path(), "").wait_with_output().unwrap();
+    let output = changed(dir.path(), "").end();
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
     let printed = String::from_utf8(output.stdout).unwrap();
     assert!(printed.contains("ended after") && printed.trim().ends_with(" of 4"), "{printed}");
@@ -74,40 +59,38 @@ fn a_loop_in_lua_reloads_its_recipe() {
 
     fs::remove_dir_all(dir.path().join("runs")).unwrap();
     fs::write(dir.path().join("a.lua"), &first).unwrap();
-    let mut child = changed(dir.path(), "fixed");
-    let count = || training_steps(&dir.path().join("runs/loop")).len();
-    let before = count();
+    let program = changed(dir.path(), "fixed");
+    let metrics = dir.path().join("runs/loop/metrics.jsonl");
+    let before = training_steps(&dir.path().join("runs/loop")).len();
+    // Longer than the time in which a change is noticed.
     std::thread::sleep(Duration::from_millis(600));
-    while child.try_wait().unwrap().is_none() && count() < before + 5 {
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    assert!(child.try_wait().unwrap().is_none(), "the recipe was reloaded");
-    child.kill().unwrap();
-    child.wait().unwrap();
-    assert!(training_steps(&dir.path().join("runs/loop")).iter().all(|step| step["script/reloads"] == 0.0));
+    program.until_lines(&metrics, before + 5);
+    assert!(program.is_running(), "the recipe was reloaded");
+    drop(program);
+    let complete = fs::read_to_string(&metrics).unwrap();
+    let complete = &complete[..=complete.rfind('\n').unwrap()];
+    assert!(json_lines(complete).iter().all(|step| step["script/reloads"] == 0.0));
 }
 
 /// What the loop writes to stderr.
 fn warnings(recipe: &str, program: &str) -> String {
     let dir = directory(&[("a.lua", recipe), ("t.lua", program)], true);
-    let output = r1(dir.path(), &["lua", "t.lua"]).output().unwrap();
-    assert!(output.status.success(), "{}", shown(dir.path(), &output));
-    String::from_utf8(output.stderr).unwrap()
+    exits(dir.path(), 0, &["lua", "t.lua"])
 }
 
 #[test]
 fn a_loop_in_lua_warns_as_a_run_does() {
-    let shared = recipe("return { messages = { r1.user(task.prompt .. seen) } }", "outcome = 1");
+    let shared = counting("return { messages = { r1.user(task.prompt .. seen) } }", "outcome = 1");
     let text = warnings(&shared, LOOP);
     for warning in [
         "trajectories share state",
-        "--> a.lua:6",
+        "--> a.lua:3",
         "step 1: no token was trained: the trajectories of each group earned the same reward",
         "step 3: nothing could be learned in the first 3 steps",
     ] {
         assert_eq!(text.matches(warning).count(), 1, "{warning}: {text}");
     }
-    let varied = recipe(ALONE, "outcome = #outcome.text % 3");
+    let varied = counting(ALONE, "outcome = #outcome.text % 3");
     let large = LOOP.replace("profile = true", r#"settings = { ["trainer.lr"] = 0.5 }"#);
     let text = warnings(&varied, &large);
     assert!(text.contains("changed the policy by a KL of"), "{text}");
@@ -119,7 +102,7 @@ fn a_loop_in_lua_warns_as_a_run_does() {
 
 #[test]
 fn a_loop_in_lua_sums_up_its_failures() {
-    let once = recipe(&format!("if seen == 2 then error('once') end {ALONE}"), "outcome = #outcome.text % 2");
+    let once = counting(&format!("if seen == 2 then error('once') end {ALONE}"), "outcome = #outcome.text % 2");
     let text = warnings(&once, LOOP);
     assert!(text.contains("env_error: once") && text.contains("in 1 of 4 trajectories of step 1"), "{text}");
     assert!(text.contains("1 trajectory failed in this run and was left out"), "{text}");
@@ -129,7 +112,7 @@ fn a_loop_in_lua_sums_up_its_failures() {
 #[test]
 fn a_loop_in_lua_saves_the_average_of_its_weights() {
     let program = LOOP.replace("profile = true", r#"settings = { ["trainer.ema"] = 0.9 }"#) + "t:save()\n";
-    let dir = directory(&[("a.lua", &recipe(ALONE, "outcome = #outcome.text % 2")), ("t.lua", &program)], true);
+    let dir = directory(&[("a.lua", &counting(ALONE, "outcome = #outcome.text % 2")), ("t.lua", &program)], true);
     succeed(dir.path(), &["lua", "t.lua"]);
     assert!(dir.path().join("runs/loop/ema/model.safetensors").is_file());
 }
@@ -137,7 +120,7 @@ fn a_loop_in_lua_saves_the_average_of_its_weights() {
 /// A rollout that fails ends the program after a checkpoint of the steps that have ended.
 #[test]
 fn a_failed_rollout_keeps_the_weights() {
-    let broken = recipe(&format!("if seen > 4 then error('no more') end {ALONE}"), "outcome = #outcome.text % 2");
+    let broken = counting(&format!("if seen > 4 then error('no more') end {ALONE}"), "outcome = #outcome.text % 2");
     let dir = directory(&[("a.lua", &broken), ("t.lua", LOOP)], true);
     let error = fail(dir.path(), &["lua", "t.lua"]);
     assert!(error.contains("4 of 4 trajectories failed") && error.contains("t.lua:4"), "{error}");

@@ -3,35 +3,26 @@
 use std::fs;
 use std::path::Path;
 
+use super::recipe::{Fields, THIRDS, TWO_STEPS, line_of, recipe};
 use super::run_files::{last_step, run_dir, weights};
-use super::{directory, fail, succeed};
+use super::running::Running;
+use super::{directory, exits, fail, succeed};
 
-const RECIPE: &str = r#"
-return r1.recipe {
-  env = r1.env {
-    format = "retool",
-    max_steps = 2,
-    reset = function(task) return { messages = { r1.user(task.prompt) } } end,
-    step = function(state, action)
-      r1.push(state.messages, r1.assistant(action))
-      r1.push(state.messages, r1.user("Go on"))
-      return { reward = #action.text % 2 }
-    end,
-  },
-  reward = function(state, outcome) return { outcome = #outcome.text % 3 == 0 and 1 or 0 } end,
-  LOSS
-  policy = { model = "model" },
-  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
-  sampling = { max_new_tokens = 6 },
-  trainer = r1.grpo {
+/// A recipe with these fields, such as a loss.
+fn recipe_with(fields: &Fields<'_>) -> String {
+    let trainer = "r1.grpo {
     steps = 3, group_size = 3, groups_per_step = 2, lr = 1e-3, epochs = 2, mini_batches = 2, tokens_per_batch = 64,
-  },
-  checkpoint = { every = 3, keep = 0 },
+  }";
+    let all = [("env", TWO_STEPS), ("reward", THIRDS), ("trainer", trainer), ("checkpoint", "{ every = 3, keep = 0 }")];
+    recipe(&[&all[..], fields].concat())
 }
-"#;
+
+fn with_loss(body: &str) -> String {
+    recipe_with(&[("loss", &format!("function(b, options)\n{body}\n  end"))])
+}
 
 fn with(body: &str) -> tempfile::TempDir {
-    directory(&[("a.lua", &RECIPE.replace("LOSS", &format!("loss = function(b, options)\n{body}\n  end,")))], true)
+    directory(&[("a.lua", &with_loss(body))], true)
 }
 
 fn weights_of(dir: &Path, run: &str) -> Vec<u8> {
@@ -80,8 +71,7 @@ fn a_ppo_loss_in_lua_equals_the_built_in_one_to_the_bit() {
         "return b:token_mean(b:where(b.advantages:lt(0), loss:min(push * 3), loss))",
         "return b:where(b.advantages:lt(0), loss:min(push * 3), loss)",
     );
-    fs::write(dir.path().join("a.lua"), RECIPE.replace("LOSS", &format!("loss = function(b)\n{by_token}\n  end,")))
-        .unwrap();
+    fs::write(dir.path().join("a.lua"), with_loss(&by_token)).unwrap();
     assert!(run("terms-own", &[]) == built_in);
 }
 
@@ -90,8 +80,7 @@ fn a_ppo_loss_in_lua_equals_the_built_in_one_to_the_bit() {
 fn a_copy_of_an_algorithm_trains_to_the_same_weights_and_has_its_options() {
     let recipe = |algorithm: &str| {
         let trainer = format!("trainer = r1.trainer {{\n    algorithm = {algorithm},");
-        let recipe = RECIPE.replace("  LOSS\n", "");
-        recipe.replace("trainer = r1.grpo {", &trainer)
+        recipe_with(&[]).replace("trainer = r1.grpo {", &trainer)
     };
     let (copied, built_in) = (recipe("require(\"mine\")"), recipe("\"gspo\""));
     let dir = directory(&[("a.lua", &copied), ("b.lua", &built_in)], true);
@@ -113,8 +102,7 @@ fn a_copy_of_an_algorithm_trains_to_the_same_weights_and_has_its_options() {
     assert!(error.contains("declares no option `clip_lo`") && error.contains("`clip_low`"), "{error}");
     // An option of the command line that does not exist is a mistake of usage in both.
     for script in ["a.lua", "b.lua"] {
-        let output = super::r1(dir.path(), &["run", script, "trainer.loss.clip_lo=0.1"]).output().unwrap();
-        assert_eq!(output.status.code(), Some(2), "{}", super::shown(dir.path(), &output));
+        exits(dir.path(), 2, &["run", script, "trainer.loss.clip_lo=0.1"]);
     }
     let error = fail(dir.path(), &["run", "a.lua", "trainer.algorithm=rloo"]);
     assert!(error.contains("an algorithm of its own, which trainer.algorithm does not replace"), "{error}");
@@ -145,13 +133,17 @@ fn a_group_loss_in_lua_does_not_depend_on_micro_batches() {
 
 #[test]
 fn an_invalid_loss_in_lua_is_reported_by_check_and_run() {
-    let dir = with("    return b:token_mean(b.logp * b.advantags)");
+    let script = with_loss("    return b:token_mean(b.logp * b.advantags)");
+    let dir = directory(&[("a.lua", &script)], true);
     let error = fail(dir.path(), &["check", "a.lua"]);
-    assert!(error.contains("the batch has no tensor `advantags`") && error.contains("--> a.lua:15"), "{error}");
+    let place = format!("--> a.lua:{}\n", line_of(&script, "advantags"));
+    assert!(error.contains("the batch has no tensor `advantags`") && error.contains(&place), "{error}");
     assert!(error.contains("did you mean `advantages`"), "{error}");
-    let dir = with("    local x = b.logp - b.logp\n    return b:token_mean(b.logp / x)");
+    let script = with_loss("    local x = b.logp - b.logp\n    return b:token_mean(b.logp / x)");
+    let dir = directory(&[("a.lua", &script)], true);
     let error = fail(dir.path(), &["run", "a.lua"]);
-    assert!(error.contains("NaN or infinite is computed at a.lua:16"), "{error}");
+    let place = format!("NaN or infinite is computed at a.lua:{}", line_of(&script, "b.logp / x"));
+    assert!(error.contains(&place), "{error}");
     let dir = with("    return b:token_mean(b.logp * b.advantages)");
     let error = fail(dir.path(), &["run", "a.lua", "trainer.importance={}", "trainer.recompute_above=1e-3"]);
     assert!(error.contains("without b.weights"), "{error}");
@@ -191,36 +183,20 @@ print(pcall(r1.rl.loss, function(b) return b.logp:exq() end, rows))
 fn an_edited_loss_is_used_from_the_next_step_on() {
     let script = |name: &str, scale: &str| {
         let body = format!("    local x = {scale} * b.logp * b.advantages\n    b:log(\"{name}\", x)\n    return x");
-        RECIPE.replace("LOSS", &format!("loss = function(b)\n{body}\n  end,")).replace("steps = 3", "steps = 100000")
+        with_loss(&body).replace("steps = 3", "steps = 100000")
     };
     let dir = directory(&[("a.lua", &script("first", "-1"))], true);
     let metrics = || fs::read_to_string(dir.path().join("runs/a/metrics.jsonl")).unwrap_or_default();
-    let err = fs::File::create(dir.path().join("stderr")).unwrap();
-    let mut child = super::r1(dir.path(), &["run", "a.lua", "checkpoint.every=0"])
-        .stdout(std::process::Stdio::null())
-        .stderr(err)
-        .spawn()
-        .unwrap();
-    let until = |what: &str, holds: &dyn Fn() -> bool| {
-        for _ in 0..30_000 {
-            if holds() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(20));
-        }
-        panic!("{what} does not appear: {}", fs::read_to_string(dir.path().join("stderr")).unwrap());
-    };
-    let reported = || fs::read_to_string(dir.path().join("stderr")).unwrap();
-    until("a step", &|| metrics().contains("loss/first"));
+    let run = Running::start(dir.path(), &["run", "a.lua", "checkpoint.every=0"]);
+    run.until("a step", || metrics().contains("loss/first"));
     fs::write(dir.path().join("a.lua"), script("third", "-1 * b.logpp")).unwrap();
-    until("the refusal", &|| reported().contains("the batch has no tensor `logpp`"));
+    run.until_reported("the batch has no tensor `logpp`");
     // No reference policy was loaded at the start of the run.
     fs::write(dir.path().join("a.lua"), script("third", "-1 * (b.logp - b.logp_ref)")).unwrap();
-    until("the refusal", &|| reported().contains("without a reference policy"));
+    run.until_reported("without a reference policy");
     fs::write(dir.path().join("a.lua"), script("second", "-0.5")).unwrap();
-    until("the new loss", &|| metrics().contains("loss/second"));
-    child.kill().unwrap();
-    child.wait().unwrap();
+    run.until("the new loss", || metrics().contains("loss/second"));
+    drop(run);
     let text = metrics();
     let last = text.lines().rfind(|line| line.ends_with('}')).unwrap();
     assert!(!last.contains("loss/first") && !text.contains("loss/third"));

@@ -4,7 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::{directory, r1, shown, succeed};
+use super::run_files::json_lines;
+use super::{directory, printed, r1, shown, succeed};
 
 /// Prints while it is loaded, in every row, step and reward, with the same text in every reward.
 const RECIPE: &str = r#"
@@ -25,10 +26,6 @@ return r1.recipe {
 }
 "#;
 
-fn lines(text: &str) -> Vec<Value> {
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
-
 #[test]
 fn a_run_prints_the_first_log_lines_of_a_step_and_stores_all() {
     let dir = directory(&[("a.lua", RECIPE)], true);
@@ -45,7 +42,7 @@ fn a_run_prints_the_first_log_lines_of_a_step_and_stores_all() {
     assert!(stderr.lines().any(named), "{stderr}");
     assert!(stderr.contains("more lines in runs/a/log.jsonl"), "{stderr}");
 
-    let kept = lines(&fs::read_to_string(dir.path().join("runs/a/log.jsonl")).unwrap());
+    let kept = json_lines(&fs::read_to_string(dir.path().join("runs/a/log.jsonl")).unwrap());
     let of = |function: &str, step: u64| {
         kept.iter().filter(|line| line["function"] == function && line["step"] == step).count()
     };
@@ -57,7 +54,7 @@ fn a_run_prints_the_first_log_lines_of_a_step_and_stores_all() {
     // Resumed from step 2, the log file is continued.
     let output = r1(dir.path(), &["run", "a.lua", "--resume", "runs/a", "trainer.steps=3", "-q"]).output().unwrap();
     assert!(output.status.success() && output.stderr.is_empty(), "{}", shown(dir.path(), &output));
-    let kept = lines(&fs::read_to_string(dir.path().join("runs/a/log.jsonl")).unwrap());
+    let kept = json_lines(&fs::read_to_string(dir.path().join("runs/a/log.jsonl")).unwrap());
     let steps = |step: u64| kept.iter().filter(|line| line["function"] == "step" && line["step"] == step).count();
     assert_eq!([steps(1), steps(2), steps(3)], [32, 32, 32]);
 }
@@ -65,7 +62,7 @@ fn a_run_prints_the_first_log_lines_of_a_step_and_stores_all() {
 #[test]
 fn script_output_of_a_run_is_json_events() {
     let dir = directory(&[("a.lua", RECIPE)], true);
-    let events = lines(&succeed(dir.path(), &["run", "a.lua", "--json", "trainer.steps=1"]));
+    let events = json_lines(&succeed(dir.path(), &["run", "a.lua", "--json", "trainer.steps=1"]));
     let logged: Vec<&Value> = events.iter().filter(|event| event["event"] == "log").collect();
     assert_eq!(logged.len(), 11, "{logged:?}");
     assert_eq!((&logged[0]["function"], &logged[0]["place"]), (&Value::from("script"), &Value::from("a.lua:2")));
@@ -83,11 +80,10 @@ fn script_output_of_a_run_is_json_events() {
 #[test]
 fn check_shows_the_scripts_output() {
     let dir = directory(&[("a.lua", RECIPE)], true);
-    let output = r1(dir.path(), &["check", "a.lua"]).output().unwrap();
-    let text = shown(dir.path(), &output);
+    let text = printed(dir.path(), &["check", "a.lua"]);
     assert!(text.contains("a.lua:2: loaded {\"answer\":42}") && text.contains("a.lua:7: step of task"), "{text}");
     assert_eq!(text.matches("always the same").count(), 1, "{text}");
-    let events = lines(&succeed(dir.path(), &["check", "a.lua", "--json"]));
+    let events = json_lines(&succeed(dir.path(), &["check", "a.lua", "--json"]));
     assert!(events.iter().any(|event| event["event"] == "log" && event["function"] == "reward"), "{events:?}");
 }
 
@@ -96,7 +92,7 @@ fn too_much_logging_in_a_call_is_reported_once() {
     let source = RECIPE.replace("print(\"step of task\"", "for n = 1, 300 do print(n) end print(\"step of task\"");
     let dir = directory(&[("a.lua", &source)], true);
     succeed(dir.path(), &["run", "a.lua", "trainer.steps=1", "trainer.groups_per_step=1", "limits.log=50"]);
-    let kept = lines(&fs::read_to_string(dir.path().join("runs/a/log.jsonl")).unwrap());
+    let kept = json_lines(&fs::read_to_string(dir.path().join("runs/a/log.jsonl")).unwrap());
     let steps: Vec<&Value> = kept.iter().filter(|line| line["function"] == "step").collect();
     assert_eq!(steps.len(), 2 * 51);
     assert_eq!(steps.iter().filter(|line| line["text"].as_str().unwrap().contains("limits.log")).count(), 2);

@@ -1,13 +1,11 @@
 //! Every recipe in scripts/ in a chat and in the REPL, with scripted replies.
 
-use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use serde_json::{Value, json};
 
 use super::infer::{delta, finish, infer, serving, streamed};
-use super::{directory, r1, shown};
+use super::{directory, piped, r1, shown};
 
 /// The recipes for reinforcement learning in scripts/, without the one that needs a package of
 /// Python.
@@ -51,15 +49,8 @@ fn every_recipe_runs_in_the_repl() {
     let dir = directory(&[], false);
     for recipe in recipes() {
         let path = recipe.display().to_string();
-        let mut child = r1(dir.path(), &["repl", &path, "--json"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
         let typed = ":obs\n:step <answer>\\boxed{7}</answer>\n:reward\n";
-        child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
-        let output = child.wait_with_output().unwrap();
+        let output = piped(r1(dir.path(), &["repl", &path, "--json"]), typed);
         let text = shown(dir.path(), &output);
         assert!(output.status.success() && !text.contains("\"error\""), "{path}: {text}");
         let events: Vec<Value> = String::from_utf8_lossy(&output.stdout)

@@ -1,28 +1,25 @@
 //! Scripts that are edited during a run of a real, tiny model.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
 
-use super::{directory, r1, shown};
+use super::recipe::{Fields, line_of, recipe};
+use super::run_files::read_json;
+use super::running::Running;
+use super::{directory, r1, shown, succeed};
 
-const RECIPE: &str = r#"
-local lib = require("lib")
-return r1.recipe {
-  env = r1.env { format = "retool" },
-  reward = function(state, outcome) return { outcome = #outcome.text % 2, VERSION = { value = lib.value, weight = 0 } } end,
-  policy = { model = "model" },
-  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
-  sampling = { max_new_tokens = 6 },
-  trainer = r1.grpo { steps = 100000, group_size = 2, groups_per_step = 2, lr = 1e-3 },
-  checkpoint = { every = 0 },
+/// Steps without end; a part of the reward has the name of the version.
+fn version(name: &str) -> String {
+    let reward = "function(state, outcome) return { outcome = #outcome.text % 2, VERSION = { value = lib.value, weight = 0 } } end";
+    with_lib(&[("reward", &reward.replace("VERSION", name))])
 }
-"#;
 
-fn recipe(version: &str) -> String {
-    RECIPE.replace("VERSION", version)
+fn with_lib(fields: &Fields<'_>) -> String {
+    let endless = "r1.grpo { steps = 100000, group_size = 2, groups_per_step = 2, lr = 1e-3 }";
+    let all = [&[("trainer", endless), ("checkpoint", "{ every = 0 }")], fields].concat();
+    format!("local lib = require(\"lib\")\n{}", recipe(&all))
 }
 
 /// Saves as most editors do: writes another file and renames it.
@@ -34,70 +31,52 @@ fn rename_write(path: &Path, text: &str) {
 
 /// A run until it is stopped.
 struct Run {
+    running: Running,
     dir: tempfile::TempDir,
-    child: Option<Child>,
 }
 
 impl Run {
     fn start(args: &[&str]) -> Self {
-        Self::of(&recipe("one"), args)
+        Self::of(&version("one"), args)
     }
 
     fn of(recipe: &str, args: &[&str]) -> Self {
         let dir = directory(&[("a.lua", recipe), ("lib.lua", "return { value = 1 }")], true);
-        let err = std::fs::File::create(dir.path().join("stderr")).unwrap();
-        let mut command = r1(dir.path(), &[&["run", "a.lua"], args].concat());
-        let child = command.stdout(Stdio::null()).stderr(err).spawn().unwrap();
-        Self { dir, child: Some(child) }
+        let running = Running::start(dir.path(), &[&["run", "a.lua"], args].concat());
+        Self { dir, running }
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    fn reported(&self) -> String {
-        std::fs::read_to_string(self.path("stderr")).unwrap()
-    }
-
+    /// The metrics so far; the last line may be incomplete.
     fn metrics(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.path("runs/a/metrics.jsonl")).unwrap_or_default();
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// Waits until the condition holds.
-    fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
-        let begun = Instant::now();
-        while !holds(self) {
-            assert!(begun.elapsed() < Duration::from_mins(10), "{what} does not appear: {}", self.reported());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+    /// Waits for a step with these metrics.
+    fn step_where(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
+        self.running.until(what, || self.metrics().last().is_some_and(&holds));
+        self.metrics().into_iter().rfind(holds).unwrap()
     }
 
     /// Waits for a step with this metric.
     fn step_with(&self, metric: &str) -> Value {
-        self.until(metric, |run| run.metrics().last().is_some_and(|last| last.get(metric).is_some()));
-        self.metrics().pop().unwrap()
+        self.step_where(metric, |step| step.get(metric).is_some())
     }
 
-    /// Stops it as Ctrl-C does.
-    fn stop(mut self) -> (tempfile::TempDir, String) {
-        let child = self.child.take().unwrap();
-        // SAFETY: the child is ours and has not been waited for.
-        unsafe { libc::kill(i32::try_from(child.id()).unwrap(), libc::SIGINT) };
-        let output = child.wait_with_output().unwrap();
-        assert_eq!(output.status.code(), Some(130), "{}", self.reported());
-        let reported = self.reported();
-        let empty = tempfile::tempdir().unwrap();
-        (std::mem::replace(&mut self.dir, empty), reported)
+    fn until_steps(&self, count: usize) {
+        self.running.until("more steps", || self.metrics().len() > count);
     }
-}
 
-impl Drop for Run {
-    fn drop(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+    /// Stops it as Ctrl-C does; returns its directory and what it reported.
+    fn stop(self) -> (tempfile::TempDir, String) {
+        self.running.send(libc::SIGINT);
+        let output = self.running.end();
+        assert_eq!(output.status.code(), Some(130), "{}", shown(self.dir.path(), &output));
+        (self.dir, String::from_utf8(output.stderr).unwrap())
     }
 }
 
@@ -107,21 +86,18 @@ fn a_reload_changes_rewards_modules_and_settings() {
     let first = run.step_with("reward/one");
     assert_eq!((&first["script/generation"], &first["policy/lr"]), (&Value::from(0.0), &Value::from(1e-3)));
 
-    rename_write(&run.path("a.lua"), &recipe("two"));
+    rename_write(&run.path("a.lua"), &version("two"));
     // A step may have groups of both versions: waits for the first with only the new one.
-    run.until("the new reward", |run| {
-        run.metrics().last().is_some_and(|last| last.get("reward/two").is_some() && last.get("reward/one").is_none())
-    });
-    let second =
-        run.metrics().into_iter().find(|it| it.get("reward/two").is_some() && it.get("reward/one").is_none()).unwrap();
+    let is_second = |step: &Value| step.get("reward/two").is_some() && step.get("reward/one").is_none();
+    let second = run.step_where("the new reward", is_second);
     assert_eq!((&second["script/generation"], &second["reward/two"]), (&Value::from(1.0), &Value::from(1.0)));
 
     std::fs::write(run.path("lib.lua"), "return { value = 7 }").unwrap();
-    run.until("the module", |run| run.metrics().last().is_some_and(|last| last["reward/two"] == 7.0));
+    run.step_where("the module", |step| step["reward/two"] == 7.0);
 
-    let text = recipe("three").replace("lr = 1e-3", "lr = 5e-4").replace("group_size = 2", "group_size = 4");
+    let text = version("three").replace("lr = 1e-3", "lr = 5e-4").replace("group_size = 2", "group_size = 4");
     std::fs::write(run.path("a.lua"), text.replace("max_new_tokens = 6", "max_new_tokens = 2")).unwrap();
-    run.until("the learning rate", |run| run.metrics().last().is_some_and(|last| last["policy/lr"] == 5e-4));
+    run.step_where("the learning rate", |step| step["policy/lr"] == 5e-4);
     let third = run.step_with("reward/three");
     assert!(third["rollout/response_tokens_max"].as_f64().unwrap() <= 2.0);
 
@@ -153,48 +129,36 @@ fn a_reload_changes_rewards_modules_and_settings() {
     for version in versions {
         assert!(store.join("scripts").join(&version[..12]).join("lib.lua").is_file(), "{version} is not kept");
     }
-    let config: Value = serde_json::from_slice(&std::fs::read(store.join("config.json")).unwrap()).unwrap();
+    let config = read_json(store.join("config.json"));
     assert_eq!(
         (&config["settings"]["trainer"]["lr"], &config["settings"]["trainer"]["group_size"]),
         (&5e-4.into(), &2.into())
     );
 }
 
-const FLOW: &str = r#"
-local lib = require("lib")
-return r1.recipe {
-  env = r1.env { format = "retool", max_steps = 3, flow = function(task, policy)
+const FLOW: &str = r#"r1.env { format = "retool", max_steps = 3, flow = function(task, policy)
     policy.state.length = 0
     for turn = 1, 3 do
       local action = policy:generate({ r1.user(task.prompt .. turn) })
       policy.state.length = policy.state.length + #action.text
     end
     return { reward = policy.state.length % 2, parts = { VERSION = lib.value } }
-  end },
-  policy = { model = "model" },
-  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
-  sampling = { max_new_tokens = 6 },
-  trainer = r1.grpo { steps = 100000, group_size = 2, groups_per_step = 2, lr = 1e-3 },
-  checkpoint = { every = 0 },
-}
-"#;
+  end }"#;
 
 /// A flow is replaced like an environment: trajectories in flight end with their version, and a
 /// version whose flow fails is refused.
 #[test]
 fn flows_change_in_flight() {
-    let version = |name: &str| FLOW.replace("VERSION", name);
+    let version = |name: &str| with_lib(&[("env", &FLOW.replace("VERSION", name)), ("reward", "nil")]);
     let run = Run::of(&version("one"), &[]);
     let first = run.step_with("reward/one");
     assert_eq!(first["reward/one"], 1.0);
     rename_write(&run.path("a.lua"), &version("broken").replace("for turn = 1, 3 do", "for turn = 1, nil do"));
-    run.until("the refusal", |run| run.reported().contains("a.lua:6"));
+    run.running.until_reported(&format!("a.lua:{}", line_of(&version("one"), "for turn")));
     rename_write(&run.path("a.lua"), &version("two"));
-    run.until("the new flow", |run| {
-        run.metrics().last().is_some_and(|last| last.get("reward/two").is_some() && last.get("reward/one").is_none())
-    });
+    run.step_where("the new flow", |step| step.get("reward/two").is_some() && step.get("reward/one").is_none());
     rename_write(&run.path("lib.lua"), "return { value = 2 }");
-    run.until("the new module", |run| run.metrics().last().is_some_and(|last| last["reward/two"] == 2.0));
+    run.step_where("the new module", |step| step["reward/two"] == 2.0);
     for step in run.metrics() {
         // In both versions each reward has one of the two parts.
         let parts = ["reward/one", "reward/two"].iter().filter(|part| step.get(**part).is_some()).count();
@@ -202,24 +166,22 @@ fn flows_change_in_flight() {
         assert!(step["rollout/failed_share"].as_f64().is_none_or(|share| share == 0.0), "{step}");
     }
     let (dir, _) = run.stop();
-    let received = r1(dir.path(), &["replay", "runs/a"]).output().unwrap();
-    assert!(received.status.success(), "{}", shown(dir.path(), &received));
+    succeed(dir.path(), &["replay", "runs/a"]);
 }
 
 #[test]
 fn a_broken_script_is_not_reloaded_until_it_is_fixed() {
     let run = Run::start(&[]);
     run.step_with("reward/one");
-    let broken = recipe("two").replace("#outcome.text % 2", "#outcome.txet % 2");
+    let broken = version("two").replace("#outcome.text % 2", "#outcome.txet % 2");
     rename_write(&run.path("a.lua"), &broken);
-    run.until("the refusal", |run| run.reported().contains("not reloaded"));
-    let steps = run.metrics().len();
-    run.until("more steps", |run| run.metrics().len() > steps + 2);
+    run.running.until_reported("not reloaded");
+    run.until_steps(run.metrics().len() + 2);
     assert!(run.metrics().iter().all(|step| step["script/generation"] == 0.0 && step.get("reward/two").is_none()));
     // Reported once, however often it is written.
     rename_write(&run.path("a.lua"), &broken);
     std::thread::sleep(Duration::from_millis(500));
-    rename_write(&run.path("a.lua"), &recipe("two"));
+    rename_write(&run.path("a.lua"), &version("two"));
     run.step_with("reward/two");
     let (_, reported) = run.stop();
     assert_eq!(reported.matches("not reloaded").count(), 1, "{reported}");
@@ -227,8 +189,8 @@ fn a_broken_script_is_not_reloaded_until_it_is_fixed() {
         .find("warning: a.lua has changed and is not reloaded; the run continues with the old version\n")
         .unwrap();
     let lines: Vec<&str> = reported[at..].lines().skip(1).take(4).collect();
-    assert_eq!(lines[..2], ["  env_error: attempt to get length of a nil value", "  --> a.lua:5"], "{reported}");
-    assert!(lines[2].starts_with("     5 |   reward = function"), "{reported}");
+    assert_eq!(lines[..2], ["  env_error: attempt to get length of a nil value", "  --> a.lua:4"], "{reported}");
+    assert!(lines[2].starts_with("     4 |   reward = function"), "{reported}");
     assert!(lines[3].contains("tried on the first row"), "{reported}");
 }
 
@@ -236,10 +198,10 @@ fn a_broken_script_is_not_reloaded_until_it_is_fixed() {
 fn no_reload_disables_reloading() {
     let run = Run::start(&["--no-reload"]);
     run.step_with("reward/one");
-    rename_write(&run.path("a.lua"), &recipe("two"));
+    rename_write(&run.path("a.lua"), &version("two"));
     let steps = run.metrics().len();
     std::thread::sleep(Duration::from_millis(600));
-    run.until("more steps", |run| run.metrics().len() > steps + 5);
+    run.until_steps(steps + 5);
     assert!(run.metrics().iter().all(|step| step.get("reward/two").is_none()));
     assert!(!run.stop().1.contains("reload"));
 }
@@ -249,7 +211,7 @@ fn no_reload_disables_reloading() {
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn an_identical_reload_does_not_change_the_weights() {
-    let files = [("a.lua", recipe("one")), ("lib.lua", "return { value = 1 }".to_owned())];
+    let files = [("a.lua", version("one")), ("lib.lua", "return { value = 1 }".to_owned())];
     let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));
     let args = ["run", "a.lua", "-q", "trainer.steps=60"];
     let finished = |rewrites: bool| {
@@ -260,7 +222,7 @@ fn an_identical_reload_does_not_change_the_weights() {
         while child.try_wait().unwrap().is_none() {
             // Not before the first step: a partly written file can't be the first version.
             if rewrites && metrics.exists() {
-                rename_write(&dir.path().join("a.lua"), &recipe("one"));
+                rename_write(&dir.path().join("a.lua"), &version("one"));
                 rename_write(&dir.path().join("lib.lua"), "return { value = 1 }");
                 rewritten += 1;
             }

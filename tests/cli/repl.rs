@@ -1,11 +1,9 @@
 //! `r1 repl` with input from a pipe: output and exit codes.
 
 use std::fs;
-use std::io::Write;
 use std::path::Path;
-use std::process::Stdio;
 
-use super::{directory, r1, shown};
+use super::{directory, piped, printed, r1, shown, succeed};
 
 /// Guess a number; a reply that is not a number fails.
 pub(super) const GUESS: &str = r#"
@@ -35,15 +33,9 @@ return r1.recipe {
 }
 "#;
 
-fn type_in(dir: &Path, args: &[&str], lines: &str) -> String {
-    let mut child = r1(dir, &[&["repl"], args].concat())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-    shown(dir, &child.wait_with_output().unwrap())
+/// What `r1 repl` prints for lines from a pipe.
+pub(super) fn type_in(dir: &Path, args: &[&str], lines: &str) -> String {
+    shown(dir, &piped(r1(dir, &[&["repl"], args].concat()), lines))
 }
 
 #[test]
@@ -248,15 +240,13 @@ fn a_saved_session_keeps_its_exact_seed() {
     assert!(seen.starts_with("exit: 0"), "{seen}");
     let kept = fs::read_to_string(dir.path().join("kept_test.lua")).unwrap();
     assert!(kept.contains(r#"seed = "17400000000000000001""#), "{kept}");
-    let output = r1(dir.path(), &["test", "kept_test.lua"]).output().unwrap();
-    assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    succeed(dir.path(), &["test", "kept_test.lua"]);
     // Another seed draws another secret, so the state distinguishes them.
     let code = "local s = r1.script('guess.lua') \
                 for _, seed in ipairs { '17400000000000000001', '17400000000000000002', 3 } do \
                   print(s:reset({ seed = seed }):state().secret) end \
                 print(pcall(function() return s:reset { seed = 1.74e19 } end))";
-    let output = r1(dir.path(), &["lua", "-e", code]).output().unwrap();
-    let text = shown(dir.path(), &output);
+    let text = printed(dir.path(), &["lua", "-e", code]);
     let lines: Vec<&str> = text.lines().skip(2).collect();
     assert!(lines[0] != lines[1] && lines[1] != lines[2], "{text}");
     assert!(lines[3].contains("a whole number from 0 to 2^53"), "{text}");
@@ -276,11 +266,9 @@ fn a_state_changed_by_hand_is_not_saved_as_a_test() {
 #[test]
 fn environment_seeds_of_a_run_fit_lua_numbers() {
     let dir = directory(&[("guess.lua", GUESS)], true);
-    let output = r1(dir.path(), &["run", "guess.lua", "-q", "trainer.groups_per_step=3"]).output().unwrap();
-    assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    succeed(dir.path(), &["run", "guess.lua", "-q", "trainer.groups_per_step=3"]);
     let code = "for _, t in ipairs(r1.store.trajectories('guess', 1)) do print(type(t.seed), t.seed < 2^53) end";
-    let output = r1(dir.path(), &["lua", "-e", code]).output().unwrap();
-    let text = shown(dir.path(), &output);
+    let text = printed(dir.path(), &["lua", "-e", code]);
     assert_eq!(text.matches("number\ttrue").count(), 6, "{text}");
 }
 
@@ -363,19 +351,10 @@ fn the_script_can_ask_the_policy_in_the_repl_and_in_tests() {
           expect(function() trajectory:step("x") end):raises("there is no policy here")
         end)"#;
     let dir = directory(&[("g.lua", script), ("g_test.lua", test)], false);
-    let mut command = r1(dir.path(), &["repl", "g.lua", "--json"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let typed = ":step x\n:state texts[1]\nr1.generate('More', { max_new_tokens = 2 })\n:reward\n";
-    child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
-    let text = shown(dir.path(), &output);
-    assert!(output.status.success(), "{text}");
-    let events: Vec<serde_json::Value> =
-        String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let of =
-        |command: &str| events.iter().find(|event| event["command"] == command).unwrap_or_else(|| panic!("{text}"));
-    assert!(of("state")["values"][0].is_string() && of("eval")["values"][0].is_string(), "{text}");
-    let printed = super::succeed(dir.path(), &["test", "g_test.lua"]);
+    let events = super::repl_json::answers(dir.path(), &["g.lua"], typed);
+    let of = |command: &str| events.iter().find(|event| event["command"] == command).unwrap();
+    assert!(of("state")["values"][0].is_string() && of("eval")["values"][0].is_string(), "{events:?}");
+    let printed = succeed(dir.path(), &["test", "g_test.lua"]);
     assert!(printed.contains("2 passed") && printed.contains("| begins"), "{printed}");
 }

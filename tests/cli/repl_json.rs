@@ -1,24 +1,16 @@
 //! `r1 repl --json`: one object per command.
 
-use std::io::Write;
 use std::path::Path;
-use std::process::Stdio;
 
 use serde_json::{Value, json};
 
 use super::repl::GUESS;
 use super::run_files::json_lines;
-use super::{directory, r1};
+use super::{directory, piped, r1};
 
-fn answers(dir: &Path, args: &[&str], lines: &str) -> Vec<Value> {
-    let mut child = r1(dir, &[&["repl", "--json"], args].concat())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap();
+/// The objects that `r1 repl --json` prints for lines from a pipe.
+pub(super) fn answers(dir: &Path, args: &[&str], lines: &str) -> Vec<Value> {
+    let output = piped(r1(dir, &[&["repl", "--json"], args].concat()), lines);
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
     json_lines(&String::from_utf8(output.stdout).unwrap())
 }

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::run_files::json_lines;
-use super::{directory, r1, shown};
+use super::{directory, printed, r1, succeed};
 
 /// Every step reads random numbers of the operating system, so that only the record can reproduce
 /// it.
@@ -42,13 +42,8 @@ fn lucky_run() -> tempfile::TempDir {
     let dir = directory(&[("a.lua", LUCKY)], true);
     fs::create_dir(dir.path().join("lib")).unwrap();
     fs::write(dir.path().join("lib/luck.lua"), LUCK).unwrap();
-    let output = r1(dir.path(), &["run", "a.lua", "-q"]).output().unwrap();
-    assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    succeed(dir.path(), &["run", "a.lua", "-q"]);
     dir
-}
-
-fn run(dir: &Path, args: &[&str]) -> String {
-    shown(dir, &r1(dir, args).output().unwrap())
 }
 
 fn events(dir: &Path, args: &[&str]) -> Vec<Value> {
@@ -63,20 +58,20 @@ fn a_replay_repeats_a_run_and_shows_differences() {
     fs::remove_dir_all(dir.path().join("lib")).unwrap();
     fs::write(dir.path().join("a.lua"), "return nothing at all").unwrap();
     let same = "exit: 0\n--- stdout\n8 trajectories: every observation, reward and status as recorded";
-    assert_eq!(run(dir.path(), &["replay", "a", "-q"]), same);
-    assert_eq!(run(dir.path(), &["replay", "runs/a", "-q"]), same);
+    assert_eq!(printed(dir.path(), &["replay", "a", "-q"]), same);
+    assert_eq!(printed(dir.path(), &["replay", "runs/a", "-q"]), same);
     let one = "exit: 0\n--- stdout\n1 trajectory: every observation, reward and status as recorded";
-    assert_eq!(run(dir.path(), &["replay", "a", "2-1-0", "-q"]), one);
+    assert_eq!(printed(dir.path(), &["replay", "a", "2-1-0", "-q"]), one);
     assert_eq!(events(dir.path(), &["replay", "a", "--last", "1"]).len(), 5);
-    let unknown = run(dir.path(), &["replay", "a", "2-1-7", "-q"]);
+    let unknown = printed(dir.path(), &["replay", "a", "2-1-7", "-q"]);
     assert!(unknown.starts_with("exit: 2") && unknown.contains("did you mean `2-1-0`"), "{unknown}");
-    assert!(run(dir.path(), &["replay", "b", "-q"]).contains("there is no run `b`"));
+    assert!(printed(dir.path(), &["replay", "b", "-q"]).contains("there is no run `b`"));
 
     // Another script: first another reward, then another external call.
     fs::create_dir(dir.path().join("lib")).unwrap();
     fs::write(dir.path().join("lib/luck.lua"), LUCK).unwrap();
     fs::write(dir.path().join("new.lua"), LUCKY.replace("state.luck / 7", "state.luck / 8")).unwrap();
-    let output = run(dir.path(), &["replay", "a", "1-0-0", "-q", "--script", "new.lua"]);
+    let output = printed(dir.path(), &["replay", "a", "1-0-0", "-q", "--script", "new.lua"]);
     assert!(output.starts_with("exit: 6\n--- stdout\n1-0-0: step 1, reward\n  recorded  "), "{output}");
     assert!(output.ends_with("1 of 1 trajectory not as recorded"), "{output}");
     fs::write(dir.path().join("lib/luck.lua"), "return { code = 'print(3)' }").unwrap();
@@ -86,7 +81,7 @@ fn a_replay_repeats_a_run_and_shows_differences() {
     assert!(received[0]["difference"]["now"].as_str().unwrap().contains("print(3)"));
     fs::write(dir.path().join("new.lua"), LUCKY.replace("\"luck \"", "\"fate \"")).unwrap();
     fs::write(dir.path().join("lib/luck.lua"), LUCK).unwrap();
-    let output = run(dir.path(), &["replay", "a", "-q", "--script", "new.lua"]);
+    let output = printed(dir.path(), &["replay", "a", "-q", "--script", "new.lua"]);
     assert!(output.contains("prompt") && output.contains("- luck") && output.contains("+ fate"), "{output}");
 }
 
@@ -107,7 +102,7 @@ fn rescore_compares_the_changed_reward_with_the_old_one() {
     assert!(summary["rank_correlation"].as_f64().unwrap() < 0.0, "{summary}");
     let first = &received[0];
     assert_eq!(first["parts"]["old"]["luck"].as_f64(), first["parts"]["new"]["luck"].as_f64().map(|luck| -luck));
-    let table = run(dir.path(), &["rescore", "a", "--script", "new.lua", "--last", "1"]);
+    let table = printed(dir.path(), &["rescore", "a", "--script", "new.lua", "--last", "1"]);
     assert!(table.starts_with("exit: 0\n--- stdout\na, step 2: 4 trajectories under new.lua"), "{table}");
     for part in ["mean of", "rank correlation", "change their sign", "changed most", "\"Say ", "luck"] {
         assert!(table.contains(part.trim_matches('"')), "{part}: {table}");
@@ -116,7 +111,7 @@ fn rescore_compares_the_changed_reward_with_the_old_one() {
     // Trajectories with calls that are not in the record are excluded with the reason, or the calls
     // run with --live.
     fs::write(dir.path().join("lib/luck.lua"), "return { code = 'print(3)' }").unwrap();
-    let refused = run(dir.path(), &["rescore", "a", "--script", "new.lua", "-q"]);
+    let refused = printed(dir.path(), &["rescore", "a", "--script", "new.lua", "-q"]);
     assert!(refused.starts_with("exit: 6") && refused.contains("--live runs it"), "{refused}");
     let live = events(dir.path(), &["rescore", "a", "--script", "new.lua", "--live"]);
     assert_eq!(live.last().unwrap()["trajectories"], 8);

@@ -1,11 +1,10 @@
 //! Resources in runs and programs: recorded by hash and compared on resume and replay; state shared
 //! by trajectories.
 
-use std::path::Path;
-
 use serde_json::Value;
 
-use super::{directory, fail, r1, shown};
+use super::run_files::read_json;
+use super::{directory, fail, ran};
 
 const RECIPE: &str = r#"
 local corpus = r1.resource "corpus.jsonl"
@@ -28,14 +27,6 @@ return r1.recipe {
 }
 "#;
 
-/// Both streams of a command that succeeds.
-fn succeed(dir: &Path, args: &[&str]) -> String {
-    let output = r1(dir, args).output().unwrap();
-    let text = shown(dir, &output);
-    assert!(output.status.success(), "{args:?}: {text}");
-    text
-}
-
 const CORPUS: &str = "{\"text\":\"one 1\"}\n{\"text\":\"none 0\"}\n";
 
 fn recipe(shown: &str) -> String {
@@ -45,21 +36,20 @@ fn recipe(shown: &str) -> String {
 #[test]
 fn a_run_records_its_resources_and_reports_changes() {
     let dir = directory(&[("a.lua", &recipe("corpus[hit.index].text")), ("corpus.jsonl", CORPUS)], true);
-    let text = succeed(dir.path(), &["run", "a.lua"]);
+    let text = ran(dir.path(), &["run", "a.lua"]);
     assert!(!text.contains("share state"), "{text}");
-    let config = std::fs::read_to_string(dir.path().join("runs/a/config.json")).unwrap();
-    let config: Value = serde_json::from_str(&config).unwrap();
+    let config = read_json(dir.path().join("runs/a/config.json"));
     let resource = &config["script"]["resources"][0];
     assert_eq!((&resource["path"], &resource["bytes"]), (&"corpus.jsonl".into(), &CORPUS.len().into()));
     assert_eq!(resource["sha256"].as_str().unwrap().len(), 64);
-    succeed(dir.path(), &["replay", "a"]);
+    ran(dir.path(), &["replay", "a"]);
 
     std::fs::write(dir.path().join("corpus.jsonl"), format!("{CORPUS}{{\"text\":\"more\"}}\n")).unwrap();
     let text = fail(dir.path(), &["replay", "a"]);
     assert!(text.contains("the resource has changed since the run read it"), "{text}");
     assert!(text.contains("--> corpus.jsonl"), "{text}");
-    succeed(dir.path(), &["replay", "a", "--script", "a.lua"]);
-    let text = succeed(dir.path(), &["run", "a.lua", "--name", "a", "--resume", "trainer.steps=3"]);
+    ran(dir.path(), &["replay", "a", "--script", "a.lua"]);
+    let text = ran(dir.path(), &["run", "a.lua", "--name", "a", "--resume", "trainer.steps=3"]);
     assert!(text.contains("corpus.jsonl has changed since the run read it; the current version is used"), "{text}");
 }
 
@@ -71,22 +61,21 @@ fn a_run_records_its_indexes_and_a_resumed_one_reports_another() {
     let dir = directory(&[("a.lua", &script), ("corpus.jsonl", CORPUS), ("own.jsonl", "{\"text\": \"one\"}")], true);
     let build = |out: &str, more: &[&str]| {
         let args = [&["index", "build", "own.jsonl", "--number-rows", "--overwrite", "--out", out], more].concat();
-        succeed(dir.path(), &args)
+        ran(dir.path(), &args)
     };
     build("i", &[]);
     build("j", &["--k1", "0.9"]);
     let indexes = || {
-        let config = std::fs::read_to_string(dir.path().join("runs/a/config.json")).unwrap();
-        let config: Value = serde_json::from_str(&config).unwrap();
+        let config = read_json(dir.path().join("runs/a/config.json"));
         let all = config["script"]["indexes"].as_array().unwrap().clone();
         let field = |name: &str| all.iter().map(|index| index[name].clone()).collect::<Vec<Value>>();
         (field("path"), field("sha256"))
     };
-    succeed(dir.path(), &["run", "a.lua"]);
+    ran(dir.path(), &["run", "a.lua"]);
     let (paths, hashes) = indexes();
     assert_eq!(paths, ["i", "j"]);
     assert!(hashes.iter().all(|hash| hash.as_str().unwrap().len() == 64) && hashes[0] != hashes[1], "{hashes:?}");
-    let resumed = |steps: &str| succeed(dir.path(), &["run", "a.lua", "--name", "a", "--resume", steps]);
+    let resumed = |steps: &str| ran(dir.path(), &["run", "a.lua", "--name", "a", "--resume", steps]);
     let text = resumed("trainer.steps=3");
     assert!(!text.contains("is not the one"), "{text}");
     build("j", &["--k1", "1.5"]);
@@ -104,7 +93,7 @@ fn a_run_records_its_indexes_and_a_resumed_one_reports_another() {
 fn state_shared_by_trajectories_is_detected_in_a_run() {
     let shared = recipe("corpus[hit.index].text .. seen");
     let dir = directory(&[("a.lua", &shared), ("corpus.jsonl", CORPUS)], true);
-    let text = succeed(dir.path(), &["run", "a.lua"]);
+    let text = ran(dir.path(), &["run", "a.lua"]);
     assert_eq!(text.matches("trajectories share state").count(), 1, "{text}");
     assert!(text.contains("--> a.lua:8"), "{text}");
 }
@@ -114,9 +103,7 @@ fn programs_and_the_prompt_read_resources() {
     let dir = directory(&[("corpus.jsonl", CORPUS)], false);
     let source = "local corpus = r1.resource 'corpus.jsonl'\n\
                   return #corpus, r1.text.index(corpus):search('none')[1].index";
-    let output = r1(dir.path(), &["lua", "-e", source]).output().unwrap();
-    let text = shown(dir.path(), &output);
-    assert!(output.status.success() && text.contains('2') && text.ends_with('2'), "{text}");
+    assert_eq!(ran(dir.path(), &["lua", "-e", source]), "exit: 0\n--- stdout\n2\n2");
 }
 
 #[test]
@@ -128,8 +115,8 @@ fn check_names_resource_files_outside_the_recipe() {
          data = {{ train = '{far}' }}, trainer = r1.grpo {{ group_size = 2, groups_per_step = 1, steps = 30 }} }}"
     );
     let dir = directory(&[("a.lua", &recipe), ("near.jsonl", "{\"prompt\":\"x\"}\n")], false);
-    let text = succeed(dir.path(), &["check", "a.lua"]);
+    let text = ran(dir.path(), &["check", "a.lua"]);
     assert!(text.contains(&format!("it reads {far}\n")), "{text}");
-    let text = succeed(dir.path(), &["check", "a.lua", "data.train=near.jsonl"]);
+    let text = ran(dir.path(), &["check", "a.lua", "data.train=near.jsonl"]);
     assert!(!text.contains("it reads"), "{text}");
 }

@@ -2,34 +2,18 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use serde_json::Value;
 
-use super::run_files::{checkpoint_files, metrics};
-use super::{directory, fail, r1, shown, succeed};
+use super::recipe::{THIRDS, TWO_STEPS, recipe};
+use super::run_files::{checkpoint_files, metrics, read_json};
+use super::{directory, exits, fail, r1, succeed};
 
 /// Two replies per trajectory, so that there are steps to branch from; rewards differ within a
 /// group.
-const RECIPE: &str = r#"
-return r1.recipe {
-  env = r1.env {
-    format = "retool",
-    max_steps = 2,
-    reset = function(task) return { messages = { r1.user(task.prompt) } } end,
-    step = function(state, action)
-      r1.push(state.messages, r1.assistant(action))
-      r1.push(state.messages, r1.user("Go on"))
-      return { reward = #action.text % 2 }
-    end,
-  },
-  reward = function(state, outcome) return { outcome = #outcome.text % 3 == 0 and 1 or 0 } end,
-  policy = { model = "model" },
-  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
-  sampling = { max_new_tokens = 6 },
-  trainer = r1.grpo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3 },
-  checkpoint = { every = 1 },
-}
-"#;
+static RECIPE: LazyLock<String> =
+    LazyLock::new(|| recipe(&[("env", TWO_STEPS), ("reward", THIRDS), ("checkpoint", "{ every = 1 }")]));
 
 const SUPERVISED: &str = r#"
 return r1.recipe {
@@ -44,7 +28,7 @@ return r1.recipe {
 "#;
 
 fn config(run: &Path) -> Value {
-    serde_json::from_slice(&fs::read(run.join("config.json")).unwrap()).unwrap()
+    read_json(run.join("config.json"))
 }
 
 /// A run of six steps, and one that is stopped after two and after four, where the checkpoint that
@@ -88,7 +72,7 @@ fn resumes_to_the_same_bytes(verb: &str, recipe: &str, settings: &[&str], expect
 fn a_resumed_grpo_run_has_the_same_checkpoints() {
     resumes_to_the_same_bytes(
         "run",
-        RECIPE,
+        &RECIPE,
         &["trainer.ema=0.5"],
         &["model.safetensors", "trainer_state/ema.safetensors"],
     );
@@ -100,7 +84,7 @@ fn a_resumed_ppo_run_has_the_same_checkpoints() {
     let settings = ["trainer.algorithm=ppo", "trainer.critic.lr=1e-3", "trainer.kl.coef=0.1", "trainer.kl.target=0.01"];
     let critic = ["model.safetensors", "value_head.safetensors", "optimizer.safetensors"];
     let critic = critic.map(|name| format!("trainer_state/critic/{name}"));
-    resumes_to_the_same_bytes("run", RECIPE, &settings, &critic.each_ref().map(String::as_str));
+    resumes_to_the_same_bytes("run", &RECIPE, &settings, &critic.each_ref().map(String::as_str));
 }
 
 #[test]
@@ -108,21 +92,21 @@ fn a_resumed_adapter_has_the_same_checkpoints() {
     // One trajectory at a time: with an adapter, the last bits of log-probabilities depend on the
     // batch.
     let settings = ["policy.lora.rank=2", "rollout.concurrency=1", "trainer.kl.coef=0.1"];
-    resumes_to_the_same_bytes("run", RECIPE, &settings, &["adapter_model.safetensors", "adapter_config.json"]);
+    resumes_to_the_same_bytes("run", &RECIPE, &settings, &["adapter_model.safetensors", "adapter_config.json"]);
 }
 
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_resumed_run_with_a_curriculum_has_the_same_checkpoints() {
     let settings = ["data.curriculum.low=0.2", "data.curriculum.high=0.9", "data.curriculum.outside=0.3"];
-    resumes_to_the_same_bytes("run", RECIPE, &settings, &["trainer_state/curriculum.json"]);
+    resumes_to_the_same_bytes("run", &RECIPE, &settings, &["trainer_state/curriculum.json"]);
 }
 
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_resumed_run_with_branches_has_the_same_checkpoints() {
     let settings = ["trainer.group_size=4", "trainer.branch.roots=1", "trainer.estimator=tree"];
-    resumes_to_the_same_bytes("run", RECIPE, &settings, &[]);
+    resumes_to_the_same_bytes("run", &RECIPE, &settings, &[]);
 }
 
 #[test]
@@ -144,12 +128,10 @@ fn a_resumed_run_counts_the_steps_that_it_makes() {
 /// are applied to them.
 #[test]
 fn a_resumed_run_keeps_its_settings_and_reports_differences() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let first = ["run", "a.lua", "-q", "trainer.algorithm=ppo", "trainer.lr=2e-3", "trainer.steps=2", "--seed", "5"];
     succeed(dir.path(), &first);
-    let output = r1(dir.path(), &["run", "a.lua", "--resume", "trainer.steps=3"]).output().unwrap();
-    assert!(output.status.success(), "{}", shown(dir.path(), &output));
-    let reported = String::from_utf8(output.stderr).unwrap();
+    let reported = exits(dir.path(), 0, &["run", "a.lua", "--resume", "trainer.steps=3"]);
     assert!(reported.contains("resuming runs/a from step 2 (runs/a/checkpoints/step-000002)"), "{reported}");
     let differs = "settings that differ from the run's last configuration:\n    trainer.steps 2 -> 3\n";
     assert!(reported.contains(differs), "{reported}");
@@ -190,7 +172,7 @@ fn a_resumed_run_keeps_its_settings_and_reports_differences() {
 #[test]
 fn a_run_is_not_resumed_with_another_recipe() {
     let other = RECIPE.replace("% 3 == 0", "% 5 == 0");
-    let dir = directory(&[("a.lua", RECIPE), ("b.lua", &other)], true);
+    let dir = directory(&[("a.lua", &RECIPE), ("b.lua", &other)], true);
     let at = dir.path();
     succeed(at, &["run", "a.lua", "-q", "trainer.steps=1"]);
     let before = fs::read(at.join("runs/a/config.json")).unwrap();
@@ -213,7 +195,7 @@ fn a_run_is_not_resumed_with_another_recipe() {
 
 #[test]
 fn a_resume_without_a_critic_checkpoint_is_refused() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     succeed(dir.path(), &["run", "a.lua", "-q"]);
     let error = fail(dir.path(), &["run", "a.lua", "--resume", "runs/a", "trainer.algorithm=ppo", "trainer.steps=3"]);
     assert!(error.contains("the checkpoint has no critic"), "{error}");
@@ -224,7 +206,7 @@ fn a_resume_without_a_critic_checkpoint_is_refused() {
 /// The algorithm's own name, and not the name of its training loop.
 #[test]
 fn the_configuration_names_the_algorithm() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "trainer.algorithm=gspo", "trainer.steps=1"]);
     let config = config(&dir.path().join("runs/a"));
     assert_eq!((&config["algorithm"], &config["settings"]["trainer"]["algorithm"]), (&"gspo".into(), &"gspo".into()));
@@ -234,7 +216,7 @@ fn the_configuration_names_the_algorithm() {
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_run_in_the_first_layout_is_resumed() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let settings = ["trainer.algorithm=ppo", "trainer.ema=0.5"];
     let train = |name: &str, more: &[&str]| {
         succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", name], &settings[..], more].concat());
@@ -250,7 +232,7 @@ fn a_run_in_the_first_layout_is_resumed() {
     fs::remove_dir(&state).unwrap();
     // They had no history and no name of the algorithm either.
     let path = dir.path().join("runs/parts/config.json");
-    let mut old: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let mut old = read_json(&path);
     for name in ["from_step", "algorithm", "origins"] {
         old.as_object_mut().unwrap().remove(name);
     }
@@ -265,7 +247,7 @@ fn a_run_in_the_first_layout_is_resumed() {
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_run_starts_from_another_run() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "first", "checkpoint.keep=0"]);
     let on = ["run", "a.lua", "-q", "policy.model=runs/first", "trainer.kl.coef=0.1", "trainer.epochs=2"];
     let on = |name: &str, more: &[&str]| {
@@ -290,7 +272,7 @@ fn an_export_has_the_dtype_of_the_initial_model() {
         let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
         format!("{:?}", tensors.tensors()[0].1.dtype())
     };
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let run = |more: &[&str]| succeed(dir.path(), &[&["run", "a.lua", "-q", "trainer.steps=1"], more].concat());
     run(&["--name", "first", "--out", "small", "checkpoint.export=bf16"]);
     assert_eq!(dtype(&dir.path().join("small/model.safetensors")), "BF16");
@@ -305,9 +287,9 @@ fn an_export_has_the_dtype_of_the_initial_model() {
 /// too.
 #[test]
 fn a_checkpoint_has_the_chat_template_used_in_training() {
-    let dir = directory(&[("a.lua", RECIPE), ("b.lua", SUPERVISED)], true);
+    let dir = directory(&[("a.lua", &RECIPE), ("b.lua", SUPERVISED)], true);
     let path = dir.path().join("model/tokenizer_config.json");
-    let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    let mut config = read_json(&path);
     assert!(config.as_object_mut().unwrap().remove("chat_template").is_some());
     fs::write(&path, config.to_string()).unwrap();
     for (verb, script) in [("run", "a"), ("sft", "b")] {
@@ -323,7 +305,7 @@ fn a_checkpoint_has_the_chat_template_used_in_training() {
 /// A damaged checkpoint can be neither resumed nor chatted with.
 #[test]
 fn a_damaged_checkpoint_is_refused() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     succeed(dir.path(), &["run", "a.lua", "-q"]);
     let checkpoint = dir.path().join("runs/a/checkpoints/step-000002");
     for name in

@@ -2,9 +2,11 @@
 
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use safetensors::tensor::{Dtype, TensorView};
 
+use super::recipe::recipe;
 use super::run_files::{metrics, run_dir};
 use super::{copy, directory, fail, succeed};
 
@@ -25,26 +27,19 @@ fn reward_model(dir: &Path) {
     fs::write(&path, safetensors::serialize(all, None).unwrap()).unwrap();
 }
 
-const RECIPE: &str = r#"
-return r1.recipe {
-  env = r1.env { format = "retool" },
-  reward = function(state, outcome)
+static RECIPE: LazyLock<String> = LazyLock::new(|| {
+    let reward = r#"function(state, outcome)
     local found = r1.reward_model { model = "reward", prompt = state.messages, text = outcome.text }
     local long, why = r1.reward_model { model = "reward", prompt = string.rep("long ", 200) }
     assert(long == nil and why:find("more than the reward model's context of 128"), why)
     return found.score
-  end,
-  policy = { model = "model" },
-  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
-  sampling = { max_new_tokens = 6 },
-  trainer = r1.grpo { steps = 2, group_size = 4, groups_per_step = 2, lr = 1e-2 },
-  checkpoint = { every = 0 },
-}
-"#;
+  end"#;
+    recipe(&[("reward", reward), ("checkpoint", "{ every = 0 }")])
+});
 
 #[test]
 fn rewards_can_be_the_scores_of_a_reward_model() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     reward_model(dir.path());
     succeed(dir.path(), &["run", "a.lua", "-q"]);
     let lines = metrics(&run_dir(dir.path(), "a"));

@@ -1,38 +1,29 @@
 //! Routing replay in a run: recorded, stored, used by the learner, resumed.
 
 use std::fs;
+use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
+use super::recipe::{TWO_STEPS, line_of, recipe};
 use super::run_files::{run_dir, stored, training_steps, weights};
 use super::{directory, fail, succeed};
 
-const RECIPE: &str = r#"
-return r1.recipe {
-  env = r1.env {
-    format = "retool",
-    max_steps = 2,
-    reset = function(task) return { messages = { r1.user(task.prompt) } } end,
-    step = function(state, action)
-      r1.push(state.messages, r1.assistant(action))
-      r1.push(state.messages, r1.user("Go on"))
-      return {}
-    end,
-  },
-  reward = function(state, outcome) return #outcome.text % 2 end,
-  policy = { model = "experts" },
-  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. index } end } },
-  sampling = { max_new_tokens = 6 },
-  trainer = r1.grpo { steps = 2, group_size = 4, groups_per_step = 2, lr = 1e-2, epochs = 2, routing_replay = "rollout" },
-  seed = 2,
-  checkpoint = { every = 1, keep = 0 },
-}
-"#;
+static RECIPE: LazyLock<String> = LazyLock::new(|| {
+    let trainer = r#"r1.grpo { steps = 2, group_size = 4, groups_per_step = 2, lr = 1e-2, epochs = 2, routing_replay = "rollout" }"#;
+    recipe(&[
+        ("env", TWO_STEPS),
+        ("policy", r#"{ model = "experts" }"#),
+        ("trainer", trainer),
+        ("seed", "2"),
+        ("checkpoint", "{ every = 1, keep = 0 }"),
+    ])
+});
 
 /// A directory with the recipe, the usual model, and a mixture-of-experts model with its tokenizer
 /// in `experts`.
 fn mixture() -> tempfile::TempDir {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let (from, to) = (dir.path().join("model"), dir.path().join("experts"));
     let config: Value = serde_json::from_str(&fs::read_to_string(from.join("config.json")).unwrap()).unwrap();
     let config = json!({
@@ -89,13 +80,13 @@ fn expert_routing_of_rollouts_is_stored_and_used_in_training() {
 
 #[test]
 fn a_dense_model_has_no_expert_routing() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let error = fail(dir.path(), &["run", "a.lua", "-q", "policy.model=model"]);
     assert!(
         error.contains("trainer.routing_replay is \"rollout\"") && error.contains("no mixture of experts"),
         "{error}"
     );
-    assert!(error.contains("a.lua:17"), "{error}");
+    assert!(error.contains(&format!("a.lua:{}", line_of(&RECIPE, "routing_replay"))), "{error}");
     let error = fail(dir.path(), &["run", "a.lua", "-q", "trainer.routing_replay=learner"]);
     assert!(error.contains("it is one of `off`, `rollout`"), "{error}");
 }

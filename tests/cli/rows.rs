@@ -1,17 +1,18 @@
 //! Rows of large datasets: the first are checked before step 1, the others during training.
 
-use super::{directory, r1, shown};
+use std::sync::LazyLock;
 
-const RECIPE: &str = r#"
-return r1.recipe {
-  env = r1.env { format = "retool" },
-  reward = function(state, outcome) return #outcome.text % 3 end,
-  policy = { model = "model" },
-  data = { train = "rows.jsonl" },
-  sampling = { max_new_tokens = 2 },
-  trainer = r1.grpo { steps = 40, group_size = 2, groups_per_step = 1, lr = 1e-3 },
-}
-"#;
+use super::recipe::{THIRDS, recipe};
+use super::{directory, printed, r1, shown};
+
+static RECIPE: LazyLock<String> = LazyLock::new(|| {
+    recipe(&[
+        ("reward", THIRDS),
+        ("data", r#"{ train = "rows.jsonl" }"#),
+        ("sampling", "{ max_new_tokens = 2 }"),
+        ("trainer", "r1.grpo { steps = 40, group_size = 2, groups_per_step = 1, lr = 1e-3 }"),
+    ])
+});
 
 /// Forty rows, of which row 30 (line 31) is not JSON.
 fn rows() -> String {
@@ -20,10 +21,9 @@ fn rows() -> String {
 
 #[test]
 fn a_bad_row_after_the_checked_ones_ends_the_run_with_a_checkpoint() {
-    let dir = directory(&[("a.lua", RECIPE), ("rows.jsonl", &rows())], true);
+    let dir = directory(&[("a.lua", &RECIPE), ("rows.jsonl", &rows())], true);
     // All rows are checked before the first step.
-    let output = r1(dir.path(), &["run", "a.lua", "--name", "whole"]).output().unwrap();
-    let text = shown(dir.path(), &output);
+    let text = printed(dir.path(), &["run", "a.lua", "--name", "whole"]);
     assert!(text.starts_with("exit: 4") && text.contains("--> rows.jsonl:31"), "{text}");
     assert!(!dir.path().join("runs/whole").exists());
 
@@ -40,7 +40,7 @@ fn a_bad_row_after_the_checked_ones_ends_the_run_with_a_checkpoint() {
     // With the row fixed the run continues.
     std::fs::write(dir.path().join("rows.jsonl"), rows().replace("{ broken", "{\"prompt\": \"Say 30\"}")).unwrap();
     let more = format!("trainer.steps={}", steps + 1);
-    let text = shown(dir.path(), &r1(dir.path(), &["run", "a.lua", "--resume", &more]).output().unwrap());
+    let text = printed(dir.path(), &["run", "a.lua", "--resume", &more]);
     assert!(text.starts_with("exit: 0") && text.contains(&format!("from step {steps}")), "{text}");
 }
 
@@ -48,10 +48,10 @@ fn a_bad_row_after_the_checked_ones_ends_the_run_with_a_checkpoint() {
 #[test]
 fn prompt_lengths_are_checked_among_the_checked_rows() {
     let long = format!("{{\"prompt\": \"{}\"}}\n", "q w ".repeat(200));
-    let dir = directory(&[("a.lua", RECIPE), ("rows.jsonl", &format!("{{\"prompt\": \"Say 1\"}}\n{long}"))], true);
+    let dir = directory(&[("a.lua", &RECIPE), ("rows.jsonl", &format!("{{\"prompt\": \"Say 1\"}}\n{long}"))], true);
     let run = |name: &str, more: &[&str]| {
         let args = ["run", "a.lua", "--name", name, "trainer.steps=2", "rollout.max_failure_rate=1"];
-        shown(dir.path(), &r1(dir.path(), &[&args[..], more].concat()).output().unwrap())
+        printed(dir.path(), &[&args[..], more].concat())
     };
     let (whole, first) = (run("whole", &[]), run("first", &["data.check_rows=1"]));
     assert!(whole.contains("1 of 2 rows in data.train have a first prompt of more than"), "{whole}");

@@ -13,6 +13,11 @@ pub(crate) fn json_lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// The value in a JSON file.
+pub(crate) fn read_json(path: impl AsRef<Path>) -> Value {
+    serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
 /// All lines of a run's `metrics.jsonl`.
 pub(crate) fn metrics(run: &Path) -> Vec<Value> {
     json_lines(&fs::read_to_string(run.join("metrics.jsonl")).unwrap())

@@ -1,7 +1,7 @@
 //! Several environments and datasets in one run, rows that are too long, reply prefixes.
 
 use super::run_files::metrics;
-use super::{directory, r1, shown};
+use super::{directory, printed, r1, ran, shown};
 
 /// Two environments, two datasets, and one row that is too long.
 const TWO: &str = r#"
@@ -35,22 +35,16 @@ return r1.recipe {
 }
 "#;
 
-fn ran(dir: &std::path::Path, args: &[&str]) -> String {
-    let output = r1(dir, args).output().unwrap();
-    assert!(output.status.success(), "{}", shown(dir, &output));
-    shown(dir, &output)
-}
-
 #[test]
 fn one_run_trains_on_two_environments_and_datasets() {
     let dir = directory(&[("two.lua", TWO)], true);
-    let printed = ran(dir.path(), &["run", "two.lua", "--name", "whole", "checkpoint.every=1"]);
+    let text = ran(dir.path(), &["run", "two.lua", "--name", "whole", "checkpoint.every=1"]);
     assert!(
-        printed.contains("1 of 12 rows in data.train have a first prompt of more than 127 tokens, such as row 6"),
-        "{printed}"
+        text.contains("1 of 12 rows in data.train have a first prompt of more than 127 tokens, such as row 6"),
+        "{text}"
     );
     // Each source separately, in the table and in the metrics.
-    assert!(printed.contains("before: ones") && printed.contains("after: twos"), "{printed}");
+    assert!(text.contains("before: ones") && text.contains("after: twos"), "{text}");
     let all = metrics(&dir.path().join("runs/whole"));
     let steps: Vec<_> = all.iter().filter(|line| line.get("source/ones/reward").is_some()).collect();
     assert_eq!(steps.len(), 4);
@@ -76,32 +70,28 @@ fn one_run_trains_on_two_environments_and_datasets() {
     assert_eq!(rewards("whole"), rewards("broken"));
 
     // Stored trajectories replay, each in its own environment.
-    let printed = ran(dir.path(), &["replay", "runs/whole"]);
-    assert!(printed.contains("16 trajectories: every observation, reward and status as recorded"), "{printed}");
+    let text = ran(dir.path(), &["replay", "runs/whole"]);
+    assert!(text.contains("16 trajectories: every observation, reward and status as recorded"), "{text}");
     // A check reports the rows that the run drops.
-    let printed = ran(dir.path(), &["check", "two.lua"]);
-    assert!(printed.contains("warning (context)") && printed.contains("a run filters out such rows"), "{printed}");
-    let output = r1(dir.path(), &["check", "two.lua", "data.overlong_prompts=keep"]).output().unwrap();
-    let printed = shown(dir.path(), &output);
-    assert!(printed.contains("error (context): the prompt has 1023 tokens"), "{printed}");
+    let text = ran(dir.path(), &["check", "two.lua"]);
+    assert!(text.contains("warning (context)") && text.contains("a run filters out such rows"), "{text}");
+    let text = printed(dir.path(), &["check", "two.lua", "data.overlong_prompts=keep"]);
+    assert!(text.contains("error (context): the prompt has 1023 tokens"), "{text}");
 }
 
 #[test]
 fn overlong_prompts_can_be_kept_or_refused() {
     let dir = directory(&[("two.lua", TWO)], true);
-    let output = r1(dir.path(), &["run", "two.lua", "data.overlong_prompts=error"]).output().unwrap();
-    let printed = shown(dir.path(), &output);
-    assert!(printed.starts_with("exit: 4") && printed.contains("1 of 12 rows in data.train"), "{printed}");
-    let output = r1(dir.path(), &["run", "two.lua", "data.max_prompt_tokens=3"]).output().unwrap();
-    let printed = shown(dir.path(), &output);
-    assert!(printed.contains("no row of the dataset `ones` can be used"), "{printed}");
+    let text = printed(dir.path(), &["run", "two.lua", "data.overlong_prompts=error"]);
+    assert!(text.starts_with("exit: 4") && text.contains("1 of 12 rows in data.train"), "{text}");
+    let text = printed(dir.path(), &["run", "two.lua", "data.max_prompt_tokens=3"]);
+    assert!(text.contains("no row of the dataset `ones` can be used"), "{text}");
     let wrong = TWO.replace("env = \"second\" },\n    },\n    eval", "},\n    },\n    eval");
     let dir = directory(&[("two.lua", &wrong)], true);
-    let output = r1(dir.path(), &["run", "two.lua", "data.overlong_prompts=keep"]).output().unwrap();
-    let printed = shown(dir.path(), &output);
+    let text = printed(dir.path(), &["run", "two.lua", "data.overlong_prompts=keep"]);
     // Before sampling, although the first row of the other dataset is valid.
-    assert!(printed.contains("the row does not name one of the recipe's environments"), "{printed}");
-    assert!(!dir.path().join("runs").exists(), "{printed}");
+    assert!(text.contains("the row does not name one of the recipe's environments"), "{text}");
+    assert!(!dir.path().join("runs").exists(), "{text}");
 }
 
 #[test]

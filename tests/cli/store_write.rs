@@ -1,20 +1,16 @@
 //! `r1.store.write`: trajectories of programs in Parquet.
 
+use std::sync::LazyLock;
+
 use r1::store::read_trajectories;
 
+use super::recipe::recipe;
 use super::{directory, fail, succeed};
 
-const RECIPE: &str = r#"
-return r1.recipe {
-  env = r1.env { format = "retool" },
-  reward = function(state, outcome) return { outcome = #outcome.text % 2, drawn = { value = math.random(), weight = 0 } } end,
-  policy = { model = "model" },
-  data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end } },
-  sampling = { max_new_tokens = 6, top_k = 20 },
-  trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 2, lr = 1e-3 },
-  checkpoint = { every = 0 },
-}
-"#;
+static RECIPE: LazyLock<String> = LazyLock::new(|| {
+    let reward = "function(state, outcome) return { outcome = #outcome.text % 2, drawn = { value = math.random(), weight = 0 } } end";
+    recipe(&[("reward", reward), ("sampling", "{ max_new_tokens = 6, top_k = 20 }"), ("checkpoint", "{ every = 0 }")])
+});
 
 #[test]
 fn trajectories_written_from_lua_equal_those_read() {
@@ -36,8 +32,8 @@ local own = r1.store.trajectories("own.parquet", nil, { ids = true })
 assert(#own == 1 and own[1].reward == 1 and own[1].steps[1].logprobs[1] == -0.5 and own[1].messages[2].content == "I say 4")
 print(r1.store.trajectories("edited.parquet")[1].reward)
 "#;
-    let dir = directory(&[("a.lua", RECIPE), ("p.lua", program)], true);
-    succeed(dir.path(), &["run", "a.lua", "-q"]);
+    let dir = directory(&[("a.lua", &RECIPE), ("p.lua", program)], true);
+    succeed(dir.path(), &["run", "a.lua", "-q", "trainer.steps=1"]);
     assert_eq!(succeed(dir.path(), &["lua", "p.lua"]).trim(), "7");
     let step = |number: u64| {
         read_trajectories(&dir.path().join(format!("runs/a/trajectories/step-{number:06}.parquet"))).unwrap()

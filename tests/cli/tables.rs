@@ -1,8 +1,7 @@
 //! Tables in runs: a tool that answers SQL, recorded and replayed.
 
-use serde_json::Value;
-
-use super::{directory, fail, r1, shown};
+use super::run_files::read_json;
+use super::{directory, fail, ran, succeed};
 
 const RECIPE: &str = r#"
 local tables = r1.table.open { films = "films.csv" }
@@ -39,14 +38,11 @@ return r1.recipe {
 #[test]
 fn a_run_with_sql_tools_is_recorded_and_replayed() {
     let dir = directory(&[("a.lua", RECIPE), ("films.csv", "title,year\nAlien,1979\nUp,2009\n")], true);
-    let output = r1(dir.path(), &["run", "a.lua"]).output().unwrap();
-    let text = shown(dir.path(), &output);
-    assert!(output.status.success() && !text.contains("failed"), "{text}");
-    let config = std::fs::read_to_string(dir.path().join("runs/a/config.json")).unwrap();
-    let config: Value = serde_json::from_str(&config).unwrap();
+    let text = ran(dir.path(), &["run", "a.lua"]);
+    assert!(!text.contains("failed"), "{text}");
+    let config = read_json(dir.path().join("runs/a/config.json"));
     assert_eq!(config["script"]["resources"][0]["path"], "films.csv");
-    let output = r1(dir.path(), &["replay", "a"]).output().unwrap();
-    assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    succeed(dir.path(), &["replay", "a"]);
 
     std::fs::write(dir.path().join("films.csv"), "title,year\nHeat,1995\n").unwrap();
     let text = fail(dir.path(), &["replay", "a"]);

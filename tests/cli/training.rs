@@ -2,29 +2,26 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::Output;
+use std::sync::LazyLock;
 
 use serde_json::Value;
 
-use super::run_files::{json_lines, metrics, training_steps};
-use super::{cli_snapshot, directory, r1, shown, succeed};
+use super::recipe::{HELD_OUT, line_of, recipe};
+use super::run_files::{json_lines, metrics, read_json, training_steps};
+use super::running::Running;
+use super::{cli_snapshot, directory, printed, r1, shown, succeed};
 
 /// Rewards even lengths, so that rewards differ within a group.
-const RECIPE: &str = r#"
-return r1.recipe {
-  env = r1.env { format = "retool" },
-  reward = function(state, outcome) return { outcome = #outcome.text % 2, length = { value = #outcome.text, weight = 0 } } end,
-  policy = { model = "model" },
-  data = {
-    train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. math.random(99) } end },
-    eval = r1.data.generate { count = 2, row = function(index) return { prompt = "Say " .. index } end },
-  },
-  sampling = { max_new_tokens = 6 },
-  trainer = r1.grpo { steps = 4, group_size = 2, groups_per_step = 2, lr = 1e-3 },
-  checkpoint = { every = 2, keep = 0 },
-}
-"#;
+static RECIPE: LazyLock<String> = LazyLock::new(|| {
+    let reward = "function(state, outcome) return { outcome = #outcome.text % 2, length = { value = #outcome.text, weight = 0 } } end";
+    recipe(&[
+        ("reward", reward),
+        ("data", HELD_OUT),
+        ("trainer", "r1.grpo { steps = 4, group_size = 2, groups_per_step = 2, lr = 1e-3 }"),
+        ("checkpoint", "{ every = 2, keep = 0 }"),
+    ])
+});
 
 fn run(dir: &Path, args: &[&str]) -> Output {
     r1(dir, args).output().unwrap()
@@ -39,20 +36,19 @@ fn logged_steps(run: &Path) -> Vec<u64> {
 fn an_unknown_target_of_an_adapter_is_refused_at_its_line() {
     let policy = "policy = {\n  model = \"model\",\n  lora = { targets = { \"q_prj\" } },\n}";
     let recipe = RECIPE.replace("policy = { model = \"model\" }", policy);
-    assert!(recipe.contains("q_prj"));
-    let line = recipe.lines().position(|line| line.contains("q_prj")).unwrap() + 1;
+    let line = line_of(&recipe, "q_prj");
     let dir = directory(&[("a.lua", &recipe)], true);
-    let printed = shown(dir.path(), &r1(dir.path(), &["check", "a.lua"]).output().unwrap());
-    assert!(printed.contains("no model has a projection `q_prj`"), "{printed}");
-    let printed = shown(dir.path(), &r1(dir.path(), &["run", "a.lua"]).output().unwrap());
-    assert!(printed.starts_with("exit: 3"), "{printed}");
-    assert!(printed.contains("`policy.lora.targets`: no model has a projection `q_prj`"), "{printed}");
-    assert!(printed.contains(&format!("--> a.lua:{line}")) && printed.contains("did you mean `q_proj`"), "{printed}");
+    let text = printed(dir.path(), &["check", "a.lua"]);
+    assert!(text.contains("no model has a projection `q_prj`"), "{text}");
+    let text = printed(dir.path(), &["run", "a.lua"]);
+    assert!(text.starts_with("exit: 3"), "{text}");
+    assert!(text.contains("`policy.lora.targets`: no model has a projection `q_prj`"), "{text}");
+    assert!(text.contains(&format!("--> a.lua:{line}")) && text.contains("did you mean `q_proj`"), "{text}");
 }
 
 #[test]
 fn a_lora_adapter_is_trained_resumed_used_and_merged() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let adapter = ["policy.lora.rank=2", "policy.lora.targets=[\"q_proj\",\"down_proj\"]"];
     let trained = |steps: &str, more: &[&str]| {
         let steps = format!("trainer.steps={steps}");
@@ -61,7 +57,7 @@ fn a_lora_adapter_is_trained_resumed_used_and_merged() {
     trained("2", &[]);
     let checkpoint = dir.path().join("runs/a/checkpoints/step-000002");
     assert!(checkpoint.join("adapter_model.safetensors").is_file() && !checkpoint.join("model.safetensors").exists());
-    let config: Value = serde_json::from_slice(&fs::read(checkpoint.join("adapter_config.json")).unwrap()).unwrap();
+    let config = read_json(checkpoint.join("adapter_config.json"));
     assert_eq!((&config["r"], &config["peft_type"]), (&Value::from(2), &Value::from("LORA")));
     assert_eq!(config["base_model_name_or_path"], dir.path().join("model").canonicalize().unwrap().to_str().unwrap());
 
@@ -98,7 +94,7 @@ fn a_lora_adapter_is_trained_resumed_used_and_merged() {
 
 #[test]
 fn a_run_writes_all_its_files() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let stdout = succeed(dir.path(), &["run", "a.lua", "--json", "--seed", "3"]);
     let events = json_lines(&stdout);
     let named = |name: &str| events.iter().filter(|event| event["event"] == name).count();
@@ -118,8 +114,8 @@ fn a_run_writes_all_its_files() {
     ] {
         assert!(run.join(file).is_file(), "{file}");
     }
-    assert_eq!(fs::read_to_string(run.join("recipe.lua")).unwrap(), RECIPE);
-    let config: Value = serde_json::from_slice(&fs::read(run.join("config.json")).unwrap()).unwrap();
+    assert_eq!(fs::read_to_string(run.join("recipe.lua")).unwrap(), *RECIPE);
+    let config = read_json(run.join("config.json"));
     assert_eq!(config["seed"], 3);
     assert_eq!(logged_steps(&run), [1, 2, 3, 4]);
     // Every logged metric is documented.
@@ -145,7 +141,7 @@ fn a_run_writes_all_its_files() {
 
 #[test]
 fn quiet_prints_nothing() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     cli_snapshot!(in dir, ["run", "a.lua", "--quiet", "trainer.steps=1"], @"
     exit: 0
     ");
@@ -154,7 +150,7 @@ fn quiet_prints_nothing() {
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_resumed_run_equals_an_uninterrupted_one() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "whole"]);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "parts"]);
     let parts = dir.path().join("runs/parts");
@@ -179,21 +175,11 @@ fn a_resumed_run_equals_an_uninterrupted_one() {
 #[test]
 #[cfg(unix)]
 fn ctrl_c_stops_after_a_step_and_prints_the_resume_command() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
-    let child = r1(dir.path(), &["run", "a.lua", "trainer.steps=100000"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let log = dir.path().join("runs/a/metrics.jsonl");
-    let begun = Instant::now();
-    while fs::read_to_string(&log).map_or(0, |text| text.lines().count()) < 3 {
-        assert!(begun.elapsed() < Duration::from_mins(10), "the run does not begin");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    // SAFETY: the child is ours and has not been waited for.
-    unsafe { libc::kill(i32::try_from(child.id()).unwrap(), libc::SIGINT) };
-    let output = child.wait_with_output().unwrap();
+    let dir = directory(&[("a.lua", &RECIPE)], true);
+    let run = Running::start(dir.path(), &["run", "a.lua", "trainer.steps=100000"]);
+    run.until_lines(&dir.path().join("runs/a/metrics.jsonl"), 3);
+    run.send(libc::SIGINT);
+    let output = run.end();
     assert_eq!(output.status.code(), Some(130), "{}", shown(dir.path(), &output));
     let stdout = String::from_utf8(output.stdout).unwrap();
     assert!(stdout.contains("r1 run a.lua --resume runs/a"), "{stdout}");
@@ -204,7 +190,7 @@ fn ctrl_c_stops_after_a_step_and_prints_the_resume_command() {
 #[test]
 #[cfg(target_os = "linux")]
 fn a_full_disk_loses_no_written_files() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let script = "mount -t tmpfs -o size=256k none runs && { \"$0\" \"$@\"; code=$?; cp -r runs kept; exit $code; }";
     fs::create_dir(dir.path().join("runs")).unwrap();
     let mut command = std::process::Command::new("unshare");
@@ -268,7 +254,7 @@ fn python_without_namespaces_is_a_warning() {
 /// The rollout of the first step has fewer decode steps than are profiled.
 #[test]
 fn a_short_first_step_is_profiled() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let args =
         ["run", "a.lua", "-q", "--profile", "trainer.steps=1", "sampling.max_new_tokens=14", "eval.before=false"];
     succeed(dir.path(), &args);

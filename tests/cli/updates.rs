@@ -3,26 +3,25 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::sync::LazyLock;
 
 use serde_json::Value;
 
+use super::recipe::{TWO_STEPS, recipe};
 use super::run_files::{checkpoint, files, last_step, stored, training_steps};
-use super::{directory, r1, shown, succeed};
+use super::{directory, exits, fail, r1, shown, succeed};
 
 /// Rewards that differ within groups. Tests replace the reward.
-const RECIPE: &str = r#"
-return r1.recipe {
-  env = r1.env { format = "retool" },
-  reward = function(state, outcome) return #outcome.text % 2 end,
-  policy = { model = "model" },
-  data = { train = r1.data.generate { count = 8, row = function(index)
+static RECIPE: LazyLock<String> = LazyLock::new(|| {
+    let data = r#"{ train = r1.data.generate { count = 8, row = function(index)
     return { prompt = "Say " .. index, tag = index % 2 == 0 and "even" or "odd", number = index }
-  end } },
-  sampling = { max_new_tokens = 6 },
-  trainer = r1.grpo { steps = 2, group_size = 4, groups_per_step = 2, lr = 1e-3 },
-  checkpoint = { every = 1, keep = 0 },
-}
-"#;
+  end } }"#;
+    recipe(&[
+        ("data", data),
+        ("trainer", "r1.grpo { steps = 2, group_size = 4, groups_per_step = 2, lr = 1e-3 }"),
+        ("checkpoint", "{ every = 1, keep = 0 }"),
+    ])
+});
 
 const UNIFORM: &str = "return 0.5";
 
@@ -42,24 +41,17 @@ fn state(dir: &Path, step: u64, name: &str) -> u64 {
     serde_json::from_str::<Value>(&text).unwrap()[name].as_u64().unwrap()
 }
 
-/// Warnings and errors of a run that succeeds.
-fn warnings_of(dir: &Path, args: &[&str]) -> String {
-    let output = r1(dir, args).output().unwrap();
-    assert!(output.status.success(), "{}", shown(dir, &output));
-    String::from_utf8(output.stderr).unwrap()
-}
-
 #[test]
 fn a_step_without_trained_tokens_changes_nothing_and_warns_once() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
-    let healthy = warnings_of(dir.path(), &["run", "a.lua", "-q", "--name", "a"]);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
+    let healthy = exits(dir.path(), 0, &["run", "a.lua", "-q", "--name", "a"]);
     assert!(!healthy.contains("no token was trained"), "{healthy}");
     let versions =
         |steps: &[Value]| steps.iter().map(|step| step["policy/version"].as_f64().unwrap()).collect::<Vec<_>>();
     assert_eq!(versions(&training_steps(&dir.path().join("runs/a"))), [1.0, 2.0]);
     // From here on every group is uniform: neither the weights nor the optimiser's moments change.
     fs::write(dir.path().join("a.lua"), with(UNIFORM)).unwrap();
-    let printed = warnings_of(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/a", "trainer.steps=8"]);
+    let printed = exits(dir.path(), 0, &["run", "a.lua", "-q", "--resume", "runs/a", "trainer.steps=8"]);
     let (before, after) =
         (tensors(&checkpoint(&dir.path().join("runs/a"), 2)), tensors(&checkpoint(&dir.path().join("runs/a"), 8)));
     assert!(before.len() > 1 && before == after, "weights or moments have changed");
@@ -87,7 +79,7 @@ fn entropy_and_kl_terms_train_without_advantages() {
     let dir = directory(&[("a.lua", &with(UNIFORM))], true);
     for (name, setting) in [("kl", "trainer.kl.coef=0.1"), ("entropy", "trainer.entropy=0.01")] {
         let printed =
-            warnings_of(dir.path(), &["run", "a.lua", "-q", "--name", name, setting, "trainer.weight_decay=0.1"]);
+            exits(dir.path(), 0, &["run", "a.lua", "-q", "--name", name, setting, "trainer.weight_decay=0.1"]);
         assert!(!printed.contains("no token was trained"), "{printed}");
         let last = last_step(&dir.path().join("runs").join(name));
         assert_eq!((&last["policy/updates"], &last["policy/version"]), (&Value::from(1.0), &Value::from(2.0)));
@@ -95,7 +87,7 @@ fn entropy_and_kl_terms_train_without_advantages() {
     }
     // A critic is trained on its targets with or without a policy gradient.
     let settings = ["run", "a.lua", "-q", "--name", "ppo", "trainer.algorithm=ppo", "trainer.steps=3"];
-    let printed = warnings_of(dir.path(), &settings);
+    let printed = exits(dir.path(), 0, &settings);
     assert!(printed.contains("step 3: nothing could be learned in the first 3 steps"), "{printed}");
     assert!(training_steps(&dir.path().join("runs/ppo"))[2]["critic/loss"].is_number());
 }
@@ -107,7 +99,7 @@ fn steps_with_only_failed_trajectories_change_nothing() {
         let algorithm = format!("trainer.algorithm={algorithm}");
         let settings =
             ["run", "a.lua", "-q", "--name", "a", "trainer.steps=3", "rollout.max_failure_rate=1", &algorithm];
-        let printed = warnings_of(dir.path(), &settings);
+        let printed = exits(dir.path(), 0, &settings);
         assert!(printed.contains("step 1: no token was trained: all trajectories failed"), "{printed}");
         assert!(printed.contains("every trajectory failed"), "{printed}");
         assert!(
@@ -147,9 +139,7 @@ fn row_tags_define_advantage_normalisation_groups() {
     // Without tags the batch would be normalised as a whole: refused.
     fs::write(dir.path().join("a.lua"), RECIPE.replace("tag = index", "kind = index")).unwrap();
     let normalize = "trainer.shaping.normalize=[\"inductive\", \"mean\"]";
-    let output = r1(dir.path(), &[&settings[..], &[normalize]].concat()).output().unwrap();
-    assert_eq!(output.status.code(), Some(4), "{}", shown(dir.path(), &output));
-    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    let error = exits(dir.path(), 4, &[&settings[..], &[normalize]].concat());
     assert!(error.contains("a row has no `tag`") && error.contains("--> training row "), "{error}");
 }
 
@@ -158,7 +148,7 @@ fn row_tags_define_advantage_normalisation_groups() {
 #[test]
 fn rewards_that_are_nan_fail_their_trajectories() {
     let dir = directory(&[("a.lua", &with("return #outcome.text % 2 == 0 and 0 / 0 or #outcome.text"))], true);
-    let printed = warnings_of(dir.path(), &["run", "a.lua", "-q", "rollout.max_failure_rate=0.9"]);
+    let printed = exits(dir.path(), 0, &["run", "a.lua", "-q", "rollout.max_failure_rate=0.9"]);
     assert!(printed.contains("env_error: reward is NaN"), "{printed}");
     let dir = directory(&[("a.lua", &with("return 0 / 0"))], true);
     let output = r1(dir.path(), &["run", "a.lua", "-q"]).output().unwrap();
@@ -169,10 +159,10 @@ fn rewards_that_are_nan_fail_their_trajectories() {
 /// it.
 #[test]
 fn a_kl_penalty_in_the_reward_is_measured() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let settings =
         ["trainer.kl.coef=0.1", "trainer.kl.place=reward", "trainer.kl.target=1e-9", "trainer.kl.horizon=100"];
-    warnings_of(dir.path(), &[&["run", "a.lua", "-q", "trainer.steps=4", "trainer.lr=1e-2"], &settings[..]].concat());
+    exits(dir.path(), 0, &[&["run", "a.lua", "-q", "trainer.steps=4", "trainer.lr=1e-2"], &settings[..]].concat());
     let steps = training_steps(&dir.path().join("runs/a"));
     // The policy equals its reference in the first step only.
     assert!(steps[0]["kl/mean"].as_f64().unwrap() < 1e-6 && steps[3]["kl/mean"].as_f64().unwrap() > 1e-6, "{steps:?}");
@@ -183,17 +173,8 @@ fn a_kl_penalty_in_the_reward_is_measured() {
 /// tokens.
 #[test]
 fn mini_batches_by_step_have_one_update_per_step_number() {
-    let recipe = RECIPE.replace(
-        "env = r1.env { format = \"retool\" },",
-        "env = r1.env { format = \"retool\", max_steps = 3,
-    reset = function(task) return { messages = { r1.user(task.prompt) } } end,
-    step = function(state, action)
-      r1.push(state.messages, r1.assistant(action))
-      r1.push(state.messages, r1.user(\"Go on\"))
-      return {}
-    end,
-  },",
-    );
+    let three_steps = TWO_STEPS.replace("max_steps = 2", "max_steps = 3");
+    let recipe = RECIPE.replace("r1.env { format = \"retool\" }", &three_steps);
     let dir = directory(&[("a.lua", &recipe)], true);
     let train = |name: &str, more: &[&str]| {
         // With an entropy bonus every token is trained, with any rewards.
@@ -210,7 +191,7 @@ fn mini_batches_by_step_have_one_update_per_step_number() {
 /// Text that only the critic reads changes its values, but nothing for the policy.
 #[test]
 fn a_critic_can_read_privileged_state() {
-    let dir = directory(&[("a.lua", RECIPE)], true);
+    let dir = directory(&[("a.lua", &RECIPE)], true);
     let train = |name: &str, more: &[&str]| {
         // A new critic returns 0 for any input, so the first step is the same.
         let settings = ["run", "a.lua", "-q", "--name", name, "trainer.algorithm=ppo", "trainer.steps=2"];
@@ -294,9 +275,8 @@ fn privileged_text_can_be_a_function_of_the_state() {
     // A replay needs only the record, and training only the stored texts.
     succeed(dir.path(), &["replay", "runs/turn"]);
     let refused = |script: &str, message: &str| {
-        let output = r1(dir.path(), &["run", script, "-q", "--name", "bad"]).output().unwrap();
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success() && error.contains(message) && error.contains(script), "{error}");
+        let error = fail(dir.path(), &["run", script, "-q", "--name", "bad"]);
+        assert!(error.contains(message) && error.contains(script), "{error}");
     };
     refused("shared.lua", "with trainer.critic.shared it reads what the policy reads");
     refused("none.lua", "`privileged` is text for a critic, and this algorithm trains none");

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::{directory, r1, shown, succeed};
+use super::{directory, printed, r1, shown, succeed};
 
 const GYMNASIUM: &str = include_str!("../fixtures/gymnasium.py");
 
@@ -25,10 +25,6 @@ return r1.recipe {
   trainer = r1.grpo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3 },
 }
 "#;
-
-fn printed(dir: &Path, args: &[&str]) -> String {
-    shown(dir, &r1(dir, args).output().unwrap())
-}
 
 #[test]
 fn runs_in_gymnasium_environments_are_replayed_without_python() {

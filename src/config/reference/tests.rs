@@ -85,19 +85,6 @@ fn conditions_of_settings_match_the_type_of_the_named_setting() {
 }
 
 #[test]
-fn docs_training_has_only_the_generated_table_of_settings() {
-    let page = include_str!("../../../docs/guide/training.md");
-    let section = page.split("## Settings of `trainer`").nth(1).unwrap().split("\n## ").next().unwrap();
-    assert!(section.contains("(../reference/settings.md#trainer)") && !section.contains("|---"));
-    let remarks: Vec<&str> = section.lines().filter_map(|line| line.strip_prefix("- `")).collect();
-    for remark in &remarks {
-        let name = remark.split([' ', '`']).next().unwrap();
-        assert!(settings().any(|setting| setting.path == format!("trainer.{name}")), "no setting `trainer.{name}`");
-    }
-    assert!(remarks.len() >= 5);
-}
-
-#[test]
 fn the_example_of_contributing_is_a_declaration() {
     let page = include_str!("../../../CONTRIBUTING.md");
     let setting = page.split("- **a setting**").nth(1).unwrap();

@@ -262,7 +262,7 @@ fn write(mut stream: &TcpStream, request: &Received, response: &Response) -> std
     for piece in &response.pieces {
         stream.write_all(piece)?;
         stream.flush()?;
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(Duration::from_millis(1));
     }
     if !response.pieces.is_empty() {
         std::thread::sleep(response.stall);

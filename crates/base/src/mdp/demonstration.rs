@@ -178,21 +178,27 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::mdp::{Content, Part};
 
-    /// Role, text, calls, and `*` if it has a loss.
-    fn shown(row: &Value) -> Vec<String> {
-        let read = Demonstration::read(row).unwrap();
-        let line = |(message, trained): (&Message, &bool)| {
-            let calls: Vec<String> =
-                message.tool_calls.iter().map(|call| format!(" {}({})", call.name, call.arguments)).collect();
-            let star = if *trained { "*" } else { "" };
-            format!("{}{star}: {}{}", message.role.name(), message.content.text(), calls.concat())
+    /// Compares every field. `trained` has the positions of the messages with a loss.
+    fn assert_read(row: &Value, messages: &[Message], trained: &[usize], tools: &[Value], format: Option<&str>) {
+        let expected = Demonstration {
+            messages: messages.to_vec(),
+            trained: (0..messages.len()).map(|position| trained.contains(&position)).collect(),
+            tools: tools.to_vec(),
+            format: format.map(str::to_owned),
         };
-        read.messages.iter().zip(&read.trained).map(line).collect()
+        assert_eq!(Demonstration::read(row).unwrap(), expected);
+    }
+
+    fn calling(id: Option<&str>, name: &str, arguments: Value) -> Message {
+        let call = ToolCall { id: id.map(str::to_owned), name: name.to_owned(), arguments };
+        Message { tool_calls: vec![call], ..Message::assistant("") }
     }
 
     #[test]
     fn openai_and_hugging_face_rows_are_parsed() {
+        let add = json!({"type": "function", "function": {"name": "add"}});
         let openai = json!({
             "messages": [
                 {"role": "developer", "content": "Be brief."},
@@ -202,47 +208,50 @@ mod tests {
                 {"role": "assistant", "content": null, "refusal": null, "weight": 1, "tool_calls": [
                     {"id": "c1", "type": "function", "function": {"name": "add", "arguments": "{\"a\": 1}"}}]},
                 {"role": "tool", "tool_call_id": "c1", "content": "2"},
-                {"role": "assistant", "content": "2"},
+                {"role": "assistant", "content": "2", "reasoning_content": "Easy."},
             ],
-            "tools": "[{\"type\": \"function\", \"function\": {\"name\": \"add\"}}]",
+            "tools": json!([add]).to_string(),
             "parallel_tool_calls": false,
+            "format": "hermes",
         });
-        assert_eq!(
-            shown(&openai),
-            [
-                "system: Be brief.",
-                "user: 1+1?",
-                "assistant: Let me guess: 3",
-                "user: Use the tool.",
-                "assistant*:  add({\"a\":1})",
-                "tool: 2",
-                "assistant*: 2"
-            ]
-        );
-        assert_eq!(Demonstration::read(&openai).unwrap().tools[0]["function"]["name"], "add");
+        let messages = [
+            Message::system("Be brief."),
+            Message::user(Content::Parts(vec![Part::Text { text: "1+1?".to_owned() }])),
+            Message::assistant("Let me guess: 3"),
+            Message::user("Use the tool."),
+            calling(Some("c1"), "add", json!({"a": 1})),
+            Message { tool_call_id: Some("c1".to_owned()), ..Message::tool("2") },
+            Message { reasoning_content: Some("Easy.".to_owned()), ..Message::assistant("2") },
+        ];
+        assert_read(&openai, &messages, &[4, 6], &[add], Some("hermes"));
         let hugging_face = json!({"messages": [
             {"role": "user", "content": "1+1?", "tool_calls": null},
             {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 1}}}]},
         ], "tools": null});
-        assert_eq!(shown(&hugging_face), ["user: 1+1?", "assistant*:  add({\"a\":1})"]);
+        let messages = [Message::user("1+1?"), calling(None, "add", json!({"a": 1}))];
+        assert_read(&hugging_face, &messages, &[1], &[], None);
     }
 
     #[test]
     fn sharegpt_alpaca_and_completion_rows_are_parsed() {
-        assert_eq!(shown(&json!({"prompt": "1+1?", "completion": "2"})), ["user: 1+1?", "assistant*: 2"]);
+        let user = |text: &str| Message::user(text);
+        let reply = |text: &str| Message::assistant(text);
+        assert_read(&json!({"prompt": "1+1?", "completion": "2"}), &[user("1+1?"), reply("2")], &[1], &[], None);
         let of_messages = json!({
             "prompt": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"},
                        {"role": "user", "content": "c"}],
             "completion": [{"role": "assistant", "content": "d"}],
         });
-        assert_eq!(shown(&of_messages), ["user: a", "assistant: b", "user: c", "assistant*: d"]);
+        assert_read(&of_messages, &[user("a"), reply("b"), user("c"), reply("d")], &[3], &[], None);
         let share_gpt = json!({"system": "S", "conversations": [
             {"from": "human", "value": "a"}, {"from": "function_call", "value": "{\"name\": \"f\", \"arguments\": {}}"},
             {"from": "observation", "value": "o"}, {"from": "gpt", "value": "b"}]});
-        assert_eq!(shown(&share_gpt), ["system: S", "user: a", "assistant*:  f({})", "tool: o", "assistant*: b"]);
+        let messages = [Message::system("S"), user("a"), calling(None, "f", json!({})), Message::tool("o"), reply("b")];
+        assert_read(&share_gpt, &messages, &[2, 4], &[], None);
         let alpaca = json!({"instruction": "Add.", "input": "1 1", "output": "2"});
-        assert_eq!(shown(&alpaca), ["user: Add.\n\n1 1", "assistant*: 2"]);
-        assert_eq!(shown(&json!({"instruction": "Add.", "input": "", "output": "2"}))[0], "user: Add.");
+        assert_read(&alpaca, &[user("Add.\n\n1 1"), reply("2")], &[1], &[], None);
+        let without = json!({"instruction": "Add.", "input": "", "output": "2"});
+        assert_read(&without, &[user("Add."), reply("2")], &[1], &[], None);
     }
 
     #[test]

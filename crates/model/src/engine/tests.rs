@@ -11,6 +11,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::client::EngineMessage;
 use super::{Engine, EngineClient, EngineOptions, SamplingMode, Stats, TokenBytes, bounded, channel};
+use crate::adamw::{AdamW, AdamWOptions};
 use crate::model::{Config, Model, Packed};
 use r1_base::error::{self, Result};
 use r1_base::mdp::{Completion, FinishReason, Policy, Request, Sampling, StreamSeed};
@@ -257,13 +258,27 @@ fn multi_step_trajectories_prefill_new_tokens_only() {
     }
 }
 
+/// After an update, keys of the old weights give wrong log-probabilities; a cleared cache gives
+/// those of the new weights.
 #[test]
 fn changed_weights_need_a_cleared_cache() {
-    let mut engine = engine(4);
-    replies(&mut engine, vec![request(&prompt(2, 20), 1, greedy(2))]);
+    let model = model();
+    let mut engine = Engine::new(Rc::clone(&model), vocab(), options(4)).unwrap();
+    let asked = prompt(2, 20);
+    let sampled_once = |engine: &mut Engine| replies(engine, vec![request(&asked, 1, sampled(1))]).0.remove(0);
+    sampled_once(&mut engine);
+    let mut optimizer = AdamW::new(model.parameters(), AdamWOptions::default()).unwrap();
+    let hidden = model.forward(&Packed::from_rows(&[&asked], Device::Cpu).unwrap()).unwrap();
+    model.logits(&hidden).unwrap().square().mean(Kind::Float).backward();
+    optimizer.step(1e-2, 0.0).unwrap();
+
+    let expected = naive(&model, &asked);
+    let error = |completion: &Completion| (completion.logprobs[0] - expected[completion.token_ids[0] as usize]).abs();
+    let stale = sampled_once(&mut engine);
+    assert!(stale.prefilled == 1 && error(&stale) > 1e-3, "{} {}", stale.prefilled, error(&stale));
     engine.clear_cache();
-    let (completions, _) = replies(&mut engine, vec![request(&prompt(2, 20), 1, greedy(2))]);
-    assert_eq!(completions[0].prefilled, 20);
+    let fresh = sampled_once(&mut engine);
+    assert!(fresh.prefilled == 20 && error(&fresh) < 1e-4, "{} {}", fresh.prefilled, error(&fresh));
 }
 
 #[test]

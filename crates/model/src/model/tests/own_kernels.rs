@@ -1,9 +1,11 @@
 //! r1's CUDA kernels, executed on the CPU: compared with libtorch's operations, one by one and in
 //! whole models.
 
+use std::collections::HashMap;
+
 use tch::{Device, Kind};
 
-use super::families::cases;
+use super::families::{Case, cases};
 use super::stacked::learn;
 use super::{distance, ids};
 use crate::model::cache::Layout;
@@ -20,62 +22,63 @@ fn kernels_agree_with_libtorch() {
     assert!(checks.is_empty(), "{checks:#?}");
 }
 
-/// A model in f32 with all kernels that support its sizes, and the same without.
-fn both(model: &Model) -> (Model, Model) {
+/// A model in f32 with all kernels that support its sizes, and the same without. `agreeing` has the
+/// kernels of the sizes that were compared before.
+fn both(model: &Model, agreeing: &mut HashMap<String, Kernels>) -> (Model, Model) {
     let (mut plain, mut fused) = (model.copy_as(true).unwrap(), model.copy_as(true).unwrap());
     let shapes = Shapes::of(&model.config);
-    let names = ["norm", "rope", "gated", "logprobs", "attention"];
-    let (kernels, failure) = Kernels::agreeing(&names, &shapes, Device::Cpu, Kind::Float);
-    assert_eq!(failure, None);
+    let kernels = *agreeing.entry(format!("{shapes:?}")).or_insert_with(|| {
+        let names = ["norm", "rope", "gated", "logprobs", "attention"];
+        let (kernels, failure) = Kernels::agreeing(&names, &shapes, Device::Cpu, Kind::Float);
+        assert_eq!(failure, None);
+        kernels
+    });
     assert!(kernels.norm && kernels.rope && kernels.gated && kernels.logprobs);
     (plain.varlen, fused.varlen, fused.kernels) = (true, true, kernels);
     (plain, fused)
 }
 
 #[test]
-fn every_family_learns_with_kernels_as_without() {
+fn every_family_learns_and_decodes_with_kernels_as_without() {
     crate::native::set_threads(1);
+    let (mut agreeing, mut attended) = (HashMap::new(), 0);
     for case in cases("golden") {
-        let (plain, fused) = both(&case.model());
-        let ((expected, slopes), (actual, gradients)) = (learn(&plain, &case.rows()), learn(&fused, &case.rows()));
-        assert!(distance(&actual, &expected) < 1e-4, "{}: {}", case.name, distance(&actual, &expected));
-        for ((name, actual), (_, expected)) in gradients.iter().zip(&slopes) {
-            assert_eq!(actual.defined(), expected.defined(), "{}: {name}", case.name);
-            if actual.defined() {
-                let worst = distance(actual, expected);
-                assert!(
-                    worst < 1e-4 * expected.abs().max().double_value(&[]).max(1.0),
-                    "{}: {name}: {worst}",
-                    case.name
-                );
-            }
+        let (plain, fused) = both(&case.model(), &mut agreeing);
+        attended += usize::from(fused.kernels.attention);
+        learns_the_same(&case, &plain, &fused);
+        decodes_the_same(&case, &plain, &fused);
+    }
+    assert!(attended > 3, "attention has no kernel for most of the models");
+}
+
+fn learns_the_same(case: &Case, plain: &Model, fused: &Model) {
+    let ((expected, slopes), (actual, gradients)) = (learn(plain, &case.rows()), learn(fused, &case.rows()));
+    assert!(distance(&actual, &expected) < 1e-4, "{}: {}", case.name, distance(&actual, &expected));
+    for ((name, actual), (_, expected)) in gradients.iter().zip(&slopes) {
+        assert_eq!(actual.defined(), expected.defined(), "{}: {name}", case.name);
+        if actual.defined() {
+            let worst = distance(actual, expected);
+            let scale = expected.abs().max().double_value(&[]).max(1.0);
+            assert!(worst < 1e-4 * scale, "{}: {name}: {worst}", case.name);
         }
     }
 }
 
-#[test]
-fn every_family_decodes_with_kernels_as_without() {
-    crate::native::set_threads(1);
-    let mut attended = 0;
-    for case in cases("golden") {
-        let (plain, fused) = both(&case.model());
-        attended += usize::from(fused.kernels.attention);
-        let vocab = plain.config.vocab_size as u64;
-        let caches = || KvCache::new(&plain.config, 3, 192, Layout::Tokens { spare: 1 }, Device::Cpu, Kind::Float);
-        let (mut one, mut other) = (caches().unwrap(), caches().unwrap());
-        for (round, count) in [5, 1, 1, 70, 1].into_iter().enumerate() {
-            let start = [0, 5, 6, 7, 77][round];
-            let texts: Vec<Vec<u32>> = (0..3).map(|slot| ids((slot + 10 * round) as u64 + 1, count, vocab)).collect();
-            let items: Vec<Span<'_>> = texts.iter().enumerate().map(|(slot, ids)| Span { slot, start, ids }).collect();
-            let step = |model: &Model, cache: &mut KvCache| {
-                tch::no_grad(|| model.step_varlen(cache, &items, &|| false)).unwrap().unwrap()
-            };
-            let (expected, actual) = (step(&plain, &mut one), step(&fused, &mut other));
-            let scale = expected.abs().max().double_value(&[]).max(1.0);
-            assert!(distance(&actual, &expected) < 1e-4 * scale, "{}: {}", case.name, distance(&actual, &expected));
-        }
+fn decodes_the_same(case: &Case, plain: &Model, fused: &Model) {
+    let vocab = plain.config.vocab_size as u64;
+    let caches = || KvCache::new(&plain.config, 3, 192, Layout::Tokens { spare: 1 }, Device::Cpu, Kind::Float);
+    let (mut one, mut other) = (caches().unwrap(), caches().unwrap());
+    for (round, count) in [5, 1, 1, 70, 1].into_iter().enumerate() {
+        let start = [0, 5, 6, 7, 77][round];
+        let texts: Vec<Vec<u32>> = (0..3).map(|slot| ids((slot + 10 * round) as u64 + 1, count, vocab)).collect();
+        let items: Vec<Span<'_>> = texts.iter().enumerate().map(|(slot, ids)| Span { slot, start, ids }).collect();
+        let step = |model: &Model, cache: &mut KvCache| {
+            tch::no_grad(|| model.step_varlen(cache, &items, &|| false)).unwrap().unwrap()
+        };
+        let (expected, actual) = (step(plain, &mut one), step(fused, &mut other));
+        let scale = expected.abs().max().double_value(&[]).max(1.0);
+        assert!(distance(&actual, &expected) < 1e-4 * scale, "{}: {}", case.name, distance(&actual, &expected));
     }
-    assert!(attended > 3, "attention has no kernel for most of the models");
 }
 
 #[test]
