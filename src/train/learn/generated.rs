@@ -61,6 +61,7 @@ fn read(exchange: &ExternalCall) -> Option<Step> {
         finish_reason,
         new_row: true,
         support: sampled.support,
+        generated: true,
         ..Step::default()
     })
 }
