@@ -18,7 +18,7 @@ use super::secret::{NamedTexts, Secrets, Text};
 use crate::error::{Error, Kind, Result};
 use crate::json;
 use crate::mdp::{FinishReason, GeneratedText, Message, Outcome};
-use crate::net::{HttpError, HttpRequest, HttpResponse, http, host_and_port};
+use crate::net::{HttpError, HttpRequest, HttpResponse, host_and_port, http};
 use crate::script::runtime::convert::{clip, kind};
 use crate::script::runtime::host::Host;
 use crate::script::runtime::policy_request::GenerateOptions;

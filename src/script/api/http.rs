@@ -16,7 +16,7 @@ use super::outcome::{NilReason, OutsideCall, failed, not_public};
 use super::secret::{NamedTexts, Secrets, Text};
 use crate::error::{Error, Kind};
 use crate::mdp::Outcome;
-use crate::net::{HttpError, HttpRequest, METHODS, http, host_and_port, url_with_query};
+use crate::net::{HttpError, HttpRequest, METHODS, host_and_port, http, url_with_query};
 use crate::script::runtime::bind::in_lua;
 use crate::script::runtime::convert::{NonJson, kind, to_json};
 use crate::script::runtime::host::{Call, Host};

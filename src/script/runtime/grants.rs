@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Error, Kind, Result, suggest};
-use crate::net::{AllowedAddresses, is_private_host, host_and_port};
+use crate::net::{AllowedAddresses, host_and_port, is_private_host};
 use crate::tools::connection::websocket_as_http;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
