@@ -167,8 +167,8 @@ local SAMPLING = {
   },
 }
 
--- The facts of these rules are { trainer, critic, estimator = { name, level, needs }, loss, kl_coef }.
--- `estimator` is nil for the recipe's function `advantage`. A loss is { name, options, terms,
+-- The facts of these rules are { trainer, critic, estimator = { name, level, needs }, loss, kl_coef
+-- }. `estimator` is nil for the recipe's function `advantage`. A loss is { name, options, terms,
 -- has_clip, compares_sequences, one_advantage_per_sequence }.
 
 local function needs(facts, input) return facts.estimator and table.find(facts.estimator.needs, input) ~= nil end

@@ -141,9 +141,9 @@ function warnings.untrained(metrics)
   return "every advantage is 0"
 end
 
--- The problem of the first steps of a run, if there is one: { steps, critic, tools, max_new_tokens },
--- where `steps` has the metrics of each. With a critic trajectories are compared across the batch,
--- otherwise as the estimator does.
+-- The problem of the first steps of a run, if there is one: { steps, critic, tools, max_new_tokens
+-- }, where `steps` has the metrics of each. With a critic trajectories are compared across the
+-- batch, otherwise as the estimator does.
 function warnings.of_first_steps(run)
   local differed, called, ended, accuracy = false, false, false, 0
   local low, high = math.huge, -math.huge

@@ -110,8 +110,8 @@ impl PolicyLoss {
         losses::names()
     }
 
-    /// Every loss, as docs/reference/algorithms.md lists it: its own options, and the terms in which it
-    /// differs from most losses.
+    /// Every loss, as docs/reference/algorithms.md lists it: its own options, and the terms in
+    /// which it differs from most losses.
     pub fn reference() -> impl Iterator<Item = ReferenceRow> {
         let defaults = fields(&TERMS);
         losses::all().map(move |loss| {

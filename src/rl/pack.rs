@@ -19,8 +19,8 @@ use crate::native::upload;
 
 /// One training sequence: a table with one row per token. Forward passes, losses and the critic
 /// read it. Each field that is a list is a column with one entry per token. The columns from
-/// `advantages` on are for an update (docs/lab/decisions/0005-one-table-of-tokens.md). They are 0 on
-/// tokens that the policy did not sample, and empty if they are not computed.
+/// `advantages` on are for an update (docs/lab/decisions/0005-one-table-of-tokens.md). They are 0
+/// on tokens that the policy did not sample, and empty if they are not computed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     pub ids: Vec<u32>,

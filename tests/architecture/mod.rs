@@ -35,7 +35,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("model", &["native", "schema"]),
     ("rl", &["algorithms", "mdp", "config", "native"]),
     ("adamw", &["native"]),
-    ("engine", &["model", "mdp"]),
+    ("engine", &["model", "mdp", "native"]),
     ("encoders", &["model", "search", "text"]),
     ("remote", &["config", "json", "mdp", "net"]),
     ("tools", &["clock", "json", "mdp", "net", "schema"]),

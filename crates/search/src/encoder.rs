@@ -37,8 +37,8 @@ pub trait Reranker: Send + Sync {
     fn scores(&self, query: &str, passages: &[Passage]) -> Result<Vec<f32>>;
 }
 
-/// Loads the models of searches, which are not part of an index; a model without a loader is an error. `encoders::Checkpoints` loads BERT
-/// checkpoints, [`NoModels`] none.
+/// Loads the models of searches, which are not part of an index; a model without a loader is an
+/// error. `encoders::Checkpoints` loads BERT checkpoints, [`NoModels`] none.
 pub trait SearchModels: Any + Debug + Send + Sync {
     /// The encoder of a directory with the options of an index.
     ///

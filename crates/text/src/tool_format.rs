@@ -38,8 +38,8 @@ pub(super) struct ToolFormat {
     pub shows_tools: bool,
     /// Whether results are messages with the role `tool`, for templates that print them.
     pub uses_tool_role: bool,
-    /// A parser for one reply, from the tool that bare code calls and the tools' JSON schemas, which
-    /// give the types of arguments where the format has none.
+    /// A parser for one reply, from the tool that bare code calls and the tools' JSON schemas,
+    /// which give the types of arguments where the format has none.
     pub scan: for<'a> fn(&'a str, &'a [Value]) -> Box<dyn FormatParser + 'a>,
     /// Appends calls to an assistant's text as the policy would write them.
     pub write: fn(String, &[ToolCall]) -> String,

@@ -282,8 +282,8 @@ fn with_flags(sampling: &mut Sampling, args: &InferArgs) {
     sampling.max_new_tokens = args.max_new_tokens.map_or(sampling.max_new_tokens, |n| n as usize);
 }
 
-/// The server's sampling parameters: those of a recipe and its flags, or of flags alone; others keep
-/// the server's defaults.
+/// The server's sampling parameters: those of a recipe and its flags, or of flags alone; others
+/// keep the server's defaults.
 fn server_sampling(
     args: &InferArgs,
     recipe: Option<&Sampling>,

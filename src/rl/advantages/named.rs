@@ -15,7 +15,8 @@ use crate::rl::options::{fields, refuse_rest, table, take_from, unknown};
 use crate::rl::reference::ReferenceRow;
 use crate::rl::rows::{Batch, Path, StepRow};
 
-/// An estimator of the host: a row of docs/reference/algorithms.md, and its formula with the defaults.
+/// An estimator of the host: a row of docs/reference/algorithms.md, and its formula with the
+/// defaults.
 struct HostEstimator {
     name: &'static str,
     /// Its paper, or the system that defines it.

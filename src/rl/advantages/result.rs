@@ -8,8 +8,8 @@ use crate::error::{Error, Kind, Result};
 use crate::rl::rows::{Batch, Path, StepRow};
 
 /// Advantages of a batch, shaped like its rows: one number per token, 0 at tokens that were not
-/// sampled and in excluded rows. `pack::put_advantages` writes them into the rows of tokens; records
-/// and metrics read them.
+/// sampled and in excluded rows. `pack::put_advantages` writes them into the rows of tokens;
+/// records and metrics read them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advantages {
     pub advantages: Vec<Vec<f64>>,

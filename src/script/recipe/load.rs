@@ -373,8 +373,8 @@ pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
     Err(Error::new(Kind::Script, format!("the script returns {got}; it must return r1.recipe {{ … }}")).at_path(path))
 }
 
-/// Refuses a function `advantage` or `loss` that the recipe does not use. The command line may compare
-/// it with an estimator or a loss of r1.
+/// Refuses a function `advantage` or `loss` that the recipe does not use. The command line may
+/// compare it with an estimator or a loss of r1.
 fn used_functions(recipe: &Recipe) -> Result<()> {
     let learner = recipe.typed.trainer.learner();
     let estimator = ("advantage", "estimator", &recipe.advantage, learner.map(|learner| &learner.estimator));

@@ -34,8 +34,8 @@ pub fn training_rows(
     Ok(rows)
 }
 
-/// Sets the inputs of losses in Lua: the groups, and the rewards of `trajectories` if the loss reads
-/// them.
+/// Sets the inputs of losses in Lua: the groups, and the rewards of `trajectories` if the loss
+/// reads them.
 pub(crate) fn set_loss_inputs(rows: &mut [Row], objective: &Objective, trajectories: &[Trajectory]) {
     let mut seen: BTreeMap<u64, usize> = BTreeMap::new();
     let mut number = |group: u64| {

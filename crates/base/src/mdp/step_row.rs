@@ -10,8 +10,8 @@ use serde_path_to_error::Segment;
 use super::{Status, Step, Trajectory};
 use crate::error::{Error, Kind, Result, suggest};
 
-/// One step. Reward shaping, estimators and losses over plain data read it. Lists have one entry for
-/// each of the T tokens of its response. Lists that are not needed may be empty.
+/// One step. Reward shaping, estimators and losses over plain data read it. Lists have one entry
+/// for each of the T tokens of its response. Lists that are not needed may be empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StepRow {

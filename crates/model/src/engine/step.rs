@@ -105,8 +105,8 @@ impl Engine {
         }
     }
 
-    /// Queues a step, and then reads the tokens of the step before. If the next step needs the tokens
-    /// of this one, reads them, too.
+    /// Queues a step, and then reads the tokens of the step before. If the next step needs the
+    /// tokens of this one, reads them, too.
     pub(super) fn step_once(
         &mut self,
         outcome: &mut ServeOutcome,

@@ -57,8 +57,8 @@ impl Closing {
     }
 }
 
-/// The JSON value of a call that begins at `from`, and the end of the call. A call may also end with
-/// the reply. `None` if more text is needed.
+/// The JSON value of a call that begins at `from`, and the end of the call. A call may also end
+/// with the reply. `None` if more text is needed.
 pub(super) fn closed_value(
     block: &str,
     from: usize,
