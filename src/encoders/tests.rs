@@ -194,7 +194,7 @@ fn cross_encoders_are_shared_and_their_limits_and_tokenizers_checked() {
 fn reranked_hits_have_the_order_and_scores_of_the_cross_encoder() {
     let dir = tempfile::tempdir().unwrap();
     let (directory, out) = (cross_encoder(dir.path()), dir.path().join("i"));
-    build(&out, options(), &corpus()).unwrap();
+    build(&out, BuildOptions::default(), &corpus());
     let index = Index::open_with(&out, &Checkpoints).unwrap();
     let query = "w4 w7 w10 w13";
     let first = index.search(query, 1000, Mode::Sparse).unwrap();

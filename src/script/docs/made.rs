@@ -5,11 +5,9 @@
 use std::fmt::Write;
 
 use super::markdown;
-use super::markdown::wrap_after;
-use crate::config::{Settings, settings};
-use crate::schema::{Field, Setting, Table};
-use crate::tools::table::TableOptions;
-use crate::tools::{PythonOptions, RhaiOptions};
+use super::markdown::{setting_types, wrap_after};
+use crate::config::settings;
+use crate::schema::{Setting, Table};
 
 /// Sections in the order of the reference, with a description.
 const SECTIONS: [(&str, &str); 9] = [
@@ -123,11 +121,6 @@ pub(crate) fn with_settings(file: &str) -> String {
         type_of(&mut out, &table);
     }
     out
-}
-
-/// The types of settings, which docs/reference/settings.md and the options of tools list.
-pub(super) fn setting_types() -> Vec<Table> {
-    [Settings::tables(), PythonOptions::tables(), RhaiOptions::tables(), TableOptions::tables()].concat()
 }
 
 /// A table of settings; every field may be left out.

@@ -2,9 +2,11 @@
 
 use std::fmt::Write;
 
-use super::made::setting_types;
 use super::{Entry, Named, Param, Scope, all, named_types};
-use crate::config::settings;
+use crate::config::{Settings, settings};
+use crate::schema::{Field, Table};
+use crate::tools::table::TableOptions;
+use crate::tools::{PythonOptions, RhaiOptions};
 
 /// Columns of a line.
 const WIDTH: usize = 100;
@@ -37,6 +39,11 @@ pub fn markdown() -> String {
         let _ = writeln!(out, "| `{}`: {} | {} |", named.name, named.doc.trim_end_matches('.'), fields.join(", "));
     }
     out
+}
+
+/// The types of settings, which docs/reference/settings.md and the options of tools list.
+pub(super) fn setting_types() -> Vec<Table> {
+    [Settings::tables(), PythonOptions::tables(), RhaiOptions::tables(), TableOptions::tables()].concat()
 }
 
 fn function(out: &mut String, entry: &Entry) {

@@ -191,7 +191,7 @@ fn deadlines_end_responses() {
     assert_eq!(completions[1].as_ref().unwrap().token_ids.len(), 5);
     // A slow machine may not reach the first token within the shortest of these limits.
     let cut = [0.05, 2.0, 60.0].into_iter().find_map(|limit| {
-        let mut outlast = Some(std::time::Duration::from_secs_f64(limit));
+        let mut outlast = Some(Duration::from_secs_f64(limit));
         let submitted = request(&prompt(6, 10), 3, Sampling { max_seconds: limit, ..sampled(100) });
         // The first token takes the whole limit.
         let reply =
