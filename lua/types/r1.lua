@@ -934,9 +934,9 @@ function Expectation:raises(text) end
 ---@field group_size? number Trajectories per task; 1 for ppo, remax and reinforce_pp (default 8, trajectories, ≥ 1).
 ---@field groups_per_step? number Tasks per step; 128 for ppo, remax and reinforce_pp (default 16, tasks, ≥ 1).
 ---@field branch? r1.Branch Tree sampling: some trajectories of a group continue from states of others.
----@field estimator? string|table<string, any> Advantage estimator: a name, or a table of `name` and its options. custom is the recipe's function `advantage` (default "grpo", one of docs/reference/algorithms.md, or custom).
+---@field estimator? string|table<string, any> Advantage estimator: a name, or a table of `name` and its options. The recipe's function `advantage` takes its place (default "grpo", one of docs/reference/algorithms.md).
 ---@field shaping? r1.Shaping Reward shaping before the estimator.
----@field loss? string|table<string, any> Policy loss: a name, or a table of `name` and its options. custom is the recipe's function `loss` (default "ppo", one of docs/reference/algorithms.md, or custom).
+---@field loss? string|table<string, any> Policy loss: a name, or a table of `name` and its options. The recipe's function `loss` takes its place (default "ppo", one of docs/reference/algorithms.md).
 ---@field clip? number[] { low, high }: clip range of the ratio; the default of the loss if not set (0 < low ≤ 1, high > 0).
 ---@field loss_agg? "token-mean"|"seq-mean-token-sum"|"seq-mean-token-mean"|"seq-mean-token-sum-norm" Aggregation of token losses; the default of the loss if not set.
 ---@field entropy? number Coefficient of the entropy bonus (default 0).
