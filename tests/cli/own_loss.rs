@@ -136,14 +136,14 @@ fn an_invalid_loss_in_lua_is_reported_by_check_and_run() {
     let script = with_loss("    return b:token_mean(b.logp * b.advantags)");
     let dir = directory(&[("a.lua", &script)], true);
     let error = fail(dir.path(), &["check", "a.lua"]);
-    let place = format!("--> a.lua:{}\n", line_of(&script, "advantags"));
-    assert!(error.contains("the batch has no tensor `advantags`") && error.contains(&place), "{error}");
+    let location = format!("--> a.lua:{}\n", line_of(&script, "advantags"));
+    assert!(error.contains("the batch has no tensor `advantags`") && error.contains(&location), "{error}");
     assert!(error.contains("did you mean `advantages`"), "{error}");
     let script = with_loss("    local x = b.logp - b.logp\n    return b:token_mean(b.logp / x)");
     let dir = directory(&[("a.lua", &script)], true);
     let error = fail(dir.path(), &["run", "a.lua"]);
-    let place = format!("NaN or infinite is computed at a.lua:{}", line_of(&script, "b.logp / x"));
-    assert!(error.contains(&place), "{error}");
+    let location = format!("NaN or infinite is computed at a.lua:{}", line_of(&script, "b.logp / x"));
+    assert!(error.contains(&location), "{error}");
     let dir = with("    return b:token_mean(b.logp * b.advantages)");
     let error = fail(dir.path(), &["run", "a.lua", "trainer.importance={}", "trainer.recompute_above=1e-3"]);
     assert!(error.contains("without b.weights"), "{error}");

@@ -21,12 +21,12 @@ use r1_base::mdp::{Message, ToolCall};
 #[derive(Clone)]
 pub struct Format {
     rules: &'static ToolFormat,
-    own: Option<Arc<dyn OwnFormat + Send + Sync>>,
+    recipe_format: Option<Arc<dyn OwnFormat + Send + Sync>>,
 }
 
 impl PartialEq for Format {
     fn eq(&self, other: &Self) -> bool {
-        let version = |format: &Self| format.own().map(|own| own.options().version.clone());
+        let version = |format: &Self| format.recipe_format().map(|recipe_format| recipe_format.options().version.clone());
         self.name() == other.name() && version(self) == version(other)
     }
 }
@@ -46,12 +46,12 @@ pub const CODE_TOOL: &str = "python";
 impl Format {
     /// Every built-in format.
     pub fn all() -> impl Iterator<Item = Self> {
-        formats::ALL.iter().map(|rules| Self { rules, own: None })
+        formats::ALL.iter().map(|rules| Self { rules, recipe_format: None })
     }
 
     /// A format defined by a recipe.
     pub fn of_recipe(format: impl OwnFormat + Send + Sync + 'static) -> Self {
-        Self { rules: &ToolFormat::OWN, own: Some(Arc::new(format)) }
+        Self { rules: &ToolFormat::OWN, recipe_format: Some(Arc::new(format)) }
     }
 
     pub(super) fn rules(&self) -> &'static ToolFormat {
@@ -59,18 +59,18 @@ impl Format {
     }
 
     /// The functions of a recipe's format.
-    pub(super) fn own(&self) -> Option<&dyn OwnFormat> {
-        self.own.as_deref().map(|own| own as &dyn OwnFormat)
+    pub(super) fn recipe_format(&self) -> Option<&dyn OwnFormat> {
+        self.recipe_format.as_deref().map(|recipe_format| recipe_format as &dyn OwnFormat)
     }
 
     /// The name used in recipes.
     pub fn name(&self) -> &str {
-        self.own().map_or(self.rules.name, |own| &own.options().name)
+        self.recipe_format().map_or(self.rules.name, |recipe_format| &recipe_format.options().name)
     }
 
     /// Whether a recipe defines it.
     pub fn is_own(&self) -> bool {
-        self.own.is_some()
+        self.recipe_format.is_some()
     }
 
     /// The built-in format with this name.
@@ -90,15 +90,15 @@ impl Format {
     /// The built-in format that fits a chat template; Hermes if none does.
     pub fn of(template: &Template) -> Self {
         let fitting = formats::ALL.iter().find(|format| (format.fits)(template));
-        Self { rules: fitting.copied().unwrap_or(&hermes::FORMAT), own: None }
+        Self { rules: fitting.copied().unwrap_or(&hermes::FORMAT), recipe_format: None }
     }
 
     /// A streaming parser for a reply. `begun`: the prompt has opened a `<think>` block.
     /// `code_tool`: the tool that bare code calls. `tools`: their JSON schemas give the types of
     /// arguments where the format has none.
     pub fn stream<'a>(&'a self, begun: bool, code_tool: &'a str, tools: &'a [Value]) -> ReplyStream<'a> {
-        if let Some(own) = self.own() {
-            return own::stream(own, begun, tools);
+        if let Some(recipe_format) = self.recipe_format() {
+            return own::stream(recipe_format, begun, tools);
         }
         let think = Think::new(begun, self.rules.thinking, self.rules.call_tags);
         ReplyStream::new(think, (self.rules.scan)(code_tool, tools))
@@ -126,27 +126,27 @@ impl Format {
     /// # Errors
     /// `Kind::Script` if a recipe's own format has no `write`, or it fails.
     pub fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
-        match self.own() {
+        match self.recipe_format() {
             _ if calls.is_empty() => Ok(text),
-            Some(own) => Ok(on_a_line(text, &own.write(calls)?)),
+            Some(recipe_format) => Ok(on_a_line(text, &recipe_format.write(calls)?)),
             None => Ok((self.rules.write)(text, calls)),
         }
     }
 
     /// Whether calls can be written: a recipe's own format may lack `write`.
     pub fn can_write(&self) -> bool {
-        self.own().is_none_or(|own| own.options().writes)
+        self.recipe_format().is_none_or(|recipe_format| recipe_format.options().writes)
     }
 
     /// The text that shows results to the policy, by a function of the recipe.
     pub(super) fn own_results(&self, results: &[Message]) -> Result<Option<String>> {
-        self.own().map_or(Ok(None), |own| own.results(results))
+        self.recipe_format().map_or(Ok(None), |recipe_format| recipe_format.results(results))
     }
 
     /// Strings that end a reply.
     pub fn stop_strings(&self) -> Vec<&str> {
-        match self.own() {
-            Some(own) => own.options().stop.iter().map(String::as_str).collect(),
+        match self.recipe_format() {
+            Some(recipe_format) => recipe_format.options().stop.iter().map(String::as_str).collect(),
             None => self.rules.code.map(|code| code.stop).into_iter().collect(),
         }
     }

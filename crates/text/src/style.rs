@@ -202,7 +202,7 @@ impl Renderer {
         if tools.is_empty() {
             return Ok(None);
         }
-        match self.format.own().map_or(Ok(None), |own| own.describe(tools))? {
+        match self.format.recipe_format().map_or(Ok(None), |recipe_format| recipe_format.describe(tools))? {
             Some(text) => Ok(Some(text)),
             None if describe::is_wanted(self.describe, &self.format, self.shown) => {
                 describe::text(&self.format, tools, &self.code_tool)

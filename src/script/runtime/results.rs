@@ -67,13 +67,13 @@ fn named_numbers(parts: &Table) -> mlua::Result<BTreeMap<String, f64>> {
 
 /// What `lua/results.lua` returns: the result, or the reason why it is refused, and the field that
 /// the reason is about.
-pub(crate) type ReadResult<T> = (Option<T>, Option<String>, Option<String>);
+pub(crate) type ReaderReturns<T> = (Option<T>, Option<String>, Option<String>);
 
 /// The result of `function`: `step`, `flow` or `reward`.
 ///
 /// # Errors
 /// [`Kind::Script`] about the field that is wrong, without a place.
-pub(crate) fn read<T>(function: &str, (result, why, field): ReadResult<T>) -> Result<T> {
+pub(crate) fn read<T>(function: &str, (result, why, field): ReaderReturns<T>) -> Result<T> {
     result.ok_or_else(|| {
         let field = field.filter(|field| !field.is_empty());
         let subject = Subject::Returned { function: function.to_owned(), field };

@@ -20,7 +20,7 @@ use super::limits::{CallTurn, WatchedVm};
 use super::place::{at_function, definition};
 use super::require::Loader;
 use super::resource::{Resource, ResourceSpec};
-use super::results::{self, ReadResult};
+use super::results::{self, ReaderReturns};
 use super::sandbox;
 use super::size::Size;
 use super::sources::{RequiredFile, SourceOrigin};
@@ -288,7 +288,7 @@ impl Vm {
         let refused = |error| Failure::new(Status::EnvError, error);
         let reader: mlua::Result<Function> = self.results.raw_get(name);
         let reader = reader.map_err(|error| refused(describe(&error).error))?;
-        let returned: ReadResult<T> = self.call_now(call, &reader, value)?;
+        let returned: ReaderReturns<T> = self.call_now(call, &reader, value)?;
         results::read(name, returned).map_err(|error| refused(at_function(function, error)))
     }
 

@@ -9,14 +9,14 @@ use r1_base::mdp::{Message, Role};
 impl Format {
     /// Whether results are inside the policy's turn.
     pub(crate) fn is_same_turn(&self) -> bool {
-        self.own().map_or(self.rules().code.is_some(), |own| own.options().same_turn)
+        self.recipe_format().map_or(self.rules().code.is_some(), |recipe_format| recipe_format.options().same_turn)
     }
 
     /// Whether a reply without an end-of-turn token waits for a result inside its own turn.
     pub(crate) fn leaves_open(&self, reply: &str) -> bool {
-        match (self.own(), self.rules().code) {
-            (Some(own), _) => {
-                let stops = if own.options().same_turn { &own.options().stop[..] } else { &[] };
+        match (self.recipe_format(), self.rules().code) {
+            (Some(recipe_format), _) => {
+                let stops = if recipe_format.options().same_turn { &recipe_format.options().stop[..] } else { &[] };
                 stops.iter().any(|stop| reply.trim_end().ends_with(stop.trim_end()))
             }
             (None, Some(code)) => (code.waits)(reply),
