@@ -49,7 +49,8 @@ class Worker:
         self.process = subprocess.Popen(
             [sys.executable, "-u", "-c", options["worker"]],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        threading.Thread(target=self.keep, args=(self.process.stderr,), daemon=True).start()
+        self.reader = threading.Thread(target=self.keep, args=(self.process.stderr,), daemon=True)
+        self.reader.start()
         self.ask({"files": options["files"], "max_bytes": options["max_bytes"]}, options["start_timeout"], "the import")
 
     def keep(self, stream):
@@ -102,6 +103,8 @@ class Worker:
                 how = signal.Signals(-status).name
             except ValueError:
                 how = "signal %d" % -status
+        # A child of the process may hold its standard error open.
+        self.reader.join(LOOK)
         lines = bytes(self.errors).decode("utf-8", "replace").strip().splitlines()
         # faulthandler writes the kind of the error, and the innermost line first.
         fatal = [place for place, line in enumerate(lines) if line.startswith("Fatal Python error")]

@@ -55,7 +55,7 @@ const KINDS: [Kind; 17] = [
     Kind {
         what: "templates: `r1.text.template`, prompts",
         limit: "`limits.cpu`; prompts: 20 s",
-        body: "return r1.text.template('{% set a = [1] %}{{ 2 in a * 999999999999 }}'):render({})",
+        body: "return r1.text.template('{% for a in range(99999) %}{% for b in range(999) %}{% endfor %}{% endfor %}'):render({})",
         ends: (SCRIPT_LIMIT, "reset used more than 0.3 s of CPU time"),
     },
     Kind {

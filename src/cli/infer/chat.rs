@@ -1,8 +1,8 @@
 //! A conversation: questions, streamed replies, and the tools of a recipe; operations on it: undo,
 //! retry, save, load.
 //!
-//! A conversation is an [`Attempt`] at the recipe's env, or at the env of lua/chat.lua: a user and a
-//! model. Replies come from a [`Backend`].
+//! A conversation is an [`Attempt`] at the recipe's env, or at the env of lua/chat.lua, which has a
+//! user and a model. Replies come from a [`Backend`].
 
 use std::cell::RefCell;
 use std::path::Path;

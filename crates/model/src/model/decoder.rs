@@ -261,7 +261,8 @@ impl Model {
         let (gate, up) = match &mlp.gate_up {
             Some(stack) if arithmetic == Arithmetic::Libtorch => {
                 let all = stack.apply(h, &[&mlp.gate, &mlp.up], adapter)?;
-                <[Tensor; 2]>::try_from(all).map_err(|_| unexpected())?.into()
+                let [gate, up] = all.try_into().map_err(|_| unexpected())?;
+                (gate, up)
             }
             _ => (mlp.gate.apply(h, adapter, arithmetic)?, mlp.up.apply(h, adapter, arithmetic)?),
         };
