@@ -134,6 +134,7 @@ section! {
 /// The training algorithm and its settings. In Lua: `r1.grpo { … }`, `r1.ppo { … }`, `r1.sft { …
 /// }`, or `r1.trainer { algorithm = … }`.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::large_enum_variant)] // there is one per recipe
 pub enum Trainer {
     /// Reinforcement learning, with a critic or without.
     Rl {

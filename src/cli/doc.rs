@@ -73,7 +73,7 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
         if output.json {
             print_json(json!({ "algorithm": name, "paper": file.paper, "source": file.source }))?;
         } else {
-            print(&file.source)?;
+            print(file.source)?;
         }
         return Ok(ExitCode::SUCCESS);
     }

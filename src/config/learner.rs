@@ -217,6 +217,7 @@ impl Choice {
     }
 }
 
+#[allow(clippy::ref_option)] // the signature that serde requires
 fn shown<S: Serializer>(name: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(name.as_deref().unwrap_or(Choice::OF_RECIPE))
 }

@@ -3,6 +3,8 @@
 //! [`drive()`](super::drive()) runs one from beginning to end; the REPL, replays and branches run
 //! it step by step.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::Spec;
@@ -236,6 +238,17 @@ impl Attempt {
         reply::text(self.renderer(stage), self.prefix(stage), completion)
     }
 
+    /// Keeps the ids of a response that the environment does not take, so that the next prompt can
+    /// extend them, and returns its text.
+    pub fn keep_reply(&mut self, stage: Stage<'_>, completion: &Completion) -> String {
+        let text = self.text(stage, completion);
+        if let Some(prompt) = self.shown.take() {
+            let tools = self.state.tools();
+            self.keep_turn(prompt, tools, completion.token_ids.clone(), text.clone());
+        }
+        text
+    }
+
     /// The prefix of the response to the current prompt.
     pub fn prefix<'a>(&'a self, stage: Stage<'a>) -> &'a str {
         let prefixed = self.shown.as_ref().is_none_or(|prompt| prompt.prefixed);
@@ -278,17 +291,11 @@ impl Attempt {
             return Err(failure.into());
         }
         self.credit(&result);
+        self.keep_turn(prompt, tools, response, action.text);
         if result.done {
             self.over = Some(Status::Terminated);
             return Ok(());
         }
-        let shown = prompt.messages();
-        if !self.state.is_flow() {
-            self.last.clear();
-        } else if let Some(continued) = prompt.continues {
-            self.last.remove(continued);
-        }
-        self.last.push(ContinuedTurn { shown, tools, ids: prompt.ids, response, text: action.text });
         if result.truncated {
             self.truncate(Limit::of_reply(reason));
         } else if self.tokens_left() == Some(0) {
@@ -297,6 +304,17 @@ impl Attempt {
             self.truncate(Limit::MaxSteps);
         }
         Ok(self.end_flow(stage).await?)
+    }
+
+    /// Keeps the ids of a turn, which the next prompt extends.
+    fn keep_turn(&mut self, prompt: Prompt, tools: Arc<[Value]>, response: Vec<u32>, text: String) {
+        let shown = prompt.messages();
+        if !self.state.is_flow() {
+            self.last.clear();
+        } else if let Some(continued) = prompt.continues {
+            self.last.remove(continued);
+        }
+        self.last.push(ContinuedTurn { shown, tools, ids: prompt.ids, response, text });
     }
 
     /// Adds a step: prompt, response and result.

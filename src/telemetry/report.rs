@@ -42,11 +42,13 @@ pub fn report(source: &'static str, result: &impl Serialize, style: ReportStyle)
     write().map_err(|error| Error::new(Kind::Internal, format!("a report fails: {error}")))
 }
 
+type NumberFormat = fn(f64) -> String;
+
 /// The formats of the host: numbers, colours, columns.
 fn formats(lua: &Lua, ReportStyle { colour, unicode }: ReportStyle) -> mlua::Result<Table> {
     let formats = lua.create_table()?;
     formats.raw_set("colour", colour)?;
-    let numbers: [(&str, fn(f64) -> String); 5] =
+    let numbers: [(&str, NumberFormat); 5] =
         [("thousands", thousands), ("compact", compact), ("duration", duration), ("plain", plain), ("signed", signed)];
     for (name, format) in numbers {
         formats.raw_set(name, lua.create_function(move |_, number: f64| Ok(format(number)))?)?;

@@ -57,7 +57,7 @@ fn a_published_dataset_is_downloaded_and_converted() {
     {"problem":"1+1?","answer":"1001","solution":"1+1\n#### 1,001"}
     {"problem":"2+1?","answer":"1002","solution":"2+1\n#### 1,002"}
     "##);
-    let record = read_json(&dir.path().join("data/gsm8k/dataset.json"));
+    let record = read_json(dir.path().join("data/gsm8k/dataset.json"));
     assert_eq!((&record["commit"], &record["licence"]), (&COMMIT.into(), &"MIT".into()));
     // Files at the pinned commit are not requested again.
     let before = server.requests().len();
@@ -111,7 +111,7 @@ fn other_revisions_are_resolved_and_recorded() {
     let server = Server::start(repo);
     let output = get(dir.path(), &server, &["gsm8k@main", "--out", "sets", "--split", "train"]);
     assert!(output.status.success(), "{}", text(dir.path(), &server, &output));
-    assert_eq!(read_json(&dir.path().join("sets/dataset.json"))["commit"], "f".repeat(40));
+    assert_eq!(read_json(dir.path().join("sets/dataset.json"))["commit"], "f".repeat(40));
     // The Hub no longer has the pinned commit.
     let output = get(dir.path(), &server, &["gsm8k"]);
     insta::assert_snapshot!(text(dir.path(), &server, &output), @r##"

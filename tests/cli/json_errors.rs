@@ -68,7 +68,7 @@ fn an_error_of_the_script_that_ends_a_run_has_its_fields() {
     let events = failing(dir.path(), &["run", "a.lua", "seed=3", "eval.before=false"]);
     let failure = events.iter().find(|event| event["event"] == "failure").unwrap();
     let fields = &failure["error_fields"];
-    assert_eq!((&fields["message"], &fields["place"]), (&json!("no step"), &json!("a.lua:4")), "{failure}");
+    assert_eq!((&fields["message"], &fields["place"]), (&json!("no step"), &json!("a.lua:3")), "{failure}");
     assert_eq!((&fields["kind"], &failure["count"]), (&json!("script"), &json!(4)));
     let last = events.last().unwrap();
     assert_eq!(last["subject"], json!({ "trajectories": { "numbers": [0, 1, 2, 3], "step": null } }), "{last}");

@@ -47,8 +47,8 @@ pub(crate) fn recipe(fields: &Fields<'_>) -> String {
             None => all.push((name, value)),
         }
     }
-    let lines: String = all.iter().map(|(name, value)| format!("  {name} = {value},\n")).collect();
-    format!("return r1.recipe {{\n{lines}}}\n")
+    let lines: Vec<String> = all.iter().map(|(name, value)| format!("  {name} = {value},\n")).collect();
+    format!("return r1.recipe {{\n{}}}\n", lines.concat())
 }
 
 /// The number of the first line with a text.

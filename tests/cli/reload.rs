@@ -43,7 +43,7 @@ impl Run {
     fn of(recipe: &str, args: &[&str]) -> Self {
         let dir = directory(&[("a.lua", recipe), ("lib.lua", "return { value = 1 }")], true);
         let running = Running::start(dir.path(), &[&["run", "a.lua"], args].concat());
-        Self { dir, running }
+        Self { running, dir }
     }
 
     fn path(&self, name: &str) -> PathBuf {

@@ -26,7 +26,8 @@ pub struct Format {
 
 impl PartialEq for Format {
     fn eq(&self, other: &Self) -> bool {
-        let version = |format: &Self| format.recipe_format().map(|recipe_format| recipe_format.options().version.clone());
+        let version =
+            |format: &Self| format.recipe_format().map(|recipe_format| recipe_format.options().version.clone());
         self.name() == other.name() && version(self) == version(other)
     }
 }

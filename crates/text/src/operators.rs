@@ -272,7 +272,9 @@ impl<'a> OperatorParser<'a> {
             left = self.joined(left.start, [left, right]);
         }
         if !signs.is_empty() && adds_safe(&self.text[left.start..left.end]) {
-            signs.into_iter().for_each(|sign| self.edits.replace(sign, ",".to_owned()));
+            for sign in signs {
+                self.edits.replace(sign, ",".to_owned());
+            }
             self.edits.wrap(left, &format!("{SUM}(["), "])");
         }
         Some(left)

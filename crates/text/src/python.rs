@@ -230,7 +230,7 @@ fn write_repr(out: &mut impl Write, value: &Jinja) -> std::fmt::Result {
             if let Some(range) = items.and_then(Items::range) {
                 return out.write_str(range);
             }
-            let (open, close) = items.map(Items::brackets).unwrap_or_else(|| ("[".to_owned(), "]"));
+            let (open, close) = items.map_or_else(|| ("[".to_owned(), "]"), Items::brackets);
             out.write_str(&open)?;
             for (index, item) in value.try_iter().into_iter().flatten().enumerate() {
                 if index > 0 {

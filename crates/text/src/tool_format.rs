@@ -8,6 +8,7 @@ use super::template::Template;
 use r1_base::mdp::{Role, ToolCall};
 
 /// A tool-call format.
+#[allow(clippy::struct_excessive_bools)] // independent of each other
 pub(super) struct ToolFormat {
     /// The name used in recipes.
     pub name: &'static str,

@@ -394,7 +394,7 @@ impl Chat {
             let completion = self.reply(&attempt, request, answer, show)?;
             if answer.stopped {
                 // The calls of an incomplete reply are not executed.
-                let text = attempt.text(self.stage(), &completion);
+                let text = attempt.keep_reply(self.stage(), &completion);
                 self.keep_reply(&mut attempt, &text, continues)?;
                 break;
             }

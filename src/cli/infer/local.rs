@@ -51,10 +51,14 @@ impl Local {
         })?;
         // The reply may end inside a character.
         if let Some(rest) = characters.rest() {
-            stream.push(&rest).iter().for_each(|event| show_event(event, show));
+            for event in &stream.push(&rest) {
+                show_event(event, show);
+            }
         }
         let (events, read) = stream.finish()?;
-        events.iter().for_each(|event| show_event(event, show));
+        for event in &events {
+            show_event(event, show);
+        }
         let (content, reasoning, stopped) = (read.content, read.reasoning, interrupt.is_set());
         Ok(ModelReply { completion, content, reasoning, prompt: Some(prompt), stopped })
     }

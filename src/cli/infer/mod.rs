@@ -290,16 +290,17 @@ fn server_sampling(
     settings: &Settings,
     format: Option<&Format>,
 ) -> ServerSampling {
-    let of_flags = || ServerSampling {
-        temperature: args.temperature,
-        top_p: args.top_p,
-        top_k: args.top_k.map(|k| k as usize),
-        min_p: args.min_p,
-        repetition_penalty: args.repetition_penalty,
-        max_tokens: args.max_new_tokens.map(|n| n as usize),
-        ..ServerSampling::default()
+    // A flag is sent also if it is the default of r1.
+    let of_recipe = recipe.map(|sampling| ServerSampling::of(sampling, &Map::new())).unwrap_or_default();
+    let sampling = ServerSampling {
+        temperature: args.temperature.or(of_recipe.temperature),
+        top_p: args.top_p.or(of_recipe.top_p),
+        top_k: args.top_k.map(|k| k as usize).or(of_recipe.top_k),
+        min_p: args.min_p.or(of_recipe.min_p),
+        repetition_penalty: args.repetition_penalty.or(of_recipe.repetition_penalty),
+        max_tokens: args.max_new_tokens.map(|n| n as usize).or(of_recipe.max_tokens),
+        ..of_recipe
     };
-    let sampling = recipe.map_or_else(of_flags, |sampling| ServerSampling::of(sampling, &Map::new()));
     let ends = format.map(Format::stop_strings).unwrap_or_default();
     let mut stop: Vec<String> = ends.into_iter().map(str::to_owned).chain(sampling.stop).collect();
     stop.dedup();

@@ -71,9 +71,12 @@ impl RemoteModel {
         if let Some(mut stream) = stream {
             // Servers omit the stop string: it is restored if it completes a call.
             let text = attempt.read(stage, &completion)?.text;
-            stream.push(&text[content.len()..]).iter().for_each(|event| show_event(event, show));
-            let (events, read) = stream.finish()?;
-            events.iter().for_each(|event| show_event(event, show));
+            let mut events = stream.push(text.get(content.len()..).unwrap_or_default());
+            let (last, read) = stream.finish()?;
+            events.extend(last);
+            for event in &events {
+                show_event(event, show);
+            }
             (content, reasoning) = (read.content, read.reasoning);
         }
         for call in &calls {

@@ -292,10 +292,10 @@ type Parsed = Result<ToolCall, ReplyError>;
 fn read_call(item: &Table, index: usize, broken: &dyn Fn(&str) -> Error) -> Result<Parsed> {
     let lua_error = |error: mlua::Error| describe(&error).error;
     let text = |name: &str| item.raw_get(name).map(|text: Option<LuaString>| text.map(|text| text.to_string_lossy()));
-    let (error, id) = (text("error").map_err(lua_error)?, text("id").map_err(lua_error)?);
-    if let Some(error) = error {
+    if let Some(error) = text("error").map_err(lua_error)? {
         return Ok(Err(ReplyError::Own(error)));
     }
+    let id = text("id").map_err(lua_error)?;
     let name = text("name").map_err(lua_error)?.unwrap_or_default();
     let value: Value = item.raw_get("arguments").map_err(lua_error)?;
     let at = format!("calls[{}].arguments", index + 1);

@@ -163,7 +163,7 @@ impl Search {
         let (bytes, regex) = (self.text.as_bytes(), &self.pattern.regex);
         let work = self.pattern.size.saturating_mul(bytes.len().saturating_sub(self.cursor.at));
         let spans = if work <= SHORT {
-            self.cursor.batch(regex, &bytes, limit)
+            self.cursor.batch(regex, &bytes, limit.min(BATCH))
         } else if work > LONGEST {
             let why = format!("a pattern of this size over a text of {} bytes is too much work", bytes.len());
             return Err(fail(lua, &self.function, why));
@@ -209,7 +209,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         let mut left = optional::<usize>(lua, &search.function, "most", &limit)?.unwrap_or(usize::MAX);
         let (groups, names) = (search.pattern.regex.captures_len(), search.names(lua)?);
         let more = lua.create_function_mut(move |lua, ()| {
-            let positions = search.fetch(lua, left.min(BATCH))?;
+            let positions = search.fetch(lua, left)?;
             left -= positions.as_table().map_or(0, Table::raw_len) / (2 * groups);
             Ok(positions)
         })?;

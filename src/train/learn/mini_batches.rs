@@ -10,19 +10,26 @@ use crate::rl::pack::Row;
 
 /// The mini-batches of an epoch over `rows`, in order; the rows of a unit `together` stay in one
 /// mini-batch.
-pub(crate) fn mini_batches_of(rows: &[Row], learner: &Learner, together: Over) -> Vec<Vec<Row>> {
+pub(crate) fn mini_batches_of<'a>(
+    rows: &'a [Row],
+    learner: &Learner,
+    together: Over,
+) -> Box<dyn ExactSizeIterator<Item = Vec<Row>> + 'a> {
     match learner.mini_batch_by {
-        MiniBatchBy::Trajectory if learner.mini_batches == 1 => vec![rows.to_vec()],
+        MiniBatchBy::Trajectory if learner.mini_batches == 1 => Box::new(std::iter::once(rows.to_vec())),
         MiniBatchBy::Trajectory => {
             let unit = |row: &Row| if together == Over::Group { row.group } else { row.trajectory };
             let count = learner.mini_batches;
             let part = |part: usize| rows.iter().filter(|row| unit(row) % count == part).cloned().collect();
-            (0..count).map(part).filter(|part: &Vec<Row>| !part.is_empty()).collect()
+            let parts: Vec<Vec<Row>> = (0..count).map(part).filter(|part: &Vec<Row>| !part.is_empty()).collect();
+            Box::new(parts.into_iter())
         }
         MiniBatchBy::Step => {
             let sampled = rows.iter().flat_map(|row| row.steps.iter().zip(&row.loss_mask));
             let steps: BTreeSet<u32> = sampled.filter(|(_, sampled)| **sampled).map(|(step, _)| *step).collect();
-            steps.into_iter().rev().map(|step| of_step(rows, step)).collect()
+            // One at a time: the parts of a long trajectory repeat its rows.
+            let steps: Vec<u32> = steps.into_iter().rev().collect();
+            Box::new(steps.into_iter().map(move |step| of_step(rows, step)))
         }
     }
 }
@@ -114,7 +121,7 @@ mod tests {
         rows[0].advantages = vec![0.0, 2.0, 0.0, 3.0, 3.0];
         rows[1].advantages = vec![0.0, -1.0];
         let learner = Learner { mini_batch_by: MiniBatchBy::Step, ..Learner::default() };
-        let mut parts = mini_batches_of(&rows, &learner, Over::Step);
+        let mut parts: Vec<Vec<Row>> = mini_batches_of(&rows, &learner, Over::Step).collect();
         assert_eq!(parts.iter().map(Vec::len).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(parts[0][0].loss_mask, [no, no, no, yes, yes]);
         // The first steps come last, without the later tokens, and with the factors of the later
@@ -125,7 +132,7 @@ mod tests {
         assert_eq!((first[0].ids.as_slice(), first[0].loss_mask.as_slice()), (&[0, 1][..], &[no, yes][..]));
         assert_eq!((first[0].advantages[1], first[1].advantages[1]), (2.4, -1.0));
         // By trajectory, all steps are in one mini-batch.
-        let whole = mini_batches_of(&rows, &Learner::default(), Over::Step);
+        let whole: Vec<Vec<Row>> = mini_batches_of(&rows, &Learner::default(), Over::Step).collect();
         assert_eq!(whole, [rows]);
         assert!(StepRatios::new(&Learner::default()).is_none());
     }
@@ -142,8 +149,8 @@ mod tests {
         };
         let mut rows: Vec<Row> = [0, 0, 1, 2, 2, 5].map(row).into();
         (0..).zip(&mut rows).for_each(|(number, row)| row.advantages = vec![f64::from(number)]);
-        let split = |rows: &[Row], mini_batches: usize, together: Over| {
-            mini_batches_of(rows, &Learner { mini_batches, ..Learner::default() }, together)
+        let split = |rows: &[Row], mini_batches: usize, together: Over| -> Vec<Vec<Row>> {
+            mini_batches_of(rows, &Learner { mini_batches, ..Learner::default() }, together).collect()
         };
         let trajectories = |parts: Vec<Vec<Row>>| -> Vec<Vec<usize>> {
             parts.iter().map(|part| part.iter().map(|row| row.trajectory).collect()).collect()

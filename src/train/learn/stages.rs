@@ -145,7 +145,7 @@ pub(crate) fn update_weights(
     let mut critic_updates: Vec<CriticStats> = Vec::new();
     for _ in 0..epochs {
         let mut ratios = StepRatios::new(learner);
-        let mut parts = mini_batches_of(&data.rows, learner, objective.together()).into_iter();
+        let mut parts = mini_batches_of(&data.rows, learner, objective.together());
         while let Some(mut part) = parts.next() {
             if let Some(ratios) = &ratios {
                 ratios.scale(&mut part);

@@ -133,6 +133,7 @@ fn none(count: &u32) -> bool {
 
 /// One transition.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[allow(clippy::struct_excessive_bools)] // independent facts about a step
 pub struct Step {
     /// The exact prompt ids.
     pub prompt_ids: Vec<u32>,

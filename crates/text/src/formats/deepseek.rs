@@ -69,8 +69,8 @@ impl FormatParser for DeepSeek {
         if block.is_empty() {
             return ParseStep::Skip(gap);
         }
-        let call = if block.starts_with(CALL) {
-            read_call(&block[CALL.len()..], done).map(|(call, used)| (call, CALL.len() + used))
+        let call = if let Some(arguments) = block.strip_prefix(CALL) {
+            read_call(arguments, done).map(|(call, used)| (call, CALL.len() + used))
         } else {
             let end = find(block, &[CALL, END]).map(|(at, _)| at).or(done.then_some(block.len()));
             end.map(|end| (Err(Malformed::Expected { tag: CALL, after: BEGIN }), end))

@@ -56,7 +56,9 @@ fn full_batch() -> Vec<Row> {
         (row.rewards, row.sum_pi_squared, row.values) = (column(1.0), column(0.1), column(0.25));
         (row.targets, row.returns) = (row.loss_mask.clone(), vec![1.0; tokens]);
     }
-    rows.iter_mut().for_each(|row| row.group = row.trajectory / 2);
+    for row in &mut rows {
+        row.group = row.trajectory / 2;
+    }
     batch(rows, |trajectory| (trajectory as f64 * 0.7).sin() + 0.3)
 }
 

@@ -83,7 +83,9 @@ fn draw(logits: &Tensor, rows: &[Running], by_kernels: bool) -> Vec<Option<Drawn
     sampler.join(&requests).unwrap();
     sampler.set(&requests).unwrap();
     let mut kinds = Kinds::default();
-    rows.iter().for_each(|row| kinds.add(&row.request.sampling, vocab));
+    for row in rows {
+        kinds.add(&row.request.sampling, vocab);
+    }
     let positions: Vec<i64> =
         rows.iter().map(|row| (row.sequence.len().saturating_sub(1) + BLOCK - 1) as i64).collect();
     let slots = Tensor::arange(count, (Kind::Int64, Device::Cpu));
