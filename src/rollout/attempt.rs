@@ -1,7 +1,6 @@
 //! A trajectory in progress: observe, act, fork at any step, finish with the reward.
 //!
-//! [`drive()`](super::drive()) runs one from beginning to end; the REPL, replays and branches run
-//! it step by step.
+//! [`drive()`](super::drive()) runs a whole one; REPL, chat, replays and branches run single steps.
 
 use std::sync::Arc;
 

@@ -75,7 +75,7 @@ fn an_error_of_the_script_that_ends_a_run_has_its_fields() {
     // The same from the file.
     let program = "local one = r1.store.trajectories('a', 1)[1]
         return { one.error_fields.message, one.error_fields.place, one.error ~= nil }";
-    assert_eq!(succeed(dir.path(), &["lua", "-e", program]).trim(), r#"["no step","a.lua:4",true]"#);
+    assert_eq!(succeed(dir.path(), &["lua", "-e", program]).trim(), r#"["no step","a.lua:3",true]"#);
 }
 
 #[test]

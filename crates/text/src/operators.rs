@@ -1,24 +1,22 @@
-//! Translates operators in expressions of Jinja2 that minijinja computes in another way than
-//! Python: into calls of filters (`arithmetic`), which compute it, or refuse what r1 does not have.
+//! Translates operators of Jinja2 whose results in minijinja differ from Python's into calls of
+//! filters (`arithmetic`), which compute these results, or refuse what r1 does not have.
 //!
 //! - `(a, b)` is a tuple; minijinja reads a list.
 //! - `a ~ b` joins the texts that Python prints.
 //! - `//` and `%` round down; `==` tells tuples from lists; `<` orders booleans as numbers.
 //! - `and` returns one of its operands, of constants too.
-//! - A product has a limited size.
-//! - The terms of sums and what is sliced are marked: a tuple is refused there.
+//! - A product has a limited size; a tuple is refused in a sum and in a slice.
 //!
 //! It reads the grammar of minijinja's parser. Line breaks stay where they are.
 
 use super::arithmetic::{FLOOR_DIVIDE, IN, MODULO, ORDERS, PLAIN, SAME, SLICED, TERM, TIMES};
-use super::jinja::{first, is_part_of_word};
 use super::values::TUPLE;
 
 mod edits;
 mod tokens;
 
 use edits::{Edits, ExpressionNode, NodeKind};
-use tokens::{OperatorToken, tokens};
+use tokens::{OperatorToken, adds_safe, tokens};
 
 pub(super) use tokens::literal;
 
@@ -489,15 +487,6 @@ impl<'a> OperatorParser<'a> {
             node = ExpressionNode { start: node.start, end: self.end(), kind: NodeKind::Other };
         }
     }
-}
-
-/// Whether a sum has a safe operand, and no other operators.
-fn adds_safe(sum: &str) -> bool {
-    let has_safe = sum.split('|').skip(1).any(|filter| {
-        let name = filter.trim_start();
-        name.strip_prefix("safe").is_some_and(|rest| !rest.starts_with(is_part_of_word))
-    });
-    has_safe && first(sum, |rest, _| rest.starts_with(['~', '-', '*', '/', '%'])).is_none()
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! The tokens of an expression of Jinja2, as minijinja reads them.
 
+use super::super::jinja::{first, is_part_of_word};
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum OperatorToken<'a> {
     Name(&'a str),
@@ -60,4 +62,13 @@ pub(in super::super) fn literal(text: &str) -> Option<usize> {
         escaped = !escaped && letter == '\\';
     }
     None
+}
+
+/// Whether a sum has a safe operand, and no other operators.
+pub(super) fn adds_safe(sum: &str) -> bool {
+    let has_safe = sum.split('|').skip(1).any(|filter| {
+        let name = filter.trim_start();
+        name.strip_prefix("safe").is_some_and(|rest| !rest.starts_with(is_part_of_word))
+    });
+    has_safe && first(sum, |rest, _| rest.starts_with(['~', '-', '*', '/', '%'])).is_none()
 }
