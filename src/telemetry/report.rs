@@ -2,15 +2,15 @@
 //! text from the data that `--json` prints. Pictures are made in the same way.
 
 use console::Style;
-use mlua::serde::SerializeOptions;
-use mlua::{Function, Lua, LuaSerdeExt, Table};
+use mlua::{Function, Lua, Table};
 use serde::Serialize;
 
 use super::chart::sparkline;
 use super::format::{compact, counted, duration, plain, signed, thousands};
 use super::reporter::Reporter;
 use super::table::align;
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
+use crate::host_lua::HostFile;
 
 /// How the text is printed.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,14 +32,7 @@ impl ReportStyle {
 /// # Errors
 /// [`Kind::Internal`] for a mistake in the file.
 pub fn report(source: &'static str, result: &impl Serialize, style: ReportStyle) -> Result<String> {
-    let options = SerializeOptions::new().set_array_metatable(false);
-    let options = options.serialize_none_to_null(false).serialize_unit_to_null(false);
-    let write = || -> mlua::Result<String> {
-        let lua = Lua::new();
-        let function: Function = lua.load(source).set_name("=[r1]").call(formats(&lua, style)?)?;
-        function.call(lua.to_value_with(result, options)?)
-    };
-    write().map_err(|error| Error::new(Kind::Internal, format!("a report fails: {error}")))
+    HostFile::<Function>::load("reports", source, |lua| formats(lua, style))?.run(result)
 }
 
 type NumberFormat = fn(f64) -> String;

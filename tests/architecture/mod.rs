@@ -63,7 +63,7 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("rollout", &["algorithms", "script", "text", "mdp", "config"]),
-    ("telemetry", &[]),
+    ("telemetry", &["host_lua"]),
     // Scripts and models by name.
     ("load", &["config", "encoders", "hub", "model", "native", "rollout", "script", "store", "telemetry", "text"]),
     (

@@ -282,8 +282,8 @@ fn with_flags(sampling: &mut Sampling, args: &InferArgs) {
     sampling.max_new_tokens = args.max_new_tokens.map_or(sampling.max_new_tokens, |n| n as usize);
 }
 
-/// The server's sampling parameters: those of a recipe and its flags, or of flags alone; others
-/// keep the server's defaults.
+/// The sampling parameters of requests to a server: flags, then settings of the recipe. The server
+/// has defaults for the others.
 fn server_sampling(
     args: &InferArgs,
     recipe: Option<&Sampling>,

@@ -164,9 +164,9 @@ impl OwnFormat for Callable<'_> {
         let parse = &self.format.parse;
         let text = Value::String(self.lua.create_string(text).map_err(|error| describe(&error).error)?);
         let arguments = (parse, text, self.lua_value(&json!(tools))?);
-        let (calls, why): (Option<Table>, Option<String>) = self.call("parse", &self.format.check, arguments)?;
+        let (calls, why): (Option<Table>, Option<LuaString>) = self.call("parse", &self.format.check, arguments)?;
         let broken = |why: &str| self.broken("parse", parse, why);
-        let calls = calls.ok_or_else(|| broken(&why.unwrap_or_default()))?;
+        let calls = calls.ok_or_else(|| broken(&why.map(|why| why.to_string_lossy()).unwrap_or_default()))?;
         let read = |(index, call): (usize, mlua::Result<Table>)| {
             read_call(&call.map_err(|error| describe(&error).error)?, index, &broken)
         };

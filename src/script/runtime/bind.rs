@@ -1,6 +1,6 @@
 //! Functions of the host as fields of Lua tables, and functions of r1 that are written in Lua.
 
-use mlua::{FromLuaMulti, IntoLuaMulti, Lua, Table, Value};
+use mlua::{FromLuaMulti, IntoLuaMulti, Lua, LuaString, Table, Value};
 
 use super::convert::kind;
 use super::host::misuse;
@@ -31,11 +31,13 @@ pub(crate) fn bind_async<A: FromLuaMulti, R: IntoLuaMulti, F: Future<Output = ml
 /// of a function at the line of its caller, and `suggest(name, names)` is the hint for an unknown
 /// name.
 pub(crate) fn in_lua<R: FromLuaMulti>(lua: &Lua, source: &str, arguments: impl IntoLuaMulti) -> mlua::Result<R> {
-    let fail = |lua: &Lua, (function, message, hint): (String, String, Option<String>)| -> mlua::Result<()> {
-        let error = misuse(lua, format!("{function}: {message}"));
+    let fail = |lua: &Lua, (function, message, hint): (String, LuaString, Option<String>)| -> mlua::Result<()> {
+        let error = misuse(lua, format!("{function}: {}", message.to_string_lossy()));
         Err(mlua::Error::external(Error { hint, ..error }))
     };
-    let hint = |_: &Lua, (name, names): (String, Vec<String>)| Ok(suggest(&name, names.iter().map(String::as_str)));
+    let hint = |_: &Lua, (name, names): (LuaString, Vec<String>)| {
+        Ok(suggest(&name.to_string_lossy(), names.iter().map(String::as_str)))
+    };
     let mut arguments = arguments.into_lua_multi(lua)?;
     arguments.push_back(Value::Function(lua.create_function(|_, value: Value| Ok(kind(&value)))?));
     arguments.push_back(Value::Function(lua.create_function(fail)?));

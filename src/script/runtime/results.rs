@@ -67,7 +67,7 @@ fn named_numbers(parts: &Table) -> mlua::Result<BTreeMap<String, f64>> {
 
 /// What `lua/results.lua` returns: the result, or the reason why it is refused, and the field that
 /// the reason is about.
-pub(crate) type ReaderReturns<T> = (Option<T>, Option<String>, Option<String>);
+pub(crate) type ReaderReturns<T> = (Option<T>, Option<LuaString>, Option<LuaString>);
 
 /// The result of `function`: `step`, `flow` or `reward`.
 ///
@@ -75,8 +75,9 @@ pub(crate) type ReaderReturns<T> = (Option<T>, Option<String>, Option<String>);
 /// [`Kind::Script`] about the field that is wrong, without a place.
 pub(crate) fn read<T>(function: &str, (result, why, field): ReaderReturns<T>) -> Result<T> {
     result.ok_or_else(|| {
-        let field = field.filter(|field| !field.is_empty());
+        let text = |text: Option<LuaString>| text.map(|text| text.to_string_lossy()).unwrap_or_default();
+        let field = Some(text(field)).filter(|field| !field.is_empty());
         let subject = Subject::Returned { function: function.to_owned(), field };
-        Error::new(Kind::Script, why.unwrap_or_default()).about(subject)
+        Error::new(Kind::Script, text(why)).about(subject)
     })
 }

@@ -267,6 +267,8 @@ fn an_invalid_reward_has_the_line_of_its_function() {
         "return { a = { value = nil, weight = 1 } }",
         "return { a = { value = 1, wieght = 1 } }",
         "return { 1 }",
+        "return { ['caf\\xe9'] = true }",
+        "return { a = { value = 1, ['\\xe9'] = 1 } }",
         "return outcome.txt.x",
         "error { code = 3 }",
         "r1.user(state.nothing)",
@@ -302,6 +304,12 @@ fn an_invalid_reward_has_the_line_of_its_function() {
           --> x.lua:2
     return { 1 }
         a field has a name, got the key 1
+          --> x.lua:2
+    return { ['caf\xe9'] = true }
+        reward part `caf�` is true; it must be a number: write `x and 1 or 0`
+          --> x.lua:2
+    return { a = { value = 1, ['\xe9'] = 1 } }
+        reward part `a` has the unknown field `�` (known: `value`, `weight`)
           --> x.lua:2
     return outcome.txt.x
         attempt to index nil with 'x'

@@ -2,17 +2,22 @@
 //! critic's learning rate without a critic.
 //!
 //! The condition of a single setting is part of its declaration ([`lacking`]); the rules about
-//! several settings are rows of `lua/rules.lua`. A contradiction within the recipe or within the
+//! several settings are rows of `lua/unused.lua`. A contradiction within the recipe or within the
 //! command line is an error. An override that makes a setting of the recipe useless
 //! (`trainer.steps=2`, `trainer.algorithm=grpo`) is a warning.
 
 use serde_json::{Map, Value, json};
 
 use super::objective::policy_objective;
-use super::refusals::{BrokenRule, adapter_targets, broken, loss_facts};
+use super::refusals::{BrokenRule, adapter_targets, loss_facts};
 use crate::config::{Lacking, Learner, Settings, lacking, value_of};
 use crate::error::{Error, Result};
+use crate::host_lua::HostFile;
 use crate::script::Script;
+
+thread_local! {
+    static UNUSED: Result<HostFile> = HostFile::load("unused", include_str!("../../../lua/unused.lua"), |_| Ok(()));
+}
 
 /// Refuses contradictions within the recipe or the command line; returns the warnings.
 ///
@@ -44,8 +49,8 @@ pub fn unused_settings(script: &Script) -> Result<Vec<Error>> {
     Ok(warnings)
 }
 
-/// The settings that have no effect or are contradicted, each once. `written` has those that were
-/// written, `typed` those of the command line.
+/// The settings that have no effect or are contradicted, each once. `written` has the settings that
+/// were written, `typed` the settings of the command line.
 fn unused(
     script: &Script,
     settings: &Settings,
@@ -63,8 +68,8 @@ fn unused(
         "written": written,
         "typed": typed,
         "critic": settings.trainer.has_critic(),
-        // The clip range is that of the loss, not of the trainer. One that is refused elsewhere has
-        // no facts.
+        // With the clip range of the loss, without the trainer's. A loss that is refused elsewhere
+        // has no facts.
         "loss": learner.and_then(|learner| {
             let loss = policy_objective(&Learner { clip: None, ..learner.clone() }).ok()?;
             Some(loss_facts(&loss))
@@ -73,7 +78,8 @@ fn unused(
         "has_clip": learner.is_some_and(|learner| learner.loss.is_of_recipe())
             && script.declared.as_ref().is_some_and(|algorithm| algorithm.has_clip()),
     });
-    let mut unused = broken("unused", &recipe)?;
+    let mut unused =
+        UNUSED.with(|file| file.as_ref().map_err(Clone::clone)?.call::<Vec<BrokenRule>>("unused", &recipe))?;
     if script.privileged {
         values["trainer"]["critic"]["privileged"] = "the recipe's function".into();
     }

@@ -259,7 +259,7 @@ fn multi_step_trajectories_prefill_new_tokens_only() {
 }
 
 /// After an update, keys of the old weights give wrong log-probabilities; a cleared cache gives
-/// those of the new weights.
+/// the log-probabilities of the new weights.
 #[test]
 fn changed_weights_need_a_cleared_cache() {
     let model = model();
