@@ -9,7 +9,7 @@
 //! - `report`: the figures of one policy, and of several
 //! - `summary`, `training`: means and figures at k of evaluations during training
 //! - `usage`: tools, seconds and price of a trajectory
-//! - `show`: reports as tables and Markdown (`lua/report.lua`); `html`: as a page
+//! - `show`: reports as tables and Markdown (`lua/reports/eval.lua`); `html`: as a page
 //!
 //! Everything is computed from stored trajectories, so that a report can be computed again.
 

@@ -1,4 +1,4 @@
-//! Reports as tables, notes and Markdown: functions of `lua/report.lua`.
+//! Reports as tables, notes and Markdown: functions of `lua/reports/eval.lua`.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -9,7 +9,7 @@ use crate::host_lua::HostFile;
 use crate::mdp::{Limit, Status};
 
 thread_local! {
-    static FUNCTIONS: Result<HostFile> = HostFile::load("report", include_str!("../../lua/report.lua"), |_| Ok(()));
+    static FUNCTIONS: Result<HostFile> = HostFile::load("reports/eval", include_str!("../../lua/reports/eval.lua"), |_| Ok(()));
 }
 
 /// A report as the functions read it.

@@ -1,6 +1,8 @@
 //! The ends of trajectories: `done` of the environment, limits, full contexts, retries.
 
 use super::*;
+use serde_json::json;
+
 use crate::mdp::{Limit, Scripted};
 
 /// A recipe in a new directory, and the requests to its policy.
@@ -264,4 +266,44 @@ fn a_sampled_id_without_a_token_stays_in_the_context() {
     assert_eq!(refused.status, Status::EnvError);
     let why = format!("the observation has the token id 99999; the vocabulary ends at {last}");
     assert_eq!(refused.error.unwrap().message, why);
+}
+
+/// A chat continues after its env is done, and after a reply that was stopped.
+#[test]
+fn a_resumed_conversation_extends_the_sampled_ids() {
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano");
+    let renderer = Arc::new(Renderer::load(&model, "hermes").unwrap());
+    let script = Script::embedded("chat", include_str!("../../../lua/chat.lua")).unwrap();
+    let worker = Worker::new(&script, Some(Arc::clone(&renderer))).unwrap();
+    let stage = Stage { worker: &worker, renderer: &renderer };
+    let spec = Spec { max_context: 1024, ..Spec::new(Split::Eval, 0, &script.settings) };
+    let encode = |text: &str| renderer.tokenizer().encode(text).unwrap();
+    let letters: Vec<u32> = "again".chars().flat_map(|letter| encode(&letter.to_string())).collect();
+    assert_ne!(letters, encode("again"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for is_stopped in [false, true] {
+        let task = json!({ "messages": [{ "role": "user", "content": "one" }] });
+        let record = crate::script::Record::live();
+        let mut attempt = runtime
+            .block_on(Attempt::begin(stage, spec.clone(), task, &record))
+            .map_err(|failure| failure.error)
+            .unwrap();
+        let first = runtime.block_on(attempt.request(stage)).unwrap().unwrap().prompt_ids.to_vec();
+        let token_ids = if is_stopped { letters.clone() } else { [letters.clone(), encode("<|im_end|>")].concat() };
+        let completion = Completion { token_ids: token_ids.clone(), ..Completion::default() };
+        let mut added = vec![json!({ "role": "user", "content": "two" })];
+        if is_stopped {
+            let text = attempt.keep_reply(stage, &completion);
+            added.insert(0, json!({ "role": "assistant", "content": text }));
+        } else {
+            runtime.block_on(attempt.act(stage, completion)).unwrap();
+            assert_eq!(attempt.over(), Some(Status::Terminated));
+        }
+        let mut snapshot = attempt.state().snapshot().unwrap();
+        snapshot["state"]["messages"].as_array_mut().unwrap().extend(added);
+        let state = worker.resume(attempt.state(), &snapshot).unwrap();
+        attempt.resume(state);
+        let next = runtime.block_on(attempt.request(stage)).unwrap().unwrap().prompt_ids;
+        assert!(next.starts_with(&[first, token_ids].concat()), "stopped: {is_stopped}");
+    }
 }
