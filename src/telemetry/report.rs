@@ -30,7 +30,7 @@ impl ReportStyle {
 /// Missing values are nil.
 ///
 /// # Errors
-/// [`Kind::Internal`] for a mistake in the file.
+/// [`Kind::Internal`](crate::error::Kind::Internal) for a mistake in the file.
 pub fn report(source: &'static str, result: &impl Serialize, style: ReportStyle) -> Result<String> {
     HostFile::<Function>::load("reports", source, |lua| formats(lua, style))?.run(result)
 }
