@@ -288,7 +288,7 @@ fn a_resumed_conversation_extends_the_sampled_ids() {
             .block_on(Attempt::begin(stage, spec.clone(), task, &record))
             .map_err(|failure| failure.error)
             .unwrap();
-        let first = runtime.block_on(attempt.request(stage)).unwrap().unwrap().prompt_ids.to_vec();
+        let first = runtime.block_on(attempt.request(stage)).unwrap().unwrap().prompt_ids;
         let token_ids = if is_stopped { letters.clone() } else { [letters.clone(), encode("<|im_end|>")].concat() };
         let completion = Completion { token_ids: token_ids.clone(), ..Completion::default() };
         let mut added = vec![json!({ "role": "user", "content": "two" })];
