@@ -7,10 +7,11 @@ local show, kind, _, suggest = ... -- host
 -- run.
 local FIELDS, NAME = 64, 64
 
--- A finite number; `at` names it in messages.
-local function number(field, at, value)
-  -- value - value is not 0 for infinity and NaN
-  if type(value) == "number" and value - value == 0 then return value end
+-- value - value is not 0 for infinity and NaN.
+local function is_finite(value) return type(value) == "number" and value - value == 0 end
+
+-- The refusal of a value that is not a finite number; `at` names it.
+local function not_finite(field, at, value)
   local what = type(value) == "number" and show(value) or kind(value) .. "; it must be a number"
   if type(value) == "boolean" then what ..= ": write `x and 1 or 0`" end
   return nil, at .. " is " .. what, field
@@ -36,8 +37,8 @@ local function parts(of, given)
   if sorted == nil then return nil, why, field end
   local read = {}
   for _, name in sorted do
-    local value, why, field = number("parts." .. name, of .. ": part `" .. name .. "`", rawget(given, name))
-    if value == nil then return nil, why, field end
+    local value = rawget(given, name)
+    if not is_finite(value) then return not_finite("parts." .. name, of .. ": part `" .. name .. "`", value) end
     read[name] = value
   end
   return read
@@ -45,7 +46,10 @@ end
 
 -- A field of a step's result.
 local function field_of_step(of, field, given)
-  if field == "reward" then return number(field, of .. ": reward", given) end
+  if field == "reward" then
+    if is_finite(given) then return given end
+    return not_finite(field, of .. ": reward", given)
+  end
   if field == "parts" then return parts(of, given) end
   if field ~= "done" and field ~= "truncated" then
     local help = suggest(field, { "reward", "done", "truncated", "parts" })
@@ -71,30 +75,24 @@ local function step(of, value)
   return result
 end
 
+local function named(name) return "reward part `" .. name .. "`" end
+
 -- A part of a reward: its value and its weight.
 local function part_of_reward(name, given)
-  local at = "reward part `" .. name .. "`"
-  if type(given) ~= "table" then
-    local value, why, field = number(name, at, given)
-    if value == nil then return nil, why, field end
-    return value, 1
+  if is_finite(given) then return given, 1 end
+  if type(given) ~= "table" then return not_finite(name, named(name), given) end
+  for key in next, given do
+    if key == "value" or key == "weight" then continue end
+    local sorted, why, field = names(given)
+    if sorted == nil then return nil, why, field end
+    local help = suggest(key, { "value", "weight" })
+    return nil, named(name) .. " has the unknown field `" .. key .. "` (" .. help .. ")", name .. "." .. key
   end
-  local sorted, why, field = names(given)
-  if sorted == nil then return nil, why, field end
-  local value, weight = nil, 1
-  for _, key in sorted do
-    local path, inner = name .. "." .. key, rawget(given, key)
-    local why, field = nil, nil
-    if key == "value" then
-      value, why, field = number(path, at, inner)
-    elseif key == "weight" then
-      weight, why, field = number(path, at .. ": weight", inner)
-    else
-      why, field = at .. " has the unknown field `" .. key .. "` (" .. suggest(key, { "value", "weight" }) .. ")", path
-    end
-    if why then return nil, why, field end
-  end
-  if value == nil then return nil, at .. " has no value (nil)", name .. ".value" end
+  local value, weight = rawget(given, "value"), rawget(given, "weight")
+  if value == nil then return nil, named(name) .. " has no value (nil)", name .. ".value" end
+  if not is_finite(value) then return not_finite(name .. ".value", named(name), value) end
+  if weight == nil then return value, 1 end
+  if not is_finite(weight) then return not_finite(name .. ".weight", named(name) .. ": weight", weight) end
   return value, weight
 end
 
@@ -116,9 +114,8 @@ function results.flow(value)
   elseif value ~= nil and type(value) ~= "number" then
     return nil, "the flow returned " .. kind(value) .. "; it must return a number, a table or nothing", ""
   end
-  local reward, why, field = number("", "flow: reward", value or 0)
-  if reward == nil then return nil, why, field end
-  return { reward = reward, done = true, truncated = false, parts = {} }
+  if value ~= nil and not is_finite(value) then return not_finite("", "flow: reward", value) end
+  return { reward = value or 0, done = true, truncated = false, parts = {} }
 end
 
 --- A reward is a number, or a table of named parts, of which `total` is the reward if present.
@@ -126,9 +123,8 @@ end
 --- only logged).
 function results.reward(value)
   if type(value) == "number" then
-    local total, why, field = number("", "reward", value)
-    if total == nil then return nil, why, field end
-    return { total = total, parts = {} }
+    if not is_finite(value) then return not_finite("", "reward", value) end
+    return { total = value, parts = {} }
   elseif type(value) ~= "table" then
     return nil, "reward returned " .. kind(value) .. "; it must return a number or a table of named parts", ""
   end
@@ -138,8 +134,8 @@ function results.reward(value)
   for _, name in sorted do
     local given = rawget(value, name)
     if name == "total" then
-      total, why, field = number(name, "reward: total", given)
-      if total == nil then return nil, why, field end
+      if not is_finite(given) then return not_finite(name, "reward: total", given) end
+      total = given
     else
       local part, weight, field = part_of_reward(name, given)
       -- The second result is the reason then.

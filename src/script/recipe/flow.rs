@@ -81,7 +81,7 @@ impl Worker {
         flow.replies.borrow_mut().push(Rc::clone(&action));
         flow.channel.answer(FlowAnswer::Reply(action));
         let mut result = match self.run_flow(flow, function, &call).await? {
-            Some(value) => self.vm.read_result(&call, ("flow", function), &value)?,
+            Some(value) => self.vm.read_result(("flow", function), &value)?,
             None => StepResult::default(),
         };
         add(&mut result, flow.channel.earned.take());
@@ -107,7 +107,7 @@ impl Worker {
         let call = self.call_of(EntryPoint::Step, state);
         flow.channel.answer(FlowAnswer::Over);
         let mut result = match self.run_flow(flow, function, &call).await {
-            Ok(Some(value)) => self.vm.read_result(&call, ("flow", function), &value)?,
+            Ok(Some(value)) => self.vm.read_result(("flow", function), &value)?,
             Err(failure) if failure.error.message != over.message => return Err(failure),
             // It no longer waits for a response, and need not catch the error.
             Ok(None) | Err(_) => StepResult::default(),

@@ -279,7 +279,7 @@ impl Worker {
             self.vm.call(&call, &env.step.measured, (&state.table, text, ids, reason, calls)).await?;
         let mut result = match reward {
             Some(reward) => StepResult { reward, done, ..StepResult::default() },
-            None => self.vm.read_result(&call, ("step", &env.step.function), &value)?,
+            None => self.vm.read_result(("step", &env.step.function), &value)?,
         };
         state.size.set(self.sized(size, &call, &env.step.function)?);
         Self::close_step(state, &call, &mut result);
@@ -299,7 +299,7 @@ impl Worker {
         let call = self.call_of(EntryPoint::Reward, state);
         let input = self.outcome(outcome).map_err(|error| host_failure(&error))?;
         let value: Value = self.vm.call(&call, function, (&state.table, input)).await?;
-        self.vm.read_result(&call, ("reward", function), &value)
+        self.vm.read_result(("reward", function), &value)
     }
 
     /// The result of the recipe's function `privileged`; `None` without one.

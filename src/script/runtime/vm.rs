@@ -278,17 +278,16 @@ impl Vm {
     }
 
     /// Reads what `function` of the script returned as the result of `name`: `step`, `flow` or
-    /// `reward`.
+    /// `reward`. No code of the script runs, and the fields that are read are bounded, so that the
+    /// limits of a call are not needed.
     pub(crate) fn read_result<T: FromLua>(
         &self,
-        call: &Rc<Call>,
         (name, function): (&str, &Function),
         value: &Value,
     ) -> Result<T, Failure> {
         let refused = |error| Failure::new(Status::EnvError, error);
-        let reader: mlua::Result<Function> = self.results.raw_get(name);
-        let reader = reader.map_err(|error| refused(describe(&error).error))?;
-        let returned: ReaderReturns<T> = self.call_now(call, &reader, value)?;
+        let read = || self.results.raw_get::<Function>(name)?.call::<ReaderReturns<T>>(value);
+        let returned = read().map_err(|error| refused(describe(&error).error))?;
         results::read(name, returned).map_err(|error| refused(at_function(function, error)))
     }
 
