@@ -2,9 +2,10 @@
 
 use tch::Tensor;
 
-use super::config::{Activation, Norms};
+use super::config::Activation;
 use super::expert_routing::Routes;
 use super::layers::{AdapterUse, Block, Layer, Mlp};
+use super::mixers::{Attention, Mixer};
 use super::plain::{self, Arithmetic, Scores};
 use super::shared_prefix::PrefixDedup;
 use super::varlen::Varlen;
@@ -143,18 +144,29 @@ impl Model {
     ) -> Result<Residual> {
         let (adapter, arithmetic) = (self.adapter_use(with), with.arithmetic);
         let (hidden, x) = self.add_norm(x, &layer.input_norm)?;
-        let angles = self.config.layer(index).rope.and_then(|rope| angles.get(rope));
-        let (q, new) = self.heads(layer, &hidden, angles, with)?;
-        let out = attend(&q, new.as_ref().map(|[k, v]| [k, v]))?;
-        let mut out = layer.o.apply(&out.f_flatten(1, 2)?, adapter, arithmetic)?;
+        let mut out = match &layer.mixer {
+            Mixer::Attention(attention) => {
+                let angles = self.config.layer(index).rope.and_then(|rope| angles.get(rope));
+                let (q, new, gate) = self.heads(attention, &hidden, angles, with)?;
+                let mut out = attend(&q, new.as_ref().map(|[k, v]| [k, v]))?.f_flatten(1, 2)?;
+                if let Some(gate) = gate {
+                    out = out.f_mul(&arithmetic.sigmoid(&gate)?)?;
+                }
+                attention.o.apply(&out, adapter, arithmetic)?
+            }
+        };
         if let Some(weight) = &layer.after_attention {
             out = self.norm(&out, weight)?;
         }
         let (hidden, x) = self.add_norm(&Residual { x, delta: Some(out) }, &layer.before_block)?;
         let mut out = match (&layer.block, self.config.experts) {
             (Block::Dense(mlp), _) => self.feed_forward(mlp, &hidden, with)?,
-            (Block::Sparse { router, experts, grouped }, shape) => {
-                self.mixture(router, (experts, grouped.as_ref()), shape, &hidden, with)?
+            (Block::Sparse { router, experts, grouped, shared }, shape) => {
+                let chosen = self.mixture(router, (experts, grouped.as_ref()), shape, &hidden, with)?;
+                match shared {
+                    Some(shared) => chosen.f_add(&self.shared_expert(shared, &hidden, with)?)?,
+                    None => chosen,
+                }
             }
         };
         if let Some(weight) = &layer.after_block {
@@ -163,15 +175,15 @@ impl Model {
         Ok(Residual { x, delta: Some(out) })
     }
 
-    /// Rotated queries `[T, H, D]` of h `[T, E]`, and keys and values `[T, Hkv, D]` unless a kernel
-    /// writes them to the cache.
+    /// Rotated queries `[T, H, D]` of h `[T, E]`, keys and values `[T, Hkv, D]` unless a kernel
+    /// writes them to the cache, and the gate of the output `[T, H * D]`.
     fn heads(
         &self,
-        layer: &Layer,
+        layer: &Attention,
         h: &Tensor,
         angles: Option<&(Tensor, Tensor)>,
         with: With<'_>,
-    ) -> Result<(Tensor, Option<[Tensor; 2]>)> {
+    ) -> Result<(Tensor, Option<[Tensor; 2]>, Option<Tensor>)> {
         let adapter = self.adapter_use(with);
         let parts = [&layer.q, &layer.k, &layer.v];
         let stack = layer.qkv.as_ref().filter(|_| with.arithmetic == Arithmetic::Libtorch);
@@ -186,15 +198,17 @@ impl Model {
             return self.own_heads(layer, &projections, biases, angles, Some(cached));
         }
         // Queries and keys side by side, as the rotation needs them.
-        if let (Some(stack), Some((cos, sin)), true) =
-            (stack, angles, self.varlen && !fused_rope && layer.head_norms.is_none() && !adapted)
-        {
+        if let (Some(stack), Some((cos, sin)), true) = (
+            stack,
+            angles,
+            self.varlen && !fused_rope && layer.head_norms.is_none() && !adapted && !self.config.output_gate,
+        ) {
             let values = layer.v.weight.size()[0];
             let all =
                 stack.apply_in(h, &parts, &[layer.q.weight.size()[0] + layer.k.weight.size()[0], values], adapter)?;
             let [both, v] = all.as_slice() else { return Err(unexpected()) };
             let (q, k) = rotate_joint(&heads(both)?, cos, sin, [queries, keys])?;
-            return Ok((q, Some([k, heads(v)?])));
+            return Ok((q, Some([k, heads(v)?]), None));
         }
         let all = match stack {
             Some(stack) => stack.apply(h, &parts, adapter)?,
@@ -204,7 +218,12 @@ impl Model {
             return self.own_heads(layer, &all, [None; 3], angles, with.cached);
         }
         let [q, k, v] = all.as_slice() else { return Err(unexpected()) };
-        let (mut q, mut k) = (heads(q)?, heads(k)?);
+        let (mut q, mut k, mut gate) = (heads(q)?, heads(k)?, None);
+        if self.config.output_gate {
+            // [T, H, queries or gate, D]
+            let both = q.f_view([h.size()[0], queries, 2, self.config.head_dim as i64])?;
+            (q, gate) = (both.f_select(2, 0)?, Some(both.f_select(2, 1)?.f_flatten(1, 2)?));
+        }
         if let Some(norms) = &layer.head_norms {
             (q, k) = (self.norm(&q, &norms.q)?, self.norm(&k, &norms.k)?);
         }
@@ -220,18 +239,18 @@ impl Model {
                 (plain::rotate(&q, cos, sin)?, plain::rotate(&k, cos, sin)?)
             };
         }
-        Ok((q, Some([k, heads(v)?])))
+        Ok((q, Some([k, heads(v)?]), gate))
     }
 
     /// Biases, norms of heads in generation, rotation and cache by one kernel.
     fn own_heads(
         &self,
-        layer: &Layer,
+        layer: &Attention,
         projections: &[Tensor],
         biases: [Option<&Tensor>; 3],
         angles: Option<&(Tensor, Tensor)>,
         cached: Option<Cached<'_>>,
-    ) -> Result<(Tensor, Option<[Tensor; 2]>)> {
+    ) -> Result<(Tensor, Option<[Tensor; 2]>, Option<Tensor>)> {
         let [q, k, v] = projections else { return Err(unexpected()) };
         let heads = native::Heads {
             projections: [q, k, v],
@@ -242,7 +261,8 @@ impl Model {
             offset: self.norm_offset(),
             dim: self.config.head_dim as i64,
         };
-        native::rotated_heads(&heads, cached)
+        let (q, new) = native::rotated_heads(&heads, cached)?;
+        Ok((q, new, None))
     }
 
     /// How a layer uses the adapter: merged weights are for generation.
@@ -280,7 +300,7 @@ impl Model {
         if self.kernels.norm {
             return Ok(native::add_norm(x, None, weight, self.config.rms_norm_eps, self.norm_offset())?.0);
         }
-        let offset = self.config.norms == Norms::Around;
+        let offset = self.config.zero_centred_norms;
         if self.fused_norms && !offset {
             let (norm, _) = x.f_internal_fused_rms_norm(weight.size(), Some(weight), self.config.rms_norm_eps)?;
             return Ok(norm);
@@ -299,7 +319,7 @@ impl Model {
 
     /// What is added to the weights of norms.
     fn norm_offset(&self) -> f64 {
-        if self.config.norms == Norms::Around { 1.0 } else { 0.0 }
+        if self.config.zero_centred_norms { 1.0 } else { 0.0 }
     }
 
     pub(super) fn embed(&self, ids: &Tensor) -> Result<Tensor> {

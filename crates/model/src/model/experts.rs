@@ -5,7 +5,7 @@ use tch::{Device, Kind, Tensor};
 use super::Model;
 use super::config::Experts;
 use super::decoder::With;
-use super::layers::{Linear, Mlp};
+use super::layers::{Linear, Mlp, SharedBlock};
 use super::plain::Arithmetic;
 use super::stacked::Stack;
 use crate::native::{self, Arena};
@@ -78,6 +78,14 @@ impl Model {
             Some(grouped) => self.mixture_grouped(experts, grouped, h, &shares, &ids, chosen as i64),
             None => self.mixture_each(experts, h, &shares, &ids, (chosen, with)),
         }
+    }
+
+    /// The output of the expert of all tokens.
+    pub(super) fn shared_expert(&self, shared: &SharedBlock, h: &Tensor, with: With<'_>) -> Result<Tensor> {
+        let out = self.feed_forward(&shared.mlp, h, with)?;
+        let Some(gate) = &shared.gate else { return Ok(out) };
+        let gate = gate.apply(h, self.adapter_use(with), with.arithmetic)?;
+        Ok(out.f_mul(&with.arithmetic.sigmoid(&gate)?)?)
     }
 
     /// Each expert processes its tokens in order; sums run over experts in order. The host reads

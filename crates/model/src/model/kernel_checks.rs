@@ -4,7 +4,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::Config;
-use super::config::{Activation, Norms};
+use super::config::Activation;
 use super::plain::{self, Arithmetic, Scores};
 use super::varlen::Varlen;
 use crate::native::{self, Cached, Heads, Softmax};
@@ -62,7 +62,7 @@ impl Shapes {
             lengths: vec![1, 70, 333],
             window: (0..config.num_hidden_layers).find_map(|index| config.layer(index).window).map(|all| all.min(40)),
             gelu: config.activation == Activation::GeluTanh,
-            offset: if config.norms == Norms::Around { 1.0 } else { 0.0 },
+            offset: if config.zero_centred_norms { 1.0 } else { 0.0 },
         }
     }
 }

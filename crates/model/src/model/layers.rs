@@ -3,9 +3,10 @@
 use tch::{Device, Kind, Tensor};
 
 use super::Config;
-use super::config::{Experts, Norms};
+use super::config::{Experts, Norms, SharedExpert};
 use super::experts::GroupedExperts;
 use super::lora::Lora;
+use super::mixers::{Attention, Mixer};
 use super::plain::Arithmetic;
 use super::stacked::{Stack, stacks};
 use crate::native::Arena;
@@ -61,7 +62,7 @@ impl Linear {
 
 /// Allocates the merged weights of projections of one input that have an adapter, or drops them.
 /// Projections that are stored together have their merged weights in one matrix, too.
-fn set_merged<const N: usize>(parts: [&mut Linear; N], stack: Option<&mut Stack>, on: bool) -> Result<()> {
+pub(super) fn set_merged<const N: usize>(parts: [&mut Linear; N], stack: Option<&mut Stack>, on: bool) -> Result<()> {
     let on = on && parts.iter().any(|part| part.lora.is_some());
     let all = match &stack {
         Some(stack) if on => Some(stack.weight.f_detach_copy()?),
@@ -110,27 +111,24 @@ pub(super) enum Block {
         experts: Vec<Mlp>,
         /// Their weights as one tensor each, if they are stored together.
         grouped: Option<GroupedExperts>,
+        /// The expert of all tokens.
+        shared: Option<SharedBlock>,
     },
 }
 
-/// RMSNorms of query and key heads, `[D]` each.
+/// An expert that processes every token.
 #[derive(Debug)]
-pub(super) struct HeadNorms {
-    pub q: Tensor,
-    pub k: Tensor,
+pub(super) struct SharedBlock {
+    pub mlp: Mlp,
+    /// `[1, E]`
+    pub gate: Option<Linear>,
 }
 
 /// One decoder layer. Norms are `[E]`.
 #[derive(Debug)]
 pub(super) struct Layer {
     pub input_norm: Tensor,
-    pub q: Linear,
-    pub k: Linear,
-    pub v: Linear,
-    /// Query, key and value, if they are stored together.
-    pub qkv: Option<Stack>,
-    pub head_norms: Option<HeadNorms>,
-    pub o: Linear,
+    pub mixer: Mixer,
     /// On the output of attention.
     pub after_attention: Option<Tensor>,
     pub before_block: Tensor,
@@ -150,7 +148,7 @@ pub(super) struct Parameters {
 }
 
 /// Creates uninitialised parameters that require gradients.
-struct Maker {
+pub(super) struct Maker {
     options: (Kind, Device),
     arena: Arena,
     /// Whether projections of one input are stored as one matrix.
@@ -158,9 +156,9 @@ struct Maker {
 }
 
 /// Creates projections of one input.
-struct Siblings<'a> {
+pub(super) struct Siblings<'a> {
     maker: &'a Maker,
-    stack: Option<Stack>,
+    pub(super) stack: Option<Stack>,
     inputs: usize,
     biased: bool,
     /// Outputs so far.
@@ -168,7 +166,7 @@ struct Siblings<'a> {
 }
 
 impl Siblings<'_> {
-    fn linear(&mut self, outputs: usize) -> Result<Linear> {
+    pub(super) fn linear(&mut self, outputs: usize) -> Result<Linear> {
         let first = self.end;
         self.end += outputs;
         match &self.stack {
@@ -180,7 +178,7 @@ impl Siblings<'_> {
 
 impl Maker {
     /// For projections with `outputs` in total.
-    fn siblings(&self, outputs: usize, inputs: usize, biased: bool) -> Result<Siblings<'_>> {
+    pub(super) fn siblings(&self, outputs: usize, inputs: usize, biased: bool) -> Result<Siblings<'_>> {
         let take = |shape: &[usize]| {
             let shape: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
             self.arena.take(&shape, self.options)
@@ -194,12 +192,12 @@ impl Maker {
         Ok(Siblings { maker: self, stack, inputs, biased, end: 0 })
     }
 
-    fn leaf(&self, shape: &[usize]) -> Result<Tensor> {
+    pub(super) fn leaf(&self, shape: &[usize]) -> Result<Tensor> {
         let shape: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
         Ok(self.arena.take(&shape, self.options)?.f_set_requires_grad(true)?)
     }
 
-    fn linear(&self, outputs: usize, inputs: usize, biased: bool) -> Result<Linear> {
+    pub(super) fn linear(&self, outputs: usize, inputs: usize, biased: bool) -> Result<Linear> {
         let bias = if biased { Some(self.leaf(&[outputs])?) } else { None };
         Ok(Linear::new(self.leaf(&[outputs, inputs])?, bias))
     }
@@ -216,38 +214,28 @@ impl Maker {
             return Ok(Block::Dense(self.mlp(hidden, config.intermediate_size, config.biases.mlp)?));
         };
         let router = self.linear(experts.count, hidden, false)?;
+        let shared = |shared: SharedExpert| -> Result<SharedBlock> {
+            let gate = if shared.gated { Some(self.linear(1, hidden, false)?) } else { None };
+            Ok(SharedBlock { mlp: self.mlp(hidden, shared.intermediate_size, false)?, gate })
+        };
+        let (count, inner, shared) =
+            (experts.count, experts.intermediate_size, experts.shared.map(shared).transpose()?);
         if self.stacked {
-            let (count, inner) = (experts.count, experts.intermediate_size);
             let (grouped, experts) = GroupedExperts::new(&self.arena, self.options, [count, hidden, inner])?;
-            return Ok(Block::Sparse { router, experts, grouped: Some(grouped) });
+            return Ok(Block::Sparse { router, experts, grouped: Some(grouped), shared });
         }
-        let each = (0..experts.count).map(|_| self.mlp(hidden, experts.intermediate_size, false));
-        Ok(Block::Sparse { router, experts: each.collect::<Result<_>>()?, grouped: None })
+        let each = (0..count).map(|_| self.mlp(hidden, inner, false));
+        Ok(Block::Sparse { router, experts: each.collect::<Result<_>>()?, grouped: None, shared })
     }
 
     fn layer(&self, config: &Config, index: usize) -> Result<Layer> {
         let hidden = config.hidden_size;
-        let queries = config.num_attention_heads * config.head_dim;
-        let keys = config.num_key_value_heads * config.head_dim;
-        let biases = config.biases;
-        let head = |wanted: bool| -> Result<Option<HeadNorms>> {
-            let leaf = || self.leaf(&[config.head_dim]);
-            if wanted { Ok(Some(HeadNorms { q: leaf()?, k: leaf()? })) } else { Ok(None) }
-        };
         let after = || -> Result<Option<Tensor>> {
             if config.norms == Norms::Around { Ok(Some(self.leaf(&[hidden])?)) } else { Ok(None) }
         };
-        let input_norm = self.leaf(&[hidden])?;
-        let mut all = self.siblings(queries + 2 * keys, hidden, biases.qkv)?;
-        let (q, k, v) = (all.linear(queries)?, all.linear(keys)?, all.linear(keys)?);
         Ok(Layer {
-            input_norm,
-            q,
-            k,
-            v,
-            qkv: all.stack,
-            head_norms: head(config.head_norms)?,
-            o: self.linear(hidden, queries, biases.output)?,
+            input_norm: self.leaf(&[hidden])?,
+            mixer: Mixer::new(self, config)?,
             after_attention: after()?,
             before_block: self.leaf(&[hidden])?,
             block: self.block(config, config.experts.filter(|_| config.layer(index).sparse))?,
@@ -285,9 +273,15 @@ impl Parameters {
             config.head_dim,
         ]
         .map(|size| size as u128);
-        let attention = 2 * (heads + kv_heads) * head_dim * hidden;
+        let gates = if config.output_gate { heads } else { 0 };
+        let attention = (2 * (heads + kv_heads) + gates) * head_dim * hidden;
         let layer = |index: usize| match config.experts.filter(|_| config.layer(index).sparse) {
-            Some(experts) => experts.count as u128 * hidden * (1 + 3 * experts.intermediate_size as u128),
+            Some(experts) => {
+                let shared = experts.shared.map_or(0, |shared| {
+                    3 * hidden * shared.intermediate_size as u128 + if shared.gated { hidden } else { 0 }
+                });
+                experts.count as u128 * hidden * (1 + 3 * experts.intermediate_size as u128) + shared
+            }
             None => 3 * hidden * inner,
         };
         let layers: u128 = (0..config.num_hidden_layers).map(|index| attention + layer(index)).sum();
@@ -299,12 +293,15 @@ impl Parameters {
     pub(super) fn set_merged(&mut self, on: bool) -> Result<()> {
         let _guard = tch::no_grad_guard();
         for layer in &mut self.layers {
-            set_merged([&mut layer.q, &mut layer.k, &mut layer.v], layer.qkv.as_mut(), on)?;
-            set_merged([&mut layer.o], None, on)?;
+            layer.mixer.set_merged(on)?;
             match &mut layer.block {
                 Block::Dense(mlp) => mlp.set_merged(on)?,
-                Block::Sparse { router, experts, .. } => {
+                Block::Sparse { router, experts, shared, .. } => {
                     set_merged([router], None, on)?;
+                    if let Some(SharedBlock { mlp, gate }) = shared {
+                        mlp.set_merged(on)?;
+                        gate.iter_mut().try_for_each(|gate| set_merged([gate], None, on))?;
+                    }
                     experts.iter_mut().try_for_each(|expert| expert.set_merged(on))?;
                 }
             }
@@ -353,22 +350,23 @@ impl Parameters {
     pub(super) fn native(&self) -> Option<Vec<Option<Tensor>>> {
         let mut all = vec![Some(&self.embed)];
         for layer in &self.layers {
-            let Block::Dense(mlp) = &layer.block else { return None };
-            let linears = [&layer.q, &layer.k, &layer.v, &layer.o, &mlp.gate, &mlp.up, &mlp.down];
+            let (Block::Dense(mlp), Mixer::Attention(attention)) = (&layer.block, &layer.mixer) else { return None };
+            let Attention { q, k, v, o, head_norms, .. } = attention;
+            let linears = [q, k, v, o, &mlp.gate, &mlp.up, &mlp.down];
             if linears.iter().any(|linear| linear.lora.is_some()) {
                 return None;
             }
-            let unbiased = [&layer.o, &mlp.gate, &mlp.up, &mlp.down].iter().all(|linear| linear.bias.is_none());
+            let unbiased = [o, &mlp.gate, &mlp.up, &mlp.down].iter().all(|linear| linear.bias.is_none());
             if !unbiased || layer.after_attention.is_some() || layer.after_block.is_some() {
                 return None;
             }
-            let heads = layer.head_norms.as_ref();
+            let heads = head_norms.as_ref();
             all.push(Some(&layer.input_norm));
-            for linear in [&layer.q, &layer.k, &layer.v] {
+            for linear in [q, k, v] {
                 all.extend([Some(&linear.weight), linear.bias.as_ref()]);
             }
             all.extend([heads.map(|norms| &norms.q), heads.map(|norms| &norms.k)]);
-            all.extend([&layer.o, &mlp.gate, &mlp.up, &mlp.down].map(|linear| Some(&linear.weight)));
+            all.extend([o, &mlp.gate, &mlp.up, &mlp.down].map(|linear| Some(&linear.weight)));
             all.push(Some(&layer.before_block));
         }
         all.push(Some(&self.norm));
@@ -383,18 +381,16 @@ impl Layer {
     /// Visits every part with its name within the layer.
     fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {
         f("input_layernorm", ParameterNode::Norm(&self.input_norm));
-        f("self_attn.q_proj", ParameterNode::Linear(&self.q));
-        f("self_attn.k_proj", ParameterNode::Linear(&self.k));
-        f("self_attn.v_proj", ParameterNode::Linear(&self.v));
-        if let Some(norms) = &self.head_norms {
-            f("self_attn.q_norm", ParameterNode::Norm(&norms.q));
-            f("self_attn.k_norm", ParameterNode::Norm(&norms.k));
-        }
-        f("self_attn.o_proj", ParameterNode::Linear(&self.o));
+        self.mixer.walk(f);
         match &self.block {
             Block::Dense(mlp) => mlp.walk("mlp", f),
-            Block::Sparse { router, experts, .. } => {
+            Block::Sparse { router, experts, shared, .. } => {
                 f("mlp.gate", ParameterNode::Linear(router));
+                if let Some(shared) = shared {
+                    let [mlp, gate] = shared.names();
+                    shared.mlp.walk(mlp, f);
+                    shared.gate.iter().for_each(|linear| f(gate, ParameterNode::Linear(linear)));
+                }
                 for (index, expert) in experts.iter().enumerate() {
                     expert.walk(&format!("mlp.experts.{index}"), f);
                 }
@@ -414,19 +410,29 @@ impl Layer {
     /// Every projection with its name within the layer.
     fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
         let mut all = Vec::new();
-        for (name, linear) in [("q", &mut self.q), ("k", &mut self.k), ("v", &mut self.v), ("o", &mut self.o)] {
-            all.push((format!("self_attn.{name}_proj"), linear));
-        }
+        self.mixer.linears_mut(&mut all);
         match &mut self.block {
             Block::Dense(mlp) => mlp.linears_mut("mlp", &mut all),
-            Block::Sparse { router, experts, .. } => {
+            Block::Sparse { router, experts, shared, .. } => {
                 all.push(("mlp.gate".to_owned(), router));
+                if let Some(shared) = shared {
+                    let [mlp, gate] = shared.names();
+                    shared.mlp.linears_mut(mlp, &mut all);
+                    all.extend(shared.gate.as_mut().map(|linear| (gate.to_owned(), linear)));
+                }
                 for (index, expert) in experts.iter_mut().enumerate() {
                     expert.linears_mut(&format!("mlp.experts.{index}"), &mut all);
                 }
             }
         }
         all
+    }
+}
+
+impl SharedBlock {
+    /// The names of the expert and of its gate: plural without a gate, as checkpoints have them.
+    fn names(&self) -> [&'static str; 2] {
+        [if self.gate.is_some() { "mlp.shared_expert" } else { "mlp.shared_experts" }, "mlp.shared_expert_gate"]
     }
 }
 

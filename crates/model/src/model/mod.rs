@@ -30,6 +30,7 @@ mod layers;
 mod lora;
 mod memory;
 mod merged;
+mod mixers;
 mod network;
 mod own_kernels;
 mod pass;
@@ -44,7 +45,7 @@ mod weights;
 
 pub use batch::{OnHost, Packed, Span};
 pub use cache::{Decoding, KvCache};
-pub use config::{Activation, Biases, Config, Experts, LayerKind, Norms, Rope, Scaling};
+pub use config::{Activation, Biases, Config, Experts, LayerKind, Norms, Rope, Scaling, SharedExpert};
 pub use critic::Critic;
 pub use cross_encoder::{CrossEncoderModel, Pair};
 pub use decode_ahead::DrawTokens;

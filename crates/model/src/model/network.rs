@@ -14,7 +14,6 @@ use rand_core::{RngCore, SeedableRng};
 use tch::{Device, Kind, Tensor};
 
 use super::cache::Layout;
-use super::config::Norms;
 use super::kernels::native_model;
 use super::layers::Parameters;
 use super::own_kernels::Kernels;
@@ -74,7 +73,7 @@ impl Model {
     pub fn init(config: Config, device: Device, kind: Kind, seed: u64) -> Result<Self> {
         config.check()?;
         let parameters = Parameters::empty(&config, device, kind)?;
-        let norm = if config.norms == Norms::Around { 0.0 } else { 1.0 };
+        let norm = if config.zero_centred_norms { 0.0 } else { 1.0 };
         let _guard = tch::no_grad_guard();
         for (stream, (name, mut tensor)) in (0..).zip(parameters.named()) {
             if name.ends_with("norm.weight") {

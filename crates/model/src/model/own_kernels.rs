@@ -41,7 +41,10 @@ impl Kernels {
         if let Some(why) = native::kernels_missing(device) {
             return Ok((Self::default(), Some(why)));
         }
-        Ok(Self::agreeing(&wanted, &Shapes::of(config), device, kind))
+        let (mut kernels, failure) = Self::agreeing(&wanted, &Shapes::of(config), device, kind);
+        // Its kernel rotates whole heads and has no output gates.
+        kernels.rope &= !config.output_gate && config.ropes.iter().all(|rope| rope.partial >= 1.0);
+        Ok((kernels, failure))
     }
 
     /// The kernels that agree with libtorch's operations, and what is wrong with the first one that

@@ -27,6 +27,20 @@ impl Arithmetic {
         }
     }
 
+    /// A function of single numbers. The last bits of libtorch's exponentials depend on the place of
+    /// a number in its tensor, so that row by row they are computed in f64.
+    pub(super) fn pointwise(self, x: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        match self {
+            Self::Libtorch => f(x),
+            Self::Rowwise => Ok(f(&x.f_to_kind(Kind::Double)?)?.f_to_kind(x.kind())?),
+        }
+    }
+
+    /// The sigmoid of x.
+    pub(super) fn sigmoid(self, x: &Tensor) -> Result<Tensor> {
+        self.pointwise(x, |x| Ok(x.f_sigmoid()?))
+    }
+
     /// The activation of `gate` times `up`, both `[T, n]`.
     pub(super) fn gated(self, activation: Activation, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         let activated = match (self, activation) {
@@ -66,6 +80,9 @@ pub(super) fn angles(half: &Tensor, magnitude: f64, kind: Kind) -> Result<(Tenso
 /// Rotates x `[T, H, D]` by angles with the cosines and sines of [`angles`] (the half-split form of
 /// the checkpoints).
 pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    if let Some(all) = rotate_part(x, cos, |part| rotate(part, cos, sin))? {
+        return Ok(all);
+    }
     let halves = x.f_chunk(2, -1)?;
     let [low, high] = halves.as_slice() else { return Ok(x.shallow_clone()) };
     let swapped = Tensor::f_cat(&[high, low], -1)?;
@@ -74,10 +91,23 @@ pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
 
 /// [`rotate`] in one operation less; the last bit can differ.
 pub(super) fn rotate_fused(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    if let Some(all) = rotate_part(x, cos, |part| rotate_fused(part, cos, sin))? {
+        return Ok(all);
+    }
     let halves = x.f_chunk(2, -1)?;
     let [low, high] = halves.as_slice() else { return Ok(x.shallow_clone()) };
     let swapped = Tensor::f_cat(&[high, low], -1)?;
     Ok(x.f_mul(&cos.f_unsqueeze(1)?)?.f_addcmul(&swapped, &sin.f_unsqueeze(1)?)?)
+}
+
+/// x with its first numbers rotated, if there are fewer angles than numbers in a head.
+fn rotate_part(x: &Tensor, cos: &Tensor, rotate: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Option<Tensor>> {
+    let (angles, size) = (cos.size()[1], x.size()[2]);
+    if angles >= size {
+        return Ok(None);
+    }
+    let rest = x.f_narrow(-1, angles, size - angles)?;
+    Ok(Some(Tensor::f_cat(&[rotate(&x.f_narrow(-1, 0, angles)?)?, rest], -1)?))
 }
 
 /// Scale and window of attention scores.

@@ -50,8 +50,13 @@ pub struct Config {
     pub initializer_range: f64,
     pub biases: Biases,
     pub norms: Norms,
+    /// Whether the stored weights of norms are the weights minus 1.
+    pub zero_centred_norms: bool,
     /// Whether query and key heads have an RMSNorm before the rotary embedding.
     pub head_norms: bool,
+    /// Whether the output of attention is multiplied by the sigmoid of a gate, which the query
+    /// projection has after the queries of each head (arXiv:2505.06708).
+    pub output_gate: bool,
     pub activation: Activation,
     /// Embeddings are multiplied by this.
     pub embedding_scale: f64,
@@ -83,7 +88,7 @@ pub struct Biases {
 pub enum Norms {
     /// Before attention and before the feed-forward block.
     Before,
-    /// Before and after each; the stored values are the weights minus 1.
+    /// Before and after each.
     Around,
 }
 
@@ -105,6 +110,15 @@ pub struct Experts {
     pub intermediate_size: usize,
     /// Whether the weights of the chosen experts are normalised to sum 1.
     pub normalised: bool,
+    pub shared: Option<SharedExpert>,
+}
+
+/// An expert that processes every token, beside the chosen ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedExpert {
+    pub intermediate_size: usize,
+    /// Whether its output is multiplied by the sigmoid of a gate.
+    pub gated: bool,
 }
 
 /// Per-layer settings.
@@ -143,7 +157,9 @@ impl Default for Config {
             initializer_range: 0.02,
             biases: Biases { qkv: true, ..Biases::default() },
             norms: Norms::Before,
+            zero_centred_norms: false,
             head_norms: false,
+            output_gate: false,
             activation: Activation::Silu,
             embedding_scale: 1.0,
             attention_scale: None,
@@ -209,6 +225,9 @@ impl Config {
             let scaling = if rope.scaling == Scaling::None { Value::Null } else { Value::Object(scaling) };
             object.insert("rope_theta".to_owned(), json!(rope.theta));
             object.insert("rope_scaling".to_owned(), scaling);
+            if rope.partial < 1.0 {
+                object.insert("partial_rotary_factor".to_owned(), json!(rope.partial));
+            }
         }
         if let (false, [rope]) = (object.contains_key("rope_theta"), &self.ropes[..]) {
             object.insert("rope_theta".to_owned(), json!(rope.theta));
@@ -258,8 +277,11 @@ impl Config {
                 ("moe_intermediate_size", experts.intermediate_size),
             ]
         });
+        let shared = self.experts.and_then(|experts| experts.shared);
+        let shared = shared.map(|shared| ("shared_expert_intermediate_size", shared.intermediate_size));
         let windows = self.layers.iter().filter_map(|layer| layer.window).map(|window| ("sliding_window", window));
-        for (field, value) in self.sizes().into_iter().chain(experts.into_iter().flatten()).chain(windows) {
+        for (field, value) in self.sizes().into_iter().chain(experts.into_iter().flatten()).chain(shared).chain(windows)
+        {
             if value == 0 || value > 1 << 30 {
                 return bad(field, format!("is {value}; it must be between 1 and 2^30"));
             }
@@ -273,6 +295,13 @@ impl Config {
         let dynamic = self.ropes.iter().any(Rope::is_dynamic);
         if !self.head_dim.is_multiple_of(2) || (dynamic && self.head_dim < 4) {
             return bad("head_dim", format!("is {}; rotary embeddings need a larger or an even one", self.head_dim));
+        }
+        for rope in &self.ropes {
+            let rotated = rope.rotated(self.head_dim);
+            if !rotated.is_multiple_of(2) || !(2..=self.head_dim).contains(&rotated) {
+                let why = format!("is {}; it must rotate an even number of a head's {}", rope.partial, self.head_dim);
+                return bad("partial_rotary_factor", why);
+            }
         }
         if let Some(experts) = self.experts.filter(|experts| experts.chosen > experts.count) {
             return bad("num_experts_per_tok", format!("is {} of {} experts", experts.chosen, experts.count));

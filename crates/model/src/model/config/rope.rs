@@ -17,6 +17,8 @@ use r1_base::error::Result;
 pub struct Rope {
     /// Wavelengths run from 2π to 2π · theta tokens.
     pub theta: f64,
+    /// Part of each head that is rotated, its first numbers; the others have no position.
+    pub partial: f64,
     pub scaling: Scaling,
 }
 
@@ -58,15 +60,17 @@ pub enum Scaling {
 
 impl Default for Rope {
     fn default() -> Self {
-        Self { theta: 10_000.0, scaling: Scaling::None }
+        Self { theta: 10_000.0, partial: 1.0, scaling: Scaling::None }
     }
 }
 
 impl Rope {
-    /// Reads the fields of a model with one rotary embedding for all layers.
-    pub(in crate::model) fn read(fields: &mut Fields, theta: f64, max_position: usize) -> Result<Self> {
-        let outer = fields.number("rope_theta")?.unwrap_or(theta);
-        fields.only("partial_rotary_factor", 1.0)?;
+    /// Reads the fields of a model with one rotary embedding for all layers; `default` has what is
+    /// not given.
+    pub(in crate::model) fn read(fields: &mut Fields, default: Self, max_position: usize) -> Result<Self> {
+        let theta = fields.number("rope_theta")?.unwrap_or(default.theta);
+        let partial = fields.number("partial_rotary_factor")?.unwrap_or(default.partial);
+        let outer = Self { theta, partial, scaling: Scaling::None };
         let original = fields.size("original_max_position_embeddings", Some(max_position))?;
         let mut shared: Option<Self> = None;
         for name in ["rope_scaling", "rope_parameters"] {
@@ -77,20 +81,22 @@ impl Rope {
             }
             shared = Some(rope);
         }
-        Ok(shared.unwrap_or(Self { theta: outer, scaling: Scaling::None }))
+        Ok(shared.unwrap_or(outer))
     }
 
     /// Reads one object of rope parameters, found at `place`.
-    pub(in crate::model) fn from_value(table: &str, value: &Value, theta: f64, original: usize) -> Result<Self> {
+    pub(in crate::model) fn from_value(table: &str, value: &Value, default: Self, original: usize) -> Result<Self> {
         let Value::Object(object) = value else {
             return Err(Fields::wrong(table, value, "it must be an object"));
         };
         let mut inner = RopeFields { table, rest: object.clone(), original };
         let kind = inner.rest.shift_remove("rope_type").into_iter().chain(inner.rest.shift_remove("type"));
         let kinds: Vec<Value> = kind.filter(|kind| !kind.is_null()).collect();
-        let theta = inner.number("rope_theta")?.unwrap_or(theta);
-        if let Some(part) = inner.number("partial_rotary_factor")?.filter(|part| (part - 1.0).abs() > 0.0) {
-            return Err(inner.wrong("partial_rotary_factor", &part.into(), "only 1.0 is supported"));
+        let theta = inner.number("rope_theta")?.unwrap_or(default.theta);
+        let partial = inner.number("partial_rotary_factor")?.unwrap_or(default.partial);
+        // The sections of image positions: those of a text are equal in all.
+        for name in ["mrope_section", "mrope_interleaved"] {
+            inner.rest.shift_remove(name);
         }
         let kind = match kinds.as_slice() {
             [] => "default",
@@ -118,7 +124,7 @@ impl Rope {
         if let Some((name, value)) = inner.rest.iter().find(|(_, value)| !value.is_null()) {
             return Err(inner.wrong(name, value, &format!("it is not a field of rope type {kind:?}")));
         }
-        Ok(Self { theta, scaling })
+        Ok(Self { theta, partial, scaling })
     }
 
     /// Factor of cosines and sines.
@@ -143,7 +149,12 @@ impl Rope {
         self.dynamic_factor().is_some()
     }
 
-    /// Frequencies `[D / 2]` for a sequence of `length` tokens, f32 or f64. Operations and their
+    /// Numbers of a head that are rotated.
+    pub(in crate::model) fn rotated(&self, head_dim: usize) -> usize {
+        (head_dim as f64 * self.partial) as usize
+    }
+
+    /// Frequencies `[R / 2]` of the R rotated numbers for a sequence of `length` tokens, f32 or f64. Operations and their
     /// order are the same as in transformers, so that angles are bitwise equal.
     pub(in crate::model) fn frequencies(
         &self,
@@ -152,7 +163,7 @@ impl Rope {
         length: i64,
         (kind, device): (Kind, Device),
     ) -> Result<Tensor> {
-        let options = (kind, device);
+        let (options, head_dim) = ((kind, device), self.rotated(head_dim));
         let size = head_dim as f64;
         let theta = match self.scaling {
             Scaling::Dynamic { factor } => {

@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::{Architecture, Biases, Config, Defaults, Fields, Result, common, windows};
-use crate::model::config::{Activation, Norms, Rope, Scaling};
+use crate::model::config::{Activation, Norms, Rope};
 
 pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     for name in ["hidden_activation", "hidden_act"] {
@@ -17,9 +17,11 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
         }
     }
     fields.only("use_bidirectional_attention", false)?;
-    let defaults = Defaults { theta: 1_000_000.0, max_position: 131_072, head_dim: Some(256), tied: true };
+    let defaults =
+        Defaults { theta: 1_000_000.0, max_position: 131_072, head_dim: Some(256), tied: true, ..Defaults::default() };
     let mut config = common(Architecture::Gemma3, fields, &defaults, ropes)?;
     config.norms = Norms::Around;
+    config.zero_centred_norms = true;
     config.head_norms = true;
     config.activation = Activation::GeluTanh;
     let biased = fields.flag("attention_bias", false)?;
@@ -41,6 +43,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
 
 /// The rotary embeddings of full and of sliding layers.
 fn ropes(fields: &mut Fields, theta: f64, max_position: usize) -> Result<Vec<Rope>> {
+    let with_theta = |theta| Rope { theta, ..Rope::default() };
     let nested = |value: &Value| value.get("full_attention").is_some() || value.get("sliding_attention").is_some();
     let local = fields.number("rope_local_base_freq")?.unwrap_or(10_000.0);
     let Some(value) = fields.take_if("rope_parameters", nested) else {
@@ -48,8 +51,8 @@ fn ropes(fields: &mut Fields, theta: f64, max_position: usize) -> Result<Vec<Rop
         // has no effect.
         let untyped = |value: &Value| value.is_object() && value.get("rope_type").is_none_or(Value::is_null);
         fields.take_if("rope_scaling", untyped);
-        let full = Rope::read(fields, theta, max_position)?;
-        return Ok(vec![full, Rope { theta: local, scaling: Scaling::None }]);
+        let full = Rope::read(fields, with_theta(theta), max_position)?;
+        return Ok(vec![full, with_theta(local)]);
     };
     let outer = fields.number("rope_theta")?.unwrap_or(theta);
     if let Some(scaling) = fields.take("rope_scaling") {
@@ -58,8 +61,10 @@ fn ropes(fields: &mut Fields, theta: f64, max_position: usize) -> Result<Vec<Rop
     let mut both = Vec::new();
     for (name, theta) in [("full_attention", outer), ("sliding_attention", local)] {
         both.push(match value.get(name).filter(|value| !value.is_null()) {
-            Some(parameters) => Rope::from_value(&format!("rope_parameters.{name}"), parameters, theta, max_position)?,
-            None => Rope { theta, scaling: Scaling::None },
+            Some(parameters) => {
+                Rope::from_value(&format!("rope_parameters.{name}"), parameters, with_theta(theta), max_position)?
+            }
+            None => with_theta(theta),
         });
     }
     let is_layer_type = |name: &str| ["full_attention", "sliding_attention"].contains(&name);

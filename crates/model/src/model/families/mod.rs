@@ -98,12 +98,15 @@ struct Defaults {
     max_position: usize,
     /// `hidden_size / num_attention_heads` if `None`.
     head_dim: Option<usize>,
+    /// Part of each head that is rotated; the whole head, and no other value of the field, if
+    /// `None`.
+    partial: Option<f64>,
     tied: bool,
 }
 
 impl Default for Defaults {
     fn default() -> Self {
-        Self { theta: 10_000.0, max_position: 32_768, head_dim: None, tied: false }
+        Self { theta: 10_000.0, max_position: 32_768, head_dim: None, partial: None, tied: false }
     }
 }
 
@@ -145,7 +148,9 @@ fn common(
         initializer_range: fields.number("initializer_range")?.unwrap_or(0.02),
         biases: Biases::default(),
         norms: Norms::Before,
+        zero_centred_norms: false,
         head_norms: false,
+        output_gate: false,
         activation: Activation::Silu,
         embedding_scale: 1.0,
         attention_scale: None,
@@ -159,7 +164,14 @@ fn common(
 /// [`common`] for families with one rotary embedding for all layers.
 fn uniform(architecture: Architecture, fields: &mut Fields, defaults: &Defaults) -> Result<Config> {
     fields.only("hidden_act", "silu")?;
-    common(architecture, fields, defaults, |fields, theta, max| Ok(vec![Rope::read(fields, theta, max)?]))
+    common(architecture, fields, defaults, |fields, theta, max| {
+        let default = Rope { theta, partial: defaults.partial.unwrap_or(1.0), ..Rope::default() };
+        let rope = Rope::read(fields, default, max)?;
+        if defaults.partial.is_none() && rope.partial < 1.0 {
+            return Err(Fields::wrong("partial_rotary_factor", &json!(rope.partial), "only 1.0 is supported"));
+        }
+        Ok(vec![rope])
+    })
 }
 
 /// Sets the windows of the layers by `layer_types`, or else by the function `sliding` of the layer

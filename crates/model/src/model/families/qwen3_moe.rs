@@ -26,6 +26,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
         chosen: fields.size("num_experts_per_tok", Some(8))?,
         intermediate_size: fields.size("moe_intermediate_size", Some(768))?,
         normalised: fields.flag("norm_topk_prob", false)?,
+        shared: None,
     });
     let every = fields.size("decoder_sparse_step", Some(1))?;
     if every == 0 {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
 use super::{distance, gradients, pack, padded, predicting};
-use crate::model::{Config, Model, Norms, Span};
+use crate::model::{Config, Model, Span};
 use crate::native;
 
 /// Tolerance of logits compared with transformers.
@@ -88,7 +88,7 @@ pub(super) fn uniform(name: &str, count: usize) -> Vec<f64> {
 /// Sets the weights of make.py, with this standard deviation of matrices, if given.
 fn fill(model: &Model, deviation: Option<f64>) {
     let _guard = tch::no_grad_guard();
-    let norm = if model.config.norms == Norms::Around { 0.0 } else { 1.0 };
+    let norm = if model.config.zero_centred_norms { 0.0 } else { 1.0 };
     for (name, mut tensor) in model.parameters() {
         fill_tensor(&name, &mut tensor, norm, deviation);
     }

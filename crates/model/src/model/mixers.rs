@@ -1,0 +1,96 @@
+//! What mixes the tokens of a sequence in a layer, with the names of the checkpoint.
+
+use tch::Tensor;
+
+use super::Config;
+use super::layers::{Linear, Maker, ParameterNode, set_merged};
+use super::stacked::Stack;
+use r1_base::error::Result;
+
+#[derive(Debug)]
+pub(super) enum Mixer {
+    Attention(Attention),
+}
+
+#[derive(Debug)]
+pub(super) struct Attention {
+    /// With an output gate, the rows of each head's gate follow those of its queries.
+    pub q: Linear,
+    pub k: Linear,
+    pub v: Linear,
+    /// Query, key and value, if they are stored together.
+    pub qkv: Option<Stack>,
+    pub head_norms: Option<HeadNorms>,
+    pub o: Linear,
+}
+
+/// RMSNorms of query and key heads, `[D]` each.
+#[derive(Debug)]
+pub(super) struct HeadNorms {
+    pub q: Tensor,
+    pub k: Tensor,
+}
+
+impl Mixer {
+    /// Uninitialised parameters.
+    pub(super) fn new(maker: &Maker, config: &Config) -> Result<Self> {
+        Ok(Self::Attention(Attention::new(maker, config)?))
+    }
+
+    /// Visits every part with its name within the layer.
+    pub(super) fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {
+        match self {
+            Self::Attention(attention) => attention.walk(f),
+        }
+    }
+
+    /// Adds every projection with its name within the layer.
+    pub(super) fn linears_mut<'a>(&'a mut self, all: &mut Vec<(String, &'a mut Linear)>) {
+        match self {
+            Self::Attention(Attention { q, k, v, o, .. }) => {
+                all.extend([("q", q), ("k", k), ("v", v), ("o", o)].map(|(n, x)| (format!("self_attn.{n}_proj"), x)));
+            }
+        }
+    }
+
+    pub(super) fn set_merged(&mut self, on: bool) -> Result<()> {
+        match self {
+            Self::Attention(Attention { q, k, v, qkv, o, .. }) => {
+                set_merged([q, k, v], qkv.as_mut(), on)?;
+                set_merged([o], None, on)
+            }
+        }
+    }
+}
+
+impl Attention {
+    fn new(maker: &Maker, config: &Config) -> Result<Self> {
+        let hidden = config.hidden_size;
+        let queries = config.num_attention_heads * config.head_dim;
+        let gated = if config.output_gate { 2 * queries } else { queries };
+        let keys = config.num_key_value_heads * config.head_dim;
+        let biases = config.biases;
+        let head = || maker.leaf(&[config.head_dim]);
+        let mut all = maker.siblings(gated + 2 * keys, hidden, biases.qkv)?;
+        let (q, k, v) = (all.linear(gated)?, all.linear(keys)?, all.linear(keys)?);
+        Ok(Self {
+            q,
+            k,
+            v,
+            qkv: all.stack,
+            head_norms: if config.head_norms { Some(HeadNorms { q: head()?, k: head()? }) } else { None },
+            o: maker.linear(hidden, queries, biases.output)?,
+        })
+    }
+
+    fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {
+        f("self_attn.q_proj", ParameterNode::Linear(&self.q));
+        f("self_attn.k_proj", ParameterNode::Linear(&self.k));
+        f("self_attn.v_proj", ParameterNode::Linear(&self.v));
+        if let Some(norms) = &self.head_norms {
+            f("self_attn.q_norm", ParameterNode::Norm(&norms.q));
+            f("self_attn.k_norm", ParameterNode::Norm(&norms.k));
+        }
+        f("self_attn.o_proj", ParameterNode::Linear(&self.o));
+    }
+}
