@@ -164,23 +164,22 @@ def load(directory):
     return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
 
 
-def case(name, config):
+def case(name, config, lengths=(33, 90), positions=((0, 20, 32), (0, 40, 63, 64, 89)), new_tokens=64):
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary)
         shapes = fill(config, directory)
-        rows = [ids(f"{name} row {row}", length, config.vocab_size) for row, length in enumerate([33, 90])]
-        positions = [[0, 20, 32], [0, 40, 63, 64, 89]]
+        rows = [ids(f"{name} row {row}", length, config.vocab_size) for row, length in enumerate(lengths)]
         logits, losses, norms = [], [], {}
         for row, at in zip(rows, positions):
             model = load(directory)
             own = model(torch.tensor([row])).logits[0]
-            logits.append(own[at].detach())
+            logits.append(own[list(at)].detach())
             loss = torch.nn.functional.cross_entropy(own[:-1], torch.tensor(row[1:]))
             loss.backward()
             losses.append(loss.item())
             gradients = {}
             for key, parameter in model.named_parameters():
-                if key.endswith(("experts.gate_up_proj", "experts.down_proj")):
+                if key not in shapes and key.endswith(("experts.gate_up_proj", "experts.down_proj")):
                     # One tensor for all experts here, one each in the checkpoint.
                     for index, own in enumerate(parameter.grad):
                         prefix = f"{key.rsplit('.', 1)[0]}.{index}."
@@ -198,7 +197,7 @@ def case(name, config):
             out = load(directory).generate(
                 torch.tensor([prompt]),
                 attention_mask=torch.ones(1, 20, dtype=torch.long),
-                max_new_tokens=64,
+                max_new_tokens=new_tokens,
                 do_sample=False,
                 output_scores=True,
                 return_dict_in_generate=True,
@@ -217,7 +216,7 @@ def case(name, config):
             "config": json.loads((directory / "config.json").read_text()),
             "checkpoint": shapes,
             "rows": rows,
-            "positions": positions,
+            "positions": [list(at) for at in positions],
             "losses": losses,
             "gradient_norms": norms,
             "prompt": prompt,
@@ -283,7 +282,7 @@ def large(name, config, deviation):
     return record | {"ids": kept, "prompt": prompt, "greedy": greedy}, logits
 
 
-def lora(name, config, adapter):
+def lora(name, config, adapter, length=30):
     from peft import PeftModel, get_peft_model
 
     with tempfile.TemporaryDirectory() as temporary:
@@ -293,7 +292,7 @@ def lora(name, config, adapter):
         tensors = load_file(own / "adapter_model.safetensors")
         shapes = {name: list(tensor.shape) for name, tensor in sorted(tensors.items())}
         save_file({key: weights(key, shape, 0) for key, shape in shapes.items()}, own / "adapter_model.safetensors")
-        row = ids(f"{name} row", 30, config.vocab_size)
+        row = ids(f"{name} row", length, config.vocab_size)
         model = PeftModel.from_pretrained(load(base), own, is_trainable=True)
         logits = model(torch.tensor([row])).logits[0]
         torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(row[1:])).backward()
@@ -309,7 +308,7 @@ def lora(name, config, adapter):
             "adapter_config": json.loads((own / "adapter_config.json").read_text()),
             "adapter": shapes,
             "rows": [row],
-            "positions": [list(range(30))],
+            "positions": [list(range(length))],
             "gradient_norms": norms,
         }
     print(f"{name}: merging changes logits by {(merged - logits).abs().max():.1e}")

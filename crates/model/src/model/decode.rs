@@ -64,7 +64,7 @@ impl Model {
         let (tokens, varlen) =
             (SpanTokens::new(items, self.device)?, Varlen::spans(items, cache.capacity(), self.device)?);
         let angles = self.angles(&tokens.positions, &tokens.lengths)?;
-        let attend = |inputs: [&Tensor; 3], scores: Scores| self.attend_varlen(&varlen, inputs, scores);
+        let attend = |inputs: [&Tensor; 3], scores: Scores<'_>| self.attend_varlen(&varlen, inputs, scores);
         let x = self.span_layers(cache, tokens.each(), &angles, Arithmetic::Libtorch, &attend, stop)?;
         x.map(|x| self.last_logits(&tokens.last(&x)?)).transpose()
     }
@@ -89,7 +89,7 @@ impl Model {
     }
 
     /// Attention of q `[T, H, D]` over cached keys and values `[slots, capacity, Hkv, D]`.
-    pub(super) fn attend_varlen(&self, varlen: &Varlen, inputs: [&Tensor; 3], scores: Scores) -> Result<Tensor> {
+    pub(super) fn attend_varlen(&self, varlen: &Varlen, inputs: [&Tensor; 3], scores: Scores<'_>) -> Result<Tensor> {
         let [q, keys, values] = inputs;
         let (keys, values) = (keys.f_flatten(0, 1)?, values.f_flatten(0, 1)?);
         if let (true, 1, Some(lengths)) = (self.kernels.attention, varlen.most_queries, &varlen.keys) {

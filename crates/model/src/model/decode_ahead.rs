@@ -221,7 +221,7 @@ impl Model {
             most_keys: cache.capacity() as i64,
         };
         let angles = self.angles(&positions, &[])?;
-        let attend = |inputs: [&Tensor; 3], scores: Scores| self.attend_varlen(&varlen, inputs, scores);
+        let attend = |inputs: [&Tensor; 3], scores: Scores<'_>| self.attend_varlen(&varlen, inputs, scores);
         let tokens = [&ids, &positions, &inputs.slots];
         let x = self.span_layers(cache, tokens, &angles, Arithmetic::Libtorch, &attend, &|| false)?;
         let Some(x) = x else { return Err(Error::new(error::Kind::Internal, "a step ended early without a stop")) };

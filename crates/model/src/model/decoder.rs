@@ -143,7 +143,7 @@ impl Model {
         attend: impl FnOnce(&Tensor, Option<[&Tensor; 2]>) -> Result<Tensor>,
     ) -> Result<Residual> {
         let (adapter, arithmetic) = (self.adapter_use(with), with.arithmetic);
-        let (hidden, x) = self.add_norm(x, &layer.input_norm)?;
+        let (hidden, x) = self.normed(x, layer.input_norm.as_ref())?;
         let mut out = match &layer.mixer {
             Mixer::Attention(attention) => {
                 let angles = self.config.layer(index).rope.and_then(|rope| angles.get(rope));
@@ -158,10 +158,10 @@ impl Model {
         if let Some(weight) = &layer.after_attention {
             out = self.norm(&out, weight)?;
         }
-        let (hidden, x) = self.add_norm(&Residual { x, delta: Some(out) }, &layer.before_block)?;
+        let (hidden, x) = self.normed(&Residual { x, delta: Some(out) }, layer.before_block.as_ref())?;
         let mut out = match (&layer.block, self.config.experts) {
             (Block::Dense(mlp), _) => self.feed_forward(mlp, &hidden, with)?,
-            (Block::Sparse { router, experts, grouped, shared }, shape) => {
+            (Block::Sparse { router, experts, grouped, shared, .. }, shape) => {
                 let chosen = self.mixture(router, (experts, grouped.as_ref()), shape, &hidden, with)?;
                 match shared {
                     Some(shared) => chosen.f_add(&self.shared_expert(shared, &hidden, with)?)?,
@@ -218,13 +218,18 @@ impl Model {
             return self.own_heads(layer, &all, [None; 3], angles, with.cached);
         }
         let [q, k, v] = all.as_slice() else { return Err(unexpected()) };
-        let (mut q, mut k, mut gate) = (heads(q)?, heads(k)?, None);
+        let (mut q, mut k, mut gate) = match &layer.head_norms {
+            Some(norms) if self.config.joint_norms => {
+                (heads(&self.norm(q, &norms.q)?)?, heads(&self.norm(k, &norms.k)?)?, None)
+            }
+            _ => (heads(q)?, heads(k)?, None),
+        };
         if self.config.output_gate {
             // [T, H, queries or gate, D]
             let both = q.f_view([h.size()[0], queries, 2, self.config.head_dim as i64])?;
             (q, gate) = (both.f_select(2, 0)?, Some(both.f_select(2, 1)?.f_flatten(1, 2)?));
         }
-        if let Some(norms) = &layer.head_norms {
+        if let Some(norms) = layer.head_norms.as_ref().filter(|_| !self.config.joint_norms) {
             (q, k) = (self.norm(&q, &norms.q)?, self.norm(&k, &norms.k)?);
         }
         if fused_rope && angles.is_some() {
@@ -291,6 +296,7 @@ impl Model {
 
     pub(super) fn gated(&self, gate: &Tensor, up: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {
         if self.kernels.gated && arithmetic == Arithmetic::Libtorch {
+            // Not used with a clamped activation.
             return native::gated(gate, up, self.config.activation == Activation::GeluTanh);
         }
         arithmetic.gated(self.config.activation, gate, up)
@@ -317,6 +323,14 @@ impl Model {
         Ok((self.norm(&sum, weight)?, sum))
     }
 
+    /// [`add_norm`](Self::add_norm), or the stream twice without a norm.
+    fn normed(&self, x: &Residual, weight: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
+        match weight {
+            Some(weight) => self.add_norm(x, weight),
+            None => x.sum().map(|sum| (sum.shallow_clone(), sum)),
+        }
+    }
+
     /// What is added to the weights of norms.
     fn norm_offset(&self) -> f64 {
         if self.config.zero_centred_norms { 1.0 } else { 0.0 }
@@ -331,8 +345,10 @@ impl Model {
         Ok(rows.f_mul(&Tensor::f_scalar_tensor(self.config.embedding_scale, (self.kind, self.device))?)?)
     }
 
-    pub(super) fn scores(&self, index: usize) -> Scores {
-        Scores { window: self.config.layer(index).window, scale: self.config.attention_scale }
+    pub(super) fn scores(&self, index: usize) -> Scores<'_> {
+        let Mixer::Attention(attention) = &self.parameters.layers[index].mixer;
+        let sinks = attention.sinks.as_ref();
+        Scores { window: self.config.layer(index).window, scale: self.config.attention_scale, sinks }
     }
 
     pub(super) fn has_dynamic_rope(&self) -> bool {

@@ -27,15 +27,19 @@ impl GroupedExperts {
         arena: &Arena,
         options: (Kind, Device),
         [count, hidden, inner]: [usize; 3],
+        biased: bool,
     ) -> Result<(Self, Vec<Mlp>)> {
         let _guard = tch::no_grad_guard();
         let take = |rows: usize, inputs: usize| arena.take(&[rows as i64, inputs as i64], options);
         let (gate_up, down) = (take(count * 2 * inner, hidden)?, take(count * hidden, inner)?);
-        let all_down = Stack::new(down.shallow_clone(), None);
+        let bias = |outputs: usize| -> Result<Option<Tensor>> {
+            if biased { Ok(Some(arena.take(&[outputs as i64], options)?)) } else { Ok(None) }
+        };
+        let all_down = Stack::new(down.shallow_clone(), bias(count * hidden)?);
         let experts = (0..count)
             .map(|expert| {
                 let weights = gate_up.f_narrow(0, (expert * 2 * inner) as i64, 2 * inner as i64)?;
-                let both = Stack::new(weights, None);
+                let both = Stack::new(weights, bias(2 * inner)?);
                 let (gate, up) = (both.part(0, inner)?, both.part(inner, inner)?);
                 Ok(Mlp { gate, up, gate_up: Some(both), down: all_down.part(expert * hidden, hidden)? })
             })
@@ -132,11 +136,23 @@ impl Model {
         let ends = counts.f_scatter_add(0, ids, &ids.f_ones_like()?)?.f_cumsum(0, Kind::Int)?;
         let x = h.f_index_select(0, &order.f_floor_divide_scalar(chosen)?)?;
         let leaves: Vec<&Tensor> = experts.iter().flat_map(|expert| [&expert.gate.weight, &expert.up.weight]).collect();
+        let sorted_ids = ids.f_index_select(0, &order)?;
+        // Adds the biases of each token's expert.
+        let biased = |product: Tensor, linears: Vec<&Linear>| -> Result<Tensor> {
+            let biases: Vec<&Tensor> = linears.into_iter().filter_map(|linear| linear.bias.as_ref()).collect();
+            if biases.is_empty() {
+                return Ok(product);
+            }
+            let all = Tensor::f_cat(&biases, 0)?.f_view([experts.len() as i64, -1])?;
+            Ok(product.f_add(&all.f_index_select(0, &sorted_ids)?)?)
+        };
         let both = native::grouped_linear(&x, &grouped.gate_up, &ends, &leaves)?;
+        let both = biased(both, experts.iter().flat_map(|expert| [&expert.gate, &expert.up]).collect())?;
         let halves = both.f_chunk(2, 1)?;
         let inner = self.gated(&halves[0], &halves[1], Arithmetic::Libtorch)?;
         let leaves: Vec<&Tensor> = experts.iter().map(|expert| &expert.down.weight).collect();
         let out = native::grouped_linear(&inner, &grouped.down, &ends, &leaves)?;
+        let out = biased(out, experts.iter().map(|expert| &expert.down).collect())?;
         let out = out.f_mul(&shares.f_index_select(0, &order)?.f_unsqueeze(1)?)?;
         // Back in the order of the tokens, so that sums have a fixed order.
         let sorted = out.f_zeros_like()?.f_index_copy(0, &order, &out)?;

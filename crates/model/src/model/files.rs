@@ -6,6 +6,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::kernels::packs;
 use super::layers::Parameters;
+use super::stored::StoredTensor;
 use super::{Config, Model, memory, weights};
 use r1_base::error::{self, Error, Result};
 
@@ -64,9 +65,9 @@ impl Model {
         let tied = config.tie_word_embeddings;
         // Old checkpoints have the rotary frequencies and a copy of the tied head, which are not
         // needed.
-        let mut named = parameters.named();
-        named.extend(head.map(|(name, tensor)| (name.to_owned(), tensor.shallow_clone())));
-        weights::read(&files, &named, |name| name.ends_with("rotary_emb.inv_freq") || (tied && name == HEAD))?;
+        let mut stored = parameters.stored();
+        stored.extend(head.map(|(name, tensor)| StoredTensor::whole(name, tensor)));
+        weights::read_stored(&files, &stored, |name| name.ends_with("rotary_emb.inv_freq") || (tied && name == HEAD))?;
         if tied && head.is_none() && weights::differ(&files, HEAD, "model.embed_tokens.weight")? {
             let message = format!("config.json ties the output head to the embedding, and {HEAD} is another tensor");
             return Err(Error::new(error::Kind::Model, message)
@@ -86,7 +87,7 @@ impl Model {
     pub fn save_sharded(&self, dir: &Path, limit: u64) -> Result<()> {
         self.refuse_adapter()?;
         std::fs::create_dir_all(dir).map_err(|error| Error::io(error::Kind::Store, "write", dir, &error))?;
-        weights::write(dir, &self.parameters.named(), limit)?;
+        weights::write(dir, &self.parameters.stored(), limit)?;
         let mut config = self.config.to_json();
         // The newer name of the field below, which could have another value.
         if let Some(object) = config.as_object_mut() {

@@ -7,7 +7,7 @@ use tch::{Device, Kind};
 
 use super::kernels::packs;
 use super::layers::Parameters;
-use super::{Config, LoraConfig};
+use super::{Config, ExpertStorage, LoraConfig};
 
 /// Shapes of a model and how it is used.
 #[derive(Clone, Copy, Debug)]
@@ -144,7 +144,12 @@ impl Footprint<'_> {
     /// Name, inputs, outputs and number of the projections of a layer.
     fn projections(&self) -> Vec<(&'static str, u64, u64, u64)> {
         let Sizes { hidden, queries, keys, inner, .. } = self.sizes();
-        let count = self.config.experts.map_or(1, |experts| experts.count as u64);
+        let count = match self.config.experts {
+            Some(experts) if experts.storage == ExpertStorage::Single => experts.count as u64,
+            // They have no adapters.
+            Some(_) => 0,
+            None => 1,
+        };
         vec![
             ("q_proj", hidden, queries, 1),
             ("k_proj", hidden, keys, 1),

@@ -336,7 +336,7 @@ impl Case<'_> {
         let wide = wide(&[&q, &keys, &values])?;
         let mut checks = Vec::new();
         for (scale, window) in [(None, None), (Some(0.3), Some(window.unwrap_or(17)))] {
-            let scores = Scores { window, scale };
+            let scores = Scores { window, scale, sinks: None };
             let expected = varlen.attend_plain(&wide[0], &wide[1], &wide[2], scores)?;
             let places = [&varlen.first_key, varlen.keys.as_ref().unwrap_or(&varlen.first_key)];
             let output = native::decode_attention([&q, &keys, &values], places, capacity, scale, window)?;

@@ -18,6 +18,8 @@ fn serves(config: &Config, device: Device, kind: Kind) -> bool {
         && !config.zero_centred_norms
         && !config.output_gate
         && config.ropes.iter().all(|rope| rope.partial >= 1.0)
+        && !config.joint_norms
+        && !config.sinks
         && config.attention_scale.is_none()
         && (config.embedding_scale - 1.0).abs() < f64::EPSILON
         && !config.ropes.iter().any(Rope::is_dynamic)

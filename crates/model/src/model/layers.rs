@@ -3,7 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::Config;
-use super::config::{Experts, Norms, SharedExpert};
+use super::config::{ExpertStorage, Experts, Norms, SharedExpert};
 use super::experts::GroupedExperts;
 use super::lora::Lora;
 use super::mixers::{Attention, Mixer};
@@ -88,6 +88,8 @@ pub(super) fn set_merged<const N: usize>(parts: [&mut Linear; N], stack: Option<
 #[derive(Debug)]
 pub(super) enum ParameterNode<'a> {
     Norm(&'a Tensor),
+    /// A tensor with the name of the node.
+    Bare(&'a Tensor),
     Linear(&'a Linear),
 }
 
@@ -111,6 +113,8 @@ pub(super) enum Block {
         experts: Vec<Mlp>,
         /// Their weights as one tensor each, if they are stored together.
         grouped: Option<GroupedExperts>,
+        /// Their tensors in a checkpoint.
+        storage: ExpertStorage,
         /// The expert of all tokens.
         shared: Option<SharedBlock>,
     },
@@ -127,11 +131,11 @@ pub(super) struct SharedBlock {
 /// One decoder layer. Norms are `[E]`.
 #[derive(Debug)]
 pub(super) struct Layer {
-    pub input_norm: Tensor,
+    pub input_norm: Option<Tensor>,
     pub mixer: Mixer,
     /// On the output of attention.
     pub after_attention: Option<Tensor>,
-    pub before_block: Tensor,
+    pub before_block: Option<Tensor>,
     pub block: Block,
     /// On the output of the feed-forward block.
     pub after_block: Option<Tensor>,
@@ -145,6 +149,8 @@ pub(super) struct Parameters {
     /// A shallow clone of `embed` when tied.
     pub lm_head: Tensor,
     tied: bool,
+    /// Names that differ from Llama's.
+    renamed: &'static [(&'static str, &'static str)],
 }
 
 /// Creates uninitialised parameters that require gradients.
@@ -213,31 +219,31 @@ impl Maker {
         let Some(experts) = experts else {
             return Ok(Block::Dense(self.mlp(hidden, config.intermediate_size, config.biases.mlp)?));
         };
-        let router = self.linear(experts.count, hidden, false)?;
+        let Experts { count, intermediate_size: inner, biased, storage, .. } = experts;
+        let router = self.linear(count, hidden, biased)?;
         let shared = |shared: SharedExpert| -> Result<SharedBlock> {
             let gate = if shared.gated { Some(self.linear(1, hidden, false)?) } else { None };
             Ok(SharedBlock { mlp: self.mlp(hidden, shared.intermediate_size, false)?, gate })
         };
-        let (count, inner, shared) =
-            (experts.count, experts.intermediate_size, experts.shared.map(shared).transpose()?);
+        let shared = experts.shared.map(shared).transpose()?;
         if self.stacked {
-            let (grouped, experts) = GroupedExperts::new(&self.arena, self.options, [count, hidden, inner])?;
-            return Ok(Block::Sparse { router, experts, grouped: Some(grouped), shared });
+            let (grouped, experts) = GroupedExperts::new(&self.arena, self.options, [count, hidden, inner], biased)?;
+            return Ok(Block::Sparse { router, experts, grouped: Some(grouped), storage, shared });
         }
-        let each = (0..count).map(|_| self.mlp(hidden, inner, false));
-        Ok(Block::Sparse { router, experts: each.collect::<Result<_>>()?, grouped: None, shared })
+        let each = (0..count).map(|_| self.mlp(hidden, inner, biased));
+        Ok(Block::Sparse { router, experts: each.collect::<Result<_>>()?, grouped: None, storage, shared })
     }
 
     fn layer(&self, config: &Config, index: usize) -> Result<Layer> {
         let hidden = config.hidden_size;
-        let after = || -> Result<Option<Tensor>> {
-            if config.norms == Norms::Around { Ok(Some(self.leaf(&[hidden])?)) } else { Ok(None) }
-        };
+        let norm = |wanted: bool| wanted.then(|| self.leaf(&[hidden])).transpose();
+        let before = || norm(config.norms != Norms::After);
+        let after = || norm(config.norms != Norms::Before);
         Ok(Layer {
-            input_norm: self.leaf(&[hidden])?,
+            input_norm: before()?,
             mixer: Mixer::new(self, config)?,
             after_attention: after()?,
-            before_block: self.leaf(&[hidden])?,
+            before_block: before()?,
             block: self.block(config, config.experts.filter(|_| config.layer(index).sparse))?,
             after_block: after()?,
         })
@@ -258,7 +264,8 @@ impl Parameters {
         let embed = maker.leaf(&shape)?;
         let tied = config.tie_word_embeddings;
         let lm_head = if tied { embed.shallow_clone() } else { maker.leaf(&shape)? };
-        Ok(Self { embed, layers, norm: maker.leaf(&[config.hidden_size])?, lm_head, tied })
+        let renamed = config.architecture.renamed();
+        Ok(Self { embed, layers, norm: maker.leaf(&[config.hidden_size])?, lm_head, tied, renamed })
     }
 
     /// Number of weights in the matrices of the configured shapes, without allocation. Experts of
@@ -314,6 +321,7 @@ impl Parameters {
         let mut all = vec![("model.embed_tokens.weight".to_owned(), self.embed.shallow_clone())];
         self.walk(&mut |name, part| match part {
             ParameterNode::Norm(weight) => all.push((format!("{name}.weight"), weight.shallow_clone())),
+            ParameterNode::Bare(tensor) => all.push((name.to_owned(), tensor.shallow_clone())),
             ParameterNode::Linear(linear) => {
                 all.push((format!("{name}.weight"), linear.weight.shallow_clone()));
                 all.extend(linear.bias.iter().map(|bias| (format!("{name}.bias"), bias.shallow_clone())));
@@ -329,18 +337,24 @@ impl Parameters {
     /// Visits every part of the layers with its name.
     pub(super) fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {
         for (index, layer) in self.layers.iter().enumerate() {
-            layer.walk(&mut |name, part| f(&format!("model.layers.{index}.{name}"), part));
+            layer.walk(&mut |name, part| f(&self.name(index, name), part));
         }
+    }
+
+    /// The checkpoint's name of a part of a layer.
+    pub(super) fn name(&self, index: usize, name: &str) -> String {
+        layer_name(self.renamed, index, name)
     }
 
     /// Every projection of the layers with its name.
     pub(super) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
+        let renamed = self.renamed;
         self.layers
             .iter_mut()
             .enumerate()
             .flat_map(|(index, layer)| {
                 let linears = layer.linears_mut();
-                linears.into_iter().map(move |(name, linear)| (format!("model.layers.{index}.{name}"), linear))
+                linears.into_iter().map(move |(name, linear)| (layer_name(renamed, index, &name), linear))
             })
             .collect()
     }
@@ -353,6 +367,7 @@ impl Parameters {
             let (Block::Dense(mlp), Mixer::Attention(attention)) = (&layer.block, &layer.mixer) else { return None };
             let Attention { q, k, v, o, head_norms, .. } = attention;
             let linears = [q, k, v, o, &mlp.gate, &mlp.up, &mlp.down];
+            let (Some(input_norm), Some(before_block)) = (&layer.input_norm, &layer.before_block) else { return None };
             if linears.iter().any(|linear| linear.lora.is_some()) {
                 return None;
             }
@@ -361,13 +376,13 @@ impl Parameters {
                 return None;
             }
             let heads = head_norms.as_ref();
-            all.push(Some(&layer.input_norm));
+            all.push(Some(input_norm));
             for linear in [q, k, v] {
                 all.extend([Some(&linear.weight), linear.bias.as_ref()]);
             }
             all.extend([heads.map(|norms| &norms.q), heads.map(|norms| &norms.k)]);
             all.extend([o, &mlp.gate, &mlp.up, &mlp.down].map(|linear| Some(&linear.weight)));
-            all.push(Some(&layer.before_block));
+            all.push(Some(before_block));
         }
         all.push(Some(&self.norm));
         if !self.tied {
@@ -377,10 +392,22 @@ impl Parameters {
     }
 }
 
+/// The checkpoint's name of a part of a layer, from its name in Llama.
+fn layer_name(renamed: &[(&str, &str)], index: usize, name: &str) -> String {
+    let rest = |ours: &str| name.strip_prefix(ours).filter(|rest| rest.is_empty() || rest.starts_with('.'));
+    let renamed = renamed.iter().find_map(|(ours, theirs)| rest(ours).map(|rest| format!("{theirs}{rest}")));
+    format!("model.layers.{index}.{}", renamed.as_deref().unwrap_or(name))
+}
+
 impl Layer {
     /// Visits every part with its name within the layer.
     fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {
-        f("input_layernorm", ParameterNode::Norm(&self.input_norm));
+        let norm = |name: &str, weight: &'a Option<Tensor>, f: &mut dyn FnMut(&str, ParameterNode<'a>)| {
+            if let Some(weight) = weight {
+                f(name, ParameterNode::Norm(weight));
+            }
+        };
+        norm("input_layernorm", &self.input_norm, f);
         self.mixer.walk(f);
         match &self.block {
             Block::Dense(mlp) => mlp.walk("mlp", f),
@@ -396,15 +423,13 @@ impl Layer {
                 }
             }
         }
-        // `post_attention_layernorm` is the norm before the block, or with four norms the one after
-        // attention.
-        if let (Some(after_attention), Some(after_block)) = (&self.after_attention, &self.after_block) {
-            f("post_attention_layernorm", ParameterNode::Norm(after_attention));
-            f("pre_feedforward_layernorm", ParameterNode::Norm(&self.before_block));
-            f("post_feedforward_layernorm", ParameterNode::Norm(after_block));
-        } else {
-            f("post_attention_layernorm", ParameterNode::Norm(&self.before_block));
-        }
+        // `post_attention_layernorm` is the norm before the block, or with norms after attention
+        // that norm.
+        let before =
+            if self.after_attention.is_some() { "pre_feedforward_layernorm" } else { "post_attention_layernorm" };
+        norm("post_attention_layernorm", &self.after_attention, f);
+        norm(before, &self.before_block, f);
+        norm("post_feedforward_layernorm", &self.after_block, f);
     }
 
     /// Every projection with its name within the layer.
@@ -413,13 +438,15 @@ impl Layer {
         self.mixer.linears_mut(&mut all);
         match &mut self.block {
             Block::Dense(mlp) => mlp.linears_mut("mlp", &mut all),
-            Block::Sparse { router, experts, shared, .. } => {
+            Block::Sparse { router, experts, storage, shared, .. } => {
                 all.push(("mlp.gate".to_owned(), router));
                 if let Some(shared) = shared {
                     let [mlp, gate] = shared.names();
                     shared.mlp.linears_mut(mlp, &mut all);
                     all.extend(shared.gate.as_mut().map(|linear| (gate.to_owned(), linear)));
                 }
+                // PEFT has no adapter of an expert in a tensor of all.
+                let experts = if *storage == ExpertStorage::Single { experts.as_mut_slice() } else { &mut [] };
                 for (index, expert) in experts.iter_mut().enumerate() {
                     expert.linears_mut(&format!("mlp.experts.{index}"), &mut all);
                 }

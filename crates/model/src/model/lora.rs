@@ -14,6 +14,7 @@ use tch::{Kind, Tensor};
 
 use super::layers::{Linear, ParameterNode, Parameters};
 use super::plain::Arithmetic;
+use super::stored::StoredTensor;
 use super::weights;
 use r1_base::error::{Error, Kind as ErrorKind, Result, suggest};
 
@@ -249,6 +250,9 @@ impl Lora {
 
 /// Attaches a new adapter to its target projections: A uniform in ±1/√in, B 0, as in PEFT.
 pub(super) fn attach(parameters: &mut Parameters, config: &LoraConfig, seed: u64) -> Result<()> {
+    if config.target_modules.is_empty() {
+        return Err(Error::new(ErrorKind::Script, "`policy.lora.targets` has no projection that can have an adapter"));
+    }
     if config.rank == 0 || !config.alpha.is_finite() {
         return Err(Error::new(ErrorKind::Usage, "an adapter needs a rank above 0 and a finite alpha"));
     }
@@ -292,7 +296,8 @@ pub(super) fn load(parameters: &mut Parameters, dir: &Path) -> Result<LoraConfig
             linear.lora = Some(Lora::empty(linear, &config)?);
         }
     }
-    let problems = weights::read_files(std::slice::from_ref(&path), &named(parameters), |_| false);
+    let stored = StoredTensor::all(&named(parameters));
+    let problems = weights::read_files(std::slice::from_ref(&path), &stored, |_| false);
     match problems {
         Ok(problems) if problems.is_empty() => {}
         other => {

@@ -21,10 +21,12 @@ pub(super) struct Attention {
     /// Query, key and value, if they are stored together.
     pub qkv: Option<Stack>,
     pub head_norms: Option<HeadNorms>,
+    /// `[H]`
+    pub sinks: Option<Tensor>,
     pub o: Linear,
 }
 
-/// RMSNorms of query and key heads, `[D]` each.
+/// RMSNorms of query and key heads, `[D]` each, or of all of them together, `[H * D]`.
 #[derive(Debug)]
 pub(super) struct HeadNorms {
     pub q: Tensor,
@@ -70,7 +72,11 @@ impl Attention {
         let gated = if config.output_gate { 2 * queries } else { queries };
         let keys = config.num_key_value_heads * config.head_dim;
         let biases = config.biases;
-        let head = || maker.leaf(&[config.head_dim]);
+        let head_norms = || -> Result<HeadNorms> {
+            let [q, k] = if config.joint_norms { [queries, keys] } else { [config.head_dim; 2] };
+            Ok(HeadNorms { q: maker.leaf(&[q])?, k: maker.leaf(&[k])? })
+        };
+        let sinks = || maker.leaf(&[config.num_attention_heads]);
         let mut all = maker.siblings(gated + 2 * keys, hidden, biases.qkv)?;
         let (q, k, v) = (all.linear(gated)?, all.linear(keys)?, all.linear(keys)?);
         Ok(Self {
@@ -78,7 +84,8 @@ impl Attention {
             k,
             v,
             qkv: all.stack,
-            head_norms: if config.head_norms { Some(HeadNorms { q: head()?, k: head()? }) } else { None },
+            head_norms: config.head_norms.then(head_norms).transpose()?,
+            sinks: config.sinks.then(sinks).transpose()?,
             o: maker.linear(hidden, queries, biases.output)?,
         })
     }
@@ -90,6 +97,9 @@ impl Attention {
         if let Some(norms) = &self.head_norms {
             f("self_attn.q_norm", ParameterNode::Norm(&norms.q));
             f("self_attn.k_norm", ParameterNode::Norm(&norms.k));
+        }
+        if let Some(sinks) = &self.sinks {
+            f("self_attn.sinks", ParameterNode::Bare(sinks));
         }
         f("self_attn.o_proj", ParameterNode::Linear(&self.o));
     }

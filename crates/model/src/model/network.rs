@@ -14,6 +14,7 @@ use rand_core::{RngCore, SeedableRng};
 use tch::{Device, Kind, Tensor};
 
 use super::cache::Layout;
+use super::config::ExpertStorage;
 use super::kernels::native_model;
 use super::layers::Parameters;
 use super::own_kernels::Kernels;
@@ -105,7 +106,8 @@ impl Model {
             frequencies
         };
         let native = if gpu_paths { None } else { native_model(&config, &parameters, &frequencies, device, kind)? };
-        let varlen = gpu_paths || Varlen::fits(device, kind, config.head_dim);
+        // Flash attention has no sinks.
+        let varlen = gpu_paths || (Varlen::fits(device, kind, config.head_dim) && !config.sinks);
         let (kernels, kernels_failure) = Kernels::find(&config, device, kind)?;
         let (adapter_disabled, checkpointing, adapter) = (Cell::new(false), false, None);
         Ok(Self {
@@ -164,8 +166,13 @@ impl Model {
     /// Adds a new adapter, which has no effect before training; deterministic for a seed.
     ///
     /// Invalidates caches, as the next three do. Errors: an adapter exists; an unknown target.
-    pub fn add_adapter(&mut self, config: LoraConfig, seed: u64) -> Result<()> {
+    ///
+    /// Targets that are experts in one tensor ([`ExpertStorage::Transposed`]) are left out.
+    pub fn add_adapter(&mut self, mut config: LoraConfig, seed: u64) -> Result<()> {
         self.refuse_adapter()?;
+        if self.config.experts.is_some_and(|experts| experts.storage != ExpertStorage::Single) {
+            config.target_modules.retain(|name| !["gate_proj", "up_proj", "down_proj"].contains(&name.as_str()));
+        }
         lora::attach(&mut self.parameters, &config, seed)?;
         self.adapter = Some(config);
         self.rebuild()

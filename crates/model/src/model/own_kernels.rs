@@ -5,6 +5,7 @@
 use tch::{Device, Kind};
 
 use super::Config;
+use super::config::Activation;
 use super::kernel_checks::{Shapes, check};
 use crate::native;
 use r1_base::error::Result;
@@ -34,7 +35,8 @@ impl Kernels {
         if !device.is_cuda() || !matches!(kind, Kind::BFloat16 | Kind::Float) {
             return Ok((Self::default(), None));
         }
-        let wanted = native::wanted_kernels()?;
+        let mut wanted = native::wanted_kernels()?;
+        wanted.retain(|name| has_parts(name, config));
         if wanted.is_empty() {
             return Ok((Self::default(), None));
         }
@@ -85,5 +87,15 @@ impl Kernels {
     #[cfg(test)]
     pub(super) fn all() -> Self {
         Self { norm: true, rope: true, gated: true, logprobs: true, attention: true }
+    }
+}
+
+/// Whether the kernel computes the parts of the model that it would replace.
+fn has_parts(name: &str, config: &Config) -> bool {
+    match name {
+        "rope" => !config.joint_norms,
+        "gated" => !matches!(config.activation, Activation::ClampedSwiglu { .. }),
+        "attention" => !config.sinks,
+        _ => true,
     }
 }

@@ -44,6 +44,15 @@ impl Arithmetic {
     /// The activation of `gate` times `up`, both `[T, n]`.
     pub(super) fn gated(self, activation: Activation, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         let activated = match (self, activation) {
+            (_, Activation::ClampedSwiglu { alpha, limit }) => {
+                let (gate, up) = (gate.f_clamp_max(limit)?, up.f_clamp(-limit, limit)?.f_add_scalar(1.0)?);
+                if self == Self::Rowwise {
+                    // silu(alpha · gate) = alpha · gate · sigmoid(alpha · gate)
+                    let up = up.f_div_scalar(alpha)?;
+                    return native::gated_rows(&gate.f_mul_scalar(alpha)?, &up, false);
+                }
+                return Ok(gate.f_mul(&gate.f_mul_scalar(alpha)?.f_sigmoid()?)?.f_mul(&up)?);
+            }
             (Self::Rowwise, activation) => return native::gated_rows(gate, up, activation == Activation::GeluTanh),
             (Self::Libtorch, Activation::Silu) => gate.f_silu()?,
             (Self::Libtorch, Activation::GeluTanh) => gate.f_gelu("tanh")?,
@@ -110,13 +119,33 @@ fn rotate_part(x: &Tensor, cos: &Tensor, rotate: impl FnOnce(&Tensor) -> Result<
     Ok(Some(Tensor::f_cat(&[rotate(&x.f_narrow(-1, 0, angles)?)?, rest], -1)?))
 }
 
-/// Scale and window of attention scores.
+/// Scale, window and sinks of attention scores.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scores {
+pub(super) struct Scores<'a> {
     /// Maximum number of keys per query, including its own.
     pub window: Option<usize>,
     /// `D^-0.5` if `None`.
     pub scale: Option<f64>,
+    /// `[H]`: a score of each head without a key and a value, after scaling.
+    pub sinks: Option<&'a Tensor>,
+}
+
+/// Attention of q `[B, H, L, D]` over k and v `[B, H, C, D]`; `visible` is a mask that fits `[B, H,
+/// L, C]`.
+fn attend(q: &Tensor, k: &Tensor, v: &Tensor, visible: Option<&Tensor>, scores: Scores<'_>) -> Result<Tensor> {
+    let Some(sinks) = scores.sinks else {
+        return Ok(Tensor::f_scaled_dot_product_attention(q, k, v, visible, 0.0, false, scores.scale, false)?);
+    };
+    let scale = scores.scale.unwrap_or_else(|| (q.size()[3] as f64).powf(-0.5));
+    let mut products = q.f_matmul(&k.f_transpose(2, 3)?)?.f_mul_scalar(scale)?;
+    if let Some(visible) = visible {
+        products = products.f_masked_fill(&visible.f_logical_not()?, f64::NEG_INFINITY)?;
+    }
+    let size = products.size();
+    let sinks = sinks.f_view([1, -1, 1, 1])?.f_expand([size[0], size[1], size[2], 1], false)?;
+    let wide = if q.kind() == Kind::Double { Kind::Double } else { Kind::Float };
+    let weights = Tensor::f_cat(&[&products, &sinks], -1)?.f_softmax(-1, wide)?.f_narrow(-1, 0, size[3])?;
+    Ok(weights.f_to_kind(v.kind())?.f_matmul(v)?)
 }
 
 /// Mask of the keys 0, 1, … `context` that queries at positions `last` (any shape) attend to: shape
@@ -134,7 +163,7 @@ pub(super) fn visible(last: &Tensor, context: i64, window: Option<usize>) -> Res
 ///
 /// Rows of similar length are padded to the longest of them inside attention only; the padding
 /// comes after the row, so the causal mask hides it.
-pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64], scores: Scores) -> Result<Tensor> {
+pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64], scores: Scores<'_>) -> Result<Tensor> {
     let (device, shape) = (q.device(), q.size());
     let mut starts = Vec::with_capacity(lengths.len());
     let mut total = 0;
@@ -170,12 +199,14 @@ pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64], s
         };
         let (k, v) = (repeat(&pad(k)?, shape[1])?, repeat(&pad(v)?, shape[1])?);
         // A window of at least the length is the causal mask.
-        let mask = match scores.window.filter(|&window| (window as i64) < longest) {
-            Some(_) => Some(visible(&Tensor::f_arange(longest, (Kind::Int64, device))?, longest, scores.window)?),
-            None => None,
+        let narrow = scores.window.is_some_and(|window| (window as i64) < longest);
+        let out = if narrow || scores.sinks.is_some() {
+            let mask = visible(&Tensor::f_arange(longest, (Kind::Int64, device))?, longest, scores.window)?;
+            attend(&pad(q)?, &k, &v, Some(&mask), scores)?
+        } else {
+            let no_mask = None::<&Tensor>;
+            Tensor::f_scaled_dot_product_attention(&pad(q)?, &k, &v, no_mask, 0.0, true, scores.scale, false)?
         };
-        let causal = mask.is_none();
-        let out = Tensor::f_scaled_dot_product_attention(&pad(q)?, &k, &v, mask, 0.0, causal, scores.scale, false)?;
         outputs.push(out.f_transpose(1, 2)?.f_reshape([-1, shape[1], shape[2]])?);
     }
     if outputs.is_empty() {
@@ -192,11 +223,10 @@ pub(super) fn attend_cache(
     k: &Tensor,
     v: &Tensor,
     visible: Option<&Tensor>,
-    scores: Scores,
+    scores: Scores<'_>,
 ) -> Result<Tensor> {
     let heads = q.size()[1];
-    let (k, v) = (repeat(k, heads)?, repeat(v, heads)?);
-    Ok(Tensor::f_scaled_dot_product_attention(q, &k, &v, visible, 0.0, false, scores.scale, false)?)
+    attend(q, &repeat(k, heads)?, &repeat(v, heads)?, visible, scores)
 }
 
 /// Repeats key or value heads for each query head: `[B, Hkv, L, D]` to `[B, H, L, D]`.

@@ -54,7 +54,7 @@ impl SpanTokens {
 
 /// Attention of queries `[T, H, D]` over the cached keys and values of a layer, `[slots, capacity,
 /// Hkv, D]`.
-type AttendCached<'a> = &'a dyn Fn([&Tensor; 3], plain::Scores) -> Result<Tensor>;
+type AttendCached<'a> = &'a dyn Fn([&Tensor; 3], plain::Scores<'_>) -> Result<Tensor>;
 
 impl Model {
     /// [`step`](Self::step) in plain libtorch operations, after validation and growth of the cache.
@@ -78,11 +78,11 @@ impl Model {
             }
             _ => self.angles(&tokens.positions, &tokens.lengths)?,
         };
-        let attend = |[q, keys, values]: [&Tensor; 3], scores: plain::Scores| {
+        let attend = |[q, keys, values]: [&Tensor; 3], scores: plain::Scores<'_>| {
             if arithmetic == Arithmetic::Rowwise {
                 let scale = scores.scale.unwrap_or((self.config.head_dim as f64).powf(-0.5));
                 let [_, positions, slots] = tokens.each();
-                return native::attend_rows([q, keys, values], slots, positions, scale, scores.window);
+                return native::attend_rows([q, keys, values], slots, positions, (scale, scores.window), scores.sinks);
             }
             let mut out = q.f_zeros_like()?;
             for group in &groups {

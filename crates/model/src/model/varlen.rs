@@ -60,7 +60,7 @@ impl Varlen {
     }
 
     /// Causal attention. q `[T, H, D]`, k and v `[N, Hkv, D]`; gives `[T, H, D]`.
-    pub(super) fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Result<Tensor> {
+    pub(super) fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores<'_>) -> Result<Tensor> {
         if native::meta::is_on() {
             // With gradients of all three.
             return Ok(q.f_mul(&k.f_sum(None)?.f_add(&v.f_sum(None)?)?)?);
@@ -73,7 +73,7 @@ impl Varlen {
     }
 
     /// Reference implementation of the kernel, sequence by sequence.
-    pub(super) fn attend_plain(&self, q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Result<Tensor> {
+    pub(super) fn attend_plain(&self, q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores<'_>) -> Result<Tensor> {
         let list = |x: &Tensor| -> Result<Vec<i64>> { Ok(Vec::<i64>::try_from(x.f_to_kind(Kind::Int64)?)?) };
         let (queries, first_key) = (list(&self.first_query)?, list(&self.first_key)?);
         let counts = match &self.keys {

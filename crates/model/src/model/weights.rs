@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, View};
 use tch::Tensor;
 
+use super::mxfp4;
+use super::stored::StoredTensor;
 use r1_base::error::{Error, Kind, Result, Subject, readable};
 
 const SINGLE: &str = "model.safetensors";
@@ -21,6 +23,15 @@ const INDEX: &str = "model.safetensors.index.json";
 /// Names in the checkpoint that match `ignored` can be unused. Errors are `Kind::Model` and name
 /// the file and every missing, unexpected or misshapen tensor.
 pub(super) fn read(files: &[PathBuf], parameters: &[(String, Tensor)], ignored: impl Fn(&str) -> bool) -> Result<()> {
+    read_stored(files, &StoredTensor::all(parameters), ignored)
+}
+
+/// As [`read`], for tensors that hold several parameters.
+pub(super) fn read_stored(
+    files: &[PathBuf],
+    parameters: &[StoredTensor],
+    ignored: impl Fn(&str) -> bool,
+) -> Result<()> {
     let problems = read_files(files, parameters, ignored)?;
     if problems.is_empty() {
         return Ok(());
@@ -82,18 +93,18 @@ pub(super) fn shape_of(files: &[PathBuf], name: &str) -> Result<Option<Vec<i64>>
     Ok(None)
 }
 
-/// Type of the weights in `dir`, by the first tensor: `f32`, `bf16`, `f16` or `f64`; `None` without
-/// weights or for another type.
+/// Type of the weights in `dir`, by the first tensor of one of these types: `f32`, `bf16`, `f16` or
+/// `f64`; `None` without such a tensor.
 pub fn stored_dtype(dir: &Path) -> Option<&'static str> {
     let first = files(dir).ok()?.into_iter().next()?;
-    let dtype = with_tensors(&first, |tensors| Ok(tensors.iter().next().map(|(_, view)| view.dtype()))).ok()??;
-    match dtype {
+    let name = |dtype: Dtype| match dtype {
         Dtype::F32 => Some("f32"),
         Dtype::BF16 => Some("bf16"),
         Dtype::F16 => Some("f16"),
         Dtype::F64 => Some("f64"),
         _ => None,
-    }
+    };
+    with_tensors(&first, |tensors| Ok(tensors.iter().find_map(|(_, view)| name(view.dtype())))).ok()?
 }
 
 /// Names of the tensors in a file.
@@ -131,32 +142,87 @@ fn with_tensors<T>(path: &Path, f: impl FnOnce(&SafeTensors<'_>) -> Result<T>) -
 /// Fills every parameter from the files; returns the missing, unexpected or misshapen tensors.
 pub(super) fn read_files(
     files: &[PathBuf],
-    parameters: &[(String, Tensor)],
+    parameters: &[StoredTensor],
     ignored: impl Fn(&str) -> bool,
 ) -> Result<Problems> {
     let _guard = tch::no_grad_guard();
-    let mut wanted: HashMap<&str, &Tensor> = parameters.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
+    let all: HashMap<&str, &StoredTensor> = parameters.iter().map(|stored| (stored.name.as_str(), stored)).collect();
+    let quantised = |name: &str, end: &str| {
+        let stored = name.strip_suffix(end).and_then(|name| all.get(name));
+        stored.copied().filter(|stored| stored.holds_matrices_of_experts())
+    };
+    let mut wanted = all.clone();
     let (mut extra, mut misshapen) = (Vec::new(), Vec::new());
     for path in files {
         with_tensors(path, |tensors| {
             for (name, view) in tensors.iter() {
-                if let Some(parameter) = wanted.remove(name) {
-                    if shape(&view) == parameter.size() {
-                        copy(name, &view, parameter).map_err(|error| error.at_path(path))?;
+                if let Some(stored) = wanted.remove(name) {
+                    if shape(&view) == stored.shape {
+                        copy(name, &view, stored).map_err(|error| error.at_path(path))?;
                     } else {
-                        let shapes = format!("{:?}, not {:?}", shape(&view), parameter.size());
-                        misshapen.push((name.to_owned(), shapes));
+                        misshapen.push((name.to_owned(), shapes(&view, &stored.shape)));
                     }
-                } else if !ignored(name) {
+                } else if let Some(stored) = quantised(name, "_blocks") {
+                    wanted.remove(stored.name.as_str());
+                    misshapen.extend(dequantise(files, stored, name, &view)?);
+                } else if !ignored(name) && quantised(name, "_scales").is_none() {
                     extra.push(name.to_owned());
                 }
             }
             Ok(())
         })?;
     }
-    let missing: Vec<String> =
-        parameters.iter().map(|(name, _)| name).filter(|name| wanted.contains_key(name.as_str())).cloned().collect();
+    let missing: Vec<String> = parameters
+        .iter()
+        .map(|stored| &stored.name)
+        .filter(|name| wanted.contains_key(name.as_str()))
+        .cloned()
+        .collect();
     Ok(Problems { missing, extra, misshapen })
+}
+
+fn shapes(view: &TensorView<'_>, expected: &[i64]) -> String {
+    format!("{:?}, not {expected:?}", shape(view))
+}
+
+/// Sets the weights of experts from blocks of MXFP4 and their scales, which can be in another file.
+/// Returns a tensor of another type or shape, or without its scales.
+fn dequantise(
+    files: &[PathBuf],
+    stored: &StoredTensor,
+    name: &str,
+    blocks: &TensorView<'_>,
+) -> Result<Option<(String, String)>> {
+    let [experts, inputs, outputs] = stored.shape[..] else { return Ok(None) };
+    let groups = inputs / mxfp4::BLOCK;
+    let expected = [experts, outputs, groups, mxfp4::BLOCK / 2];
+    if groups * mxfp4::BLOCK != inputs {
+        return Ok(Some((name.to_owned(), format!("in blocks, and {inputs} inputs are not whole blocks"))));
+    }
+    if shape(blocks) != expected || blocks.dtype() != Dtype::U8 {
+        return Ok(Some((name.to_owned(), format!("{:?} {}", blocks.dtype(), shapes(blocks, &expected)))));
+    }
+    let scales_name = format!("{}_scales", stored.name);
+    for path in files {
+        let problem = with_tensors(path, |tensors| {
+            let Ok(scales) = tensors.tensor(&scales_name) else { return Ok(None) };
+            if shape(&scales) != expected[..3] || scales.dtype() != Dtype::U8 {
+                let shapes = format!("{:?} {}", scales.dtype(), shapes(&scales, &expected[..3]));
+                return Ok(Some(Some((scales_name.clone(), shapes))));
+            }
+            let of_expert = (outputs * groups) as usize;
+            let blocks = blocks.data().chunks_exact(of_expert * (mxfp4::BLOCK / 2) as usize);
+            for (expert, (blocks, scales)) in blocks.zip(scales.data().chunks_exact(of_expert)).enumerate() {
+                let weights = Tensor::f_from_slice(&mxfp4::dequantised(blocks, scales))?;
+                stored.set_expert(expert, &weights.f_view([outputs, inputs])?.f_tr()?)?;
+            }
+            Ok(Some(None))
+        })?;
+        if let Some(problem) = problem {
+            return Ok(problem);
+        }
+    }
+    Ok(Some((name.to_owned(), format!("without {scales_name}"))))
 }
 
 /// Differences between the tensors of files and the parameters of a model.
@@ -190,11 +256,11 @@ impl Problems {
 
 /// Writes the tensors to `dir`: one file, or shards of at most `most` bytes (at least one tensor
 /// each) with an index. Other weight files of earlier saves are removed at the end.
-pub(super) fn write(dir: &Path, parameters: &[(String, Tensor)], limit: u64) -> Result<()> {
-    let mut shards: Vec<(u64, &[(String, Tensor)])> = Vec::new();
+pub(super) fn write(dir: &Path, parameters: &[StoredTensor], limit: u64) -> Result<()> {
+    let mut shards: Vec<(u64, &[StoredTensor])> = Vec::new();
     let mut start = 0;
-    for (at, (_, tensor)) in parameters.iter().enumerate() {
-        let bytes = bytes(tensor);
+    for (at, stored) in parameters.iter().enumerate() {
+        let bytes = stored.bytes();
         if let Some(last) = shards.last_mut().filter(|(held, _)| held + bytes <= limit) {
             *last = (last.0 + bytes, &parameters[start..=at]);
         } else {
@@ -204,14 +270,14 @@ pub(super) fn write(dir: &Path, parameters: &[(String, Tensor)], limit: u64) -> 
     }
     let mut kept = Vec::new();
     if let [(_, all)] = shards[..] {
-        write_file(&dir.join(SINGLE), all)?;
+        write_stored(&dir.join(SINGLE), all)?;
         kept.push(SINGLE.to_owned());
     } else {
         let mut map = serde_json::Map::new();
         for (index, (_, tensors)) in shards.iter().enumerate() {
             let name = format!("model-{:05}-of-{:05}.safetensors", index + 1, shards.len());
-            write_file(&dir.join(&name), tensors)?;
-            map.extend(tensors.iter().map(|(tensor, _)| (tensor.clone(), name.clone().into())));
+            write_stored(&dir.join(&name), tensors)?;
+            map.extend(tensors.iter().map(|stored| (stored.name.clone(), name.clone().into())));
             kept.push(name);
         }
         map.sort_keys();
@@ -221,10 +287,6 @@ pub(super) fn write(dir: &Path, parameters: &[(String, Tensor)], limit: u64) -> 
         kept.push(INDEX.to_owned());
     }
     remove_others(dir, &kept).map_err(|error| Error::io(Kind::Store, "remove old weights", dir, &error))
-}
-
-fn bytes(tensor: &Tensor) -> u64 {
-    (tensor.numel() * tensor.kind().elt_size_in_bytes()) as u64
 }
 
 /// Removes weights and indices that a reader could use instead of those just written.
@@ -253,9 +315,13 @@ pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
 /// # Errors
 /// `Kind::Store` with the path.
 pub fn write_file(path: &Path, parameters: &[(String, Tensor)]) -> Result<()> {
+    write_stored(path, &StoredTensor::all(parameters))
+}
+
+fn write_stored(path: &Path, parameters: &[StoredTensor]) -> Result<()> {
     let views = parameters
         .iter()
-        .map(|(name, tensor)| Ok((name.as_str(), HeldParameter::new(name, tensor)?)))
+        .map(|stored| Ok((stored.name.as_str(), HeldParameter::new(stored)?)))
         .collect::<Result<Vec<_>>>()?;
     let part = path.with_added_extension("part");
     let failed = |error: &std::io::Error| Error::io(Kind::Store, "write the tensors", path, error);
@@ -331,7 +397,7 @@ fn shape(view: &TensorView<'_>) -> Vec<i64> {
     view.shape().iter().map(|&size| size as i64).collect()
 }
 
-fn copy(name: &str, view: &TensorView<'_>, parameter: &Tensor) -> Result<()> {
+fn copy(name: &str, view: &TensorView<'_>, stored: &StoredTensor) -> Result<()> {
     let kind = match view.dtype() {
         Dtype::F32 => tch::Kind::Float,
         Dtype::BF16 => tch::Kind::BFloat16,
@@ -342,34 +408,31 @@ fn copy(name: &str, view: &TensorView<'_>, parameter: &Tensor) -> Result<()> {
                 .hint("f32, bf16 and f16 checkpoints are"));
         }
     };
-    let loaded = Tensor::f_from_data_size(view.data(), &parameter.size(), kind)?;
-    parameter.shallow_clone().f_copy_(&loaded)?;
-    Ok(())
+    stored.set(&Tensor::f_from_data_size(view.data(), &stored.shape, kind)?)
 }
 
-/// A parameter to be written.
-struct HeldParameter {
-    tensor: Tensor,
+/// A tensor to be written.
+struct HeldParameter<'a> {
+    stored: &'a StoredTensor,
     dtype: Dtype,
     shape: Vec<usize>,
 }
 
-impl HeldParameter {
-    fn new(name: &str, tensor: &Tensor) -> Result<Self> {
-        let dtype = match tensor.kind() {
+impl<'a> HeldParameter<'a> {
+    fn new(stored: &'a StoredTensor) -> Result<Self> {
+        let dtype = match stored.kind() {
             tch::Kind::Float => Dtype::F32,
             tch::Kind::BFloat16 => Dtype::BF16,
             tch::Kind::Half => Dtype::F16,
             tch::Kind::Double => Dtype::F64,
             tch::Kind::Int64 => Dtype::I64,
-            other => return Err(Error::new(Kind::Internal, format!("{name} is held as {other:?}"))),
+            other => return Err(Error::new(Kind::Internal, format!("{} is held as {other:?}", stored.name))),
         };
-        let shape = tensor.size().iter().map(|&size| size as usize).collect();
-        Ok(Self { tensor: tensor.f_detach()?, dtype, shape })
+        Ok(Self { stored, dtype, shape: stored.shape.iter().map(|&size| size as usize).collect() })
     }
 }
 
-impl View for HeldParameter {
+impl View for HeldParameter<'_> {
     fn dtype(&self) -> Dtype {
         self.dtype
     }
@@ -379,13 +442,13 @@ impl View for HeldParameter {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
-        let tensor = self.tensor.contiguous().to_device(tch::Device::Cpu);
+        let tensor = self.stored.get().unwrap_or_default().contiguous().to_device(tch::Device::Cpu);
         let mut bytes = vec![0; self.data_len()];
         tensor.copy_data_u8(&mut bytes, tensor.numel());
         Cow::Owned(bytes)
     }
 
     fn data_len(&self) -> usize {
-        self.tensor.numel() * self.tensor.kind().elt_size_in_bytes()
+        self.stored.bytes() as usize
     }
 }

@@ -116,6 +116,26 @@ impl Fields {
         size.map(Some).ok_or_else(|| Self::wrong(name, &value, "it must be a whole number"))
     }
 
+    /// A whole number that can have several names, which must agree.
+    pub(in crate::model) fn same_size(&mut self, names: &[&str], default: usize) -> Result<usize> {
+        let mut size = None;
+        for name in names {
+            let Some(other) = self.optional_size(name)? else { continue };
+            if size.is_some_and(|size| size != other) {
+                return Err(Self::wrong(name, &other.into(), &format!("`{}` has another value", names[0])));
+            }
+            size = Some(other);
+        }
+        Ok(size.unwrap_or(default))
+    }
+
+    /// Sets the first of the fields if none of them has a value.
+    pub(in crate::model) fn set_default(&mut self, names: &[&str], value: Value) {
+        if names.iter().all(|name| self.0.get(*name).is_none_or(Value::is_null)) {
+            self.0.insert(names[0].to_owned(), value);
+        }
+    }
+
     pub(in crate::model) fn number(&mut self, name: &str) -> Result<Option<f64>> {
         let Some(value) = self.take(name) else { return Ok(None) };
         value.as_f64().map(Some).ok_or_else(|| Self::wrong(name, &value, "it must be a number"))

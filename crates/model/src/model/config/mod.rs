@@ -26,6 +26,7 @@ const LARGEST_CONTEXT: f64 = (1_u64 << 30) as f64;
 
 /// Shape, constants and parts of a decoder-only transformer.
 #[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::struct_excessive_bools)] // independent parts
 pub struct Config {
     pub architecture: Architecture,
     /// V: rows of the embedding, special and padding rows included.
@@ -57,6 +58,11 @@ pub struct Config {
     /// Whether the output of attention is multiplied by the sigmoid of a gate, which the query
     /// projection has after the queries of each head (arXiv:2505.06708).
     pub output_gate: bool,
+    /// Whether these norms are over all heads of a projection together.
+    pub joint_norms: bool,
+    /// Whether each query head has a sink: a learned score without a value that takes part in the
+    /// softmax (arXiv:2309.17453).
+    pub sinks: bool,
     pub activation: Activation,
     /// Embeddings are multiplied by this.
     pub embedding_scale: f64,
@@ -90,14 +96,22 @@ pub enum Norms {
     Before,
     /// Before and after each.
     Around,
+    /// After each (OLMo 2, arXiv:2501.00656).
+    After,
 }
 
 /// Activation function of the gate of a feed-forward block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
     Silu,
     /// GELU, tanh approximation.
     GeluTanh,
+    /// Clamped SwiGLU (gpt-oss, arXiv:2508.10925): `gate · sigmoid(alpha · gate) · (up + 1)`, with
+    /// the gate at most `limit` and up within ±`limit`.
+    ClampedSwiglu {
+        alpha: f64,
+        limit: f64,
+    },
 }
 
 /// Experts of a sparse feed-forward block.
@@ -111,6 +125,20 @@ pub struct Experts {
     /// Whether the weights of the chosen experts are normalised to sum 1.
     pub normalised: bool,
     pub shared: Option<SharedExpert>,
+    /// Whether the router and the projections of experts have biases.
+    pub biased: bool,
+    /// How a checkpoint holds the weights.
+    pub storage: ExpertStorage,
+}
+
+/// Tensors of the experts of a layer in a checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpertStorage {
+    /// A matrix for each projection of each expert.
+    Single,
+    /// Gate and up of all experts, `[experts, in, 2 · out]` with alternating columns, and down,
+    /// `[experts, in, out]`; biases likewise (gpt-oss).
+    Transposed,
 }
 
 /// An expert that processes every token, beside the chosen ones.
@@ -160,6 +188,8 @@ impl Default for Config {
             zero_centred_norms: false,
             head_norms: false,
             output_gate: false,
+            joint_norms: false,
+            sinks: false,
             activation: Activation::Silu,
             embedding_scale: 1.0,
             attention_scale: None,
@@ -218,7 +248,12 @@ impl Config {
             // Newer files have `num_local_experts`, which older readers do not support.
             object.insert("num_experts".to_owned(), json!(experts.count));
         }
-        if let (Some(Value::Object(parameters)), [rope]) = (object.get("rope_parameters").cloned(), &self.ropes[..]) {
+        // The weights are written without quantisation.
+        object.shift_remove("quantization_config");
+        // A gpt-oss without `rope_scaling` has YaRN.
+        if let (Some(Value::Object(parameters)), [rope]) = (object.get("rope_parameters").cloned(), &self.ropes[..])
+            && !(self.architecture == Architecture::GptOss && rope.scaling == Scaling::None)
+        {
             object.shift_remove("rope_parameters");
             let mut scaling = parameters;
             scaling.shift_remove("rope_theta");
@@ -308,7 +343,11 @@ impl Config {
         }
         let ropes = self.ropes.iter().map(|rope| ("rope_theta", rope.theta));
         let scale = self.attention_scale.map(|scale| ("query_pre_attn_scalar", scale));
-        for (field, value) in ropes.chain(scale).chain([("rms_norm_eps", self.rms_norm_eps)]) {
+        let clamp = match self.activation {
+            Activation::ClampedSwiglu { alpha, limit } => vec![("swiglu_alpha", alpha), ("swiglu_limit", limit)],
+            Activation::Silu | Activation::GeluTanh => Vec::new(),
+        };
+        for (field, value) in ropes.chain(scale).chain(clamp).chain([("rms_norm_eps", self.rms_norm_eps)]) {
             // Larger values overflow in f32.
             if !(value > 0.0 && value <= LARGEST) {
                 return bad(field, format!("is {value}; it must be above 0 and at most {LARGEST:e}"));

@@ -2,10 +2,10 @@
 //! and keys, weights of norms stored minus 1, scaled embeddings, GeGLU. Most layers have a sliding
 //! window and a separate rotary embedding; every sixth layer has full attention.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{Architecture, Biases, Config, Defaults, Fields, Result, common, windows};
-use crate::model::config::{Activation, Norms, Rope};
+use super::{Architecture, Biases, Config, Defaults, Fields, Result, common, layered_ropes, windows};
+use crate::model::config::{Activation, Norms};
 
 pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     for name in ["hidden_activation", "hidden_act"] {
@@ -19,7 +19,10 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     fields.only("use_bidirectional_attention", false)?;
     let defaults =
         Defaults { theta: 1_000_000.0, max_position: 131_072, head_dim: Some(256), tied: true, ..Defaults::default() };
-    let mut config = common(Architecture::Gemma3, fields, &defaults, ropes)?;
+    let mut config = common(Architecture::Gemma3, fields, &defaults, |fields, theta, max| {
+        let local = fields.number("rope_local_base_freq")?.unwrap_or(10_000.0);
+        layered_ropes(fields, [theta, local], max)
+    })?;
     config.norms = Norms::Around;
     config.zero_centred_norms = true;
     config.head_norms = true;
@@ -39,39 +42,4 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
         layer.rope = Some(1);
     }
     Ok(config)
-}
-
-/// The rotary embeddings of full and of sliding layers.
-fn ropes(fields: &mut Fields, theta: f64, max_position: usize) -> Result<Vec<Rope>> {
-    let with_theta = |theta| Rope { theta, ..Rope::default() };
-    let nested = |value: &Value| value.get("full_attention").is_some() || value.get("sliding_attention").is_some();
-    let local = fields.number("rope_local_base_freq")?.unwrap_or(10_000.0);
-    let Some(value) = fields.take_if("rope_parameters", nested) else {
-        // transformers merges `rope_scaling` into `rope_type = "default"`, so the old key `type`
-        // has no effect.
-        let untyped = |value: &Value| value.is_object() && value.get("rope_type").is_none_or(Value::is_null);
-        fields.take_if("rope_scaling", untyped);
-        let full = Rope::read(fields, with_theta(theta), max_position)?;
-        return Ok(vec![full, with_theta(local)]);
-    };
-    let outer = fields.number("rope_theta")?.unwrap_or(theta);
-    if let Some(scaling) = fields.take("rope_scaling") {
-        return Err(Fields::wrong("rope_scaling", &scaling, "`rope_parameters` is given too"));
-    }
-    let mut both = Vec::new();
-    for (name, theta) in [("full_attention", outer), ("sliding_attention", local)] {
-        both.push(match value.get(name).filter(|value| !value.is_null()) {
-            Some(parameters) => {
-                Rope::from_value(&format!("rope_parameters.{name}"), parameters, with_theta(theta), max_position)?
-            }
-            None => with_theta(theta),
-        });
-    }
-    let is_layer_type = |name: &str| ["full_attention", "sliding_attention"].contains(&name);
-    if let Some((name, value)) =
-        value.as_object().and_then(|object| object.iter().find(|(name, _)| !is_layer_type(name)))
-    {
-        return Err(Fields::wrong(&format!("rope_parameters.{name}"), value, "this field is not known here"));
-    }
-    Ok(both)
 }

@@ -3,8 +3,10 @@
 //! Common code is here. A missing field has the default of transformers.
 
 mod gemma3;
+mod gpt_oss;
 mod llama;
 mod mistral;
+mod olmo;
 mod qwen2;
 mod qwen3;
 mod qwen3_moe;
@@ -24,6 +26,9 @@ pub enum Architecture {
     Mistral,
     Gemma3,
     SmolLm3,
+    GptOss,
+    Olmo2,
+    Olmo3,
 }
 
 /// Architecture, class in transformers, `model_type`.
@@ -35,6 +40,9 @@ const ALL: &[(Architecture, &str, &str)] = &[
     (Architecture::Mistral, "MistralForCausalLM", "mistral"),
     (Architecture::Gemma3, "Gemma3ForCausalLM", "gemma3_text"),
     (Architecture::SmolLm3, "SmolLM3ForCausalLM", "smollm3"),
+    (Architecture::GptOss, "GptOssForCausalLM", "gpt_oss"),
+    (Architecture::Olmo2, "Olmo2ForCausalLM", "olmo2"),
+    (Architecture::Olmo3, "Olmo3ForCausalLM", "olmo3"),
 ];
 
 impl Architecture {
@@ -50,6 +58,14 @@ impl Architecture {
     /// The name in `model_type`.
     pub fn model_type(self) -> &'static str {
         self.entry().1
+    }
+
+    /// Names of the checkpoint within a layer that differ from Llama's: Llama's, this family's.
+    pub(super) fn renamed(self) -> &'static [(&'static str, &'static str)] {
+        match self {
+            Self::GptOss => &[("mlp.gate", "mlp.router")],
+            _ => &[],
+        }
     }
 
     /// Architecture by the fields `architectures` and `model_type`, at least one of which must be
@@ -89,6 +105,9 @@ pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Co
         Architecture::Mistral => mistral::read(fields),
         Architecture::Gemma3 => gemma3::read(fields),
         Architecture::SmolLm3 => smollm3::read(fields),
+        Architecture::GptOss => gpt_oss::read(fields),
+        Architecture::Olmo2 => olmo::read(Architecture::Olmo2, fields),
+        Architecture::Olmo3 => olmo::read(Architecture::Olmo3, fields),
     }
 }
 
@@ -102,11 +121,12 @@ struct Defaults {
     /// `None`.
     partial: Option<f64>,
     tied: bool,
+    rms_norm_eps: f64,
 }
 
 impl Default for Defaults {
     fn default() -> Self {
-        Self { theta: 10_000.0, max_position: 32_768, head_dim: None, partial: None, tied: false }
+        Self { theta: 10_000.0, max_position: 32_768, head_dim: None, partial: None, tied: false, rms_norm_eps: 1e-6 }
     }
 }
 
@@ -143,7 +163,7 @@ fn common(
         num_key_value_heads: fields.size("num_key_value_heads", Some(num_attention_heads))?,
         head_dim: fields.size("head_dim", Some(head_dim))?,
         max_position_embeddings: max_position,
-        rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(1e-6),
+        rms_norm_eps: fields.number("rms_norm_eps")?.unwrap_or(defaults.rms_norm_eps),
         tie_word_embeddings: fields.flag("tie_word_embeddings", defaults.tied)?,
         initializer_range: fields.number("initializer_range")?.unwrap_or(0.02),
         biases: Biases::default(),
@@ -151,6 +171,8 @@ fn common(
         zero_centred_norms: false,
         head_norms: false,
         output_gate: false,
+        joint_norms: false,
+        sinks: false,
         activation: Activation::Silu,
         embedding_scale: 1.0,
         attention_scale: None,
@@ -172,6 +194,44 @@ fn uniform(architecture: Architecture, fields: &mut Fields, defaults: &Defaults)
         }
         Ok(vec![rope])
     })
+}
+
+/// The rotary embeddings of full and of sliding layers, with the default of theta of each.
+fn layered_ropes(fields: &mut Fields, [theta, local]: [f64; 2], max_position: usize) -> Result<Vec<Rope>> {
+    let with_theta = |theta| Rope { theta, ..Rope::default() };
+    let nested = |value: &Value| value.get("full_attention").is_some() || value.get("sliding_attention").is_some();
+    let Some(value) = fields.take_if("rope_parameters", nested) else {
+        // transformers merges `rope_scaling` into `rope_type = "default"`, so the old key `type`
+        // has no effect.
+        let untyped = |value: &Value| value.is_object() && value.get("rope_type").is_none_or(Value::is_null);
+        fields.take_if("rope_scaling", untyped);
+        fields.only("partial_rotary_factor", 1.0)?;
+        let full = Rope::read(fields, with_theta(theta), max_position)?;
+        return Ok(vec![full, with_theta(local)]);
+    };
+    let outer = fields.number("rope_theta")?.unwrap_or(theta);
+    if let Some(scaling) = fields.take("rope_scaling") {
+        return Err(Fields::wrong("rope_scaling", &scaling, "`rope_parameters` is given too"));
+    }
+    let mut both = Vec::new();
+    for (name, theta) in [("full_attention", outer), ("sliding_attention", local)] {
+        both.push(match value.get(name).filter(|value| !value.is_null()) {
+            Some(parameters) => {
+                Rope::from_value(&format!("rope_parameters.{name}"), parameters, with_theta(theta), max_position)?
+            }
+            None => with_theta(theta),
+        });
+    }
+    if let Some(rope) = both.iter().find(|rope| rope.partial < 1.0) {
+        return Err(Fields::wrong("partial_rotary_factor", &json!(rope.partial), "only 1.0 is supported"));
+    }
+    let is_layer_type = |name: &str| ["full_attention", "sliding_attention"].contains(&name);
+    if let Some((name, value)) =
+        value.as_object().and_then(|object| object.iter().find(|(name, _)| !is_layer_type(name)))
+    {
+        return Err(Fields::wrong(&format!("rope_parameters.{name}"), value, "this field is not known here"));
+    }
+    Ok(both)
 }
 
 /// Sets the windows of the layers by `layer_types`, or else by the function `sliding` of the layer

@@ -3,7 +3,7 @@
 
 use serde_json::json;
 
-use super::super::config::Experts;
+use super::super::config::{ExpertStorage, Experts};
 use super::{Architecture, Biases, Config, Defaults, Fields, LayerKind, Result, optional_window, uniform, windows};
 
 pub(super) fn read(fields: &mut Fields) -> Result<Config> {
@@ -16,17 +16,15 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     fields.take("max_window_layers");
     windows(fields, &mut config, window, |_| true)?;
 
-    let local = fields.optional_size("num_local_experts")?;
-    let count = fields.size("num_experts", Some(local.unwrap_or(128)))?;
-    if let Some(local) = local.filter(|&local| local != count) {
-        return Err(Fields::wrong("num_local_experts", &json!(local), "`num_experts` has another value"));
-    }
+    let count = fields.same_size(&["num_experts", "num_local_experts"], 128)?;
     config.experts = Some(Experts {
         count,
         chosen: fields.size("num_experts_per_tok", Some(8))?,
         intermediate_size: fields.size("moe_intermediate_size", Some(768))?,
         normalised: fields.flag("norm_topk_prob", false)?,
         shared: None,
+        biased: false,
+        storage: ExpertStorage::Single,
     });
     let every = fields.size("decoder_sparse_step", Some(1))?;
     if every == 0 {

@@ -3,7 +3,7 @@
 
 use tch::{Device, Kind};
 
-use super::families::cases;
+use super::families::all_cases;
 use super::stacked::learn;
 use super::{distance, ids, pack, rows};
 use crate::model::cache::Layout;
@@ -12,9 +12,9 @@ use crate::native;
 
 /// The golden mixtures of experts in f32: one by one, and in one product.
 fn mixtures() -> Vec<(String, Model, Model)> {
-    let all: Vec<_> = cases("golden")
+    let all: Vec<_> = all_cases()
         .into_iter()
-        .filter(|case| case.name.contains("moe"))
+        .filter(|case| case.model().config.experts.is_some())
         .map(|case| {
             let (mut single, mut grouped) = (case.model().copy_as(true).unwrap(), case.model().copy_as(true).unwrap());
             (single.varlen, grouped.varlen, grouped.grouped_experts) = (true, true, true);

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
-use super::{distance, gradients, pack, padded, predicting};
+use super::{distance, pack, padded, predicting};
 use crate::model::{Config, Model, Span};
 use crate::native;
 
@@ -51,6 +51,16 @@ impl Case {
         self.model_in(Kind::Float)
     }
 
+    /// The norms of the gradients of each tensor of the checkpoint, of a row each.
+    fn gradient_norms(&self) -> std::collections::BTreeMap<String, Vec<f64>> {
+        if self.record["gradient_norms"].is_object() {
+            return self.get("gradient_norms");
+        }
+        let norms: Vec<Vec<f64>> = self.get("gradient_norms");
+        let names: serde_json::Map<String, Value> = self.get("checkpoint");
+        names.into_iter().map(|(name, _)| name).zip(norms).collect()
+    }
+
     /// The model in f32, or with the same weights in f64.
     pub(super) fn model_in(&self, kind: Kind) -> Model {
         let model = Model::init(Config::from_json(&self.record["config"]).unwrap(), Device::Cpu, kind, 0).unwrap();
@@ -72,6 +82,11 @@ pub(super) fn cases(stem: &str) -> Vec<Case> {
     all.collect()
 }
 
+/// The cases of all families.
+pub(super) fn all_cases() -> Vec<Case> {
+    ["golden", "golden_2026"].into_iter().flat_map(cases).collect()
+}
+
 /// Numbers in [-1, 1) from a name, as make.py draws them.
 pub(super) fn uniform(name: &str, count: usize) -> Vec<f64> {
     let hash = |state: u64, byte: u8| (state ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -89,8 +104,10 @@ pub(super) fn uniform(name: &str, count: usize) -> Vec<f64> {
 fn fill(model: &Model, deviation: Option<f64>) {
     let _guard = tch::no_grad_guard();
     let norm = if model.config.zero_centred_norms { 0.0 } else { 1.0 };
-    for (name, mut tensor) in model.parameters() {
-        fill_tensor(&name, &mut tensor, norm, deviation);
+    for stored in model.parameters.stored() {
+        let mut tensor = Tensor::zeros(&stored.shape, (stored.kind(), Device::Cpu));
+        fill_tensor(&stored.name, &mut tensor, norm, deviation);
+        stored.set(&tensor).unwrap();
     }
 }
 
@@ -98,7 +115,7 @@ fn fill(model: &Model, deviation: Option<f64>) {
 pub(super) fn fill_tensor(name: &str, tensor: &mut Tensor, norm: f64, deviation: Option<f64>) {
     let (scale, offset) = match tensor.size().as_slice() {
         [_] => (0.25, if name.ends_with("norm.weight") { norm } else { 0.0 }),
-        [_, inputs] => {
+        [_, inputs] | [_, inputs, _] => {
             let default_value = if name.contains("embed") { 0.4 } else { 2.0 / (*inputs as f64).sqrt() };
             (deviation.map_or(default_value, |deviation| deviation * 3f64.sqrt()), 0.0)
         }
@@ -117,7 +134,7 @@ fn check(measure: impl Fn(&Case) -> Vec<Measure>) {
     // One thread is faster for models of this size, especially next to other tests.
     native::set_threads(1);
     let mut wrong = Vec::new();
-    for case in cases("golden") {
+    for case in all_cases() {
         let over = measure(&case).into_iter().filter(|(_, worst, limit)| worst.is_nan() || worst > limit);
         wrong.extend(
             over.map(|(what, worst, limit)| {
@@ -130,9 +147,9 @@ fn check(measure: impl Fn(&Case) -> Vec<Measure>) {
 
 #[test]
 fn weight_names_and_shapes_match_the_checkpoint() {
-    for case in cases("golden") {
+    for case in all_cases() {
         let actual: serde_json::Map<String, Value> =
-            case.model().parameters().into_iter().map(|(name, tensor)| (name, tensor.size().into())).collect();
+            case.model().parameters.stored().into_iter().map(|stored| (stored.name, stored.shape.into())).collect();
         let expected: serde_json::Map<String, Value> = case.get("checkpoint");
         let missing: Vec<_> = expected.iter().filter(|(name, shape)| actual.get(*name) != Some(shape)).collect();
         assert!(missing.is_empty() && actual.len() == expected.len(), "{}: {missing:?}", case.name);
@@ -146,7 +163,7 @@ pub(super) fn forward_and_backward(case: &Case) -> Vec<Measure> {
     let rows = case.rows();
     let places = case.places();
     let losses: Vec<f64> = case.get("losses");
-    let norms: std::collections::BTreeMap<String, Vec<f64>> = case.get("gradient_norms");
+    let norms = case.gradient_norms();
     let (mut logits, mut loss, mut gradient) = (0f64, 0f64, 0f64);
     for whole in [Model::forward, Model::forward_plain] {
         let hidden = whole(&model, &pack(&rows)).unwrap();
@@ -158,13 +175,24 @@ pub(super) fn forward_and_backward(case: &Case) -> Vec<Measure> {
             let hidden = whole(&model, &pack(row)).unwrap().index_select(0, &places);
             let mean = -model.logprobs(&hidden, &targets, 1.0, 64).unwrap().0.mean(None);
             loss = loss.max((mean.double_value(&[]) - losses[index]).abs());
-            for (name, slope) in gradients(&model, &mean) {
-                let norm = if slope.defined() { slope.to_kind(Kind::Double).norm().double_value(&[]) } else { 0.0 };
+            for (name, norm) in stored_gradients(&model, &mean) {
                 gradient = gradient.max((norm - norms[&name][index]).abs() / norms[&name][index].max(1e-2));
             }
         }
     }
     vec![("logits", logits, LOGITS), ("loss", loss, 2e-5), ("gradients", gradient, 1e-4)]
+}
+
+/// Norms of the gradients of `loss` for every tensor of a checkpoint, by name.
+fn stored_gradients(model: &Model, loss: &Tensor) -> Vec<(String, f64)> {
+    let stored = model.parameters.stored();
+    let leaves: Vec<&Tensor> = stored.iter().flat_map(|stored| stored.parts()).collect();
+    let mut gradients = Tensor::run_backward(&[loss], &leaves, true, false).into_iter();
+    let square = |slope: &Tensor| {
+        if slope.defined() { slope.to_kind(Kind::Double).square().sum(None).double_value(&[]) } else { 0.0 }
+    };
+    let mut norm = |count: usize| gradients.by_ref().take(count).map(|slope| square(&slope)).sum::<f64>().sqrt();
+    stored.iter().map(|stored| (stored.name.clone(), norm(stored.parts().len()))).collect()
 }
 
 #[test]
@@ -264,7 +292,7 @@ fn cached_logits_equal_a_full_forward() {
 #[test]
 fn every_family_is_saved_and_loaded() {
     let dir = tempfile::tempdir().unwrap();
-    for case in cases("golden") {
+    for case in all_cases() {
         let model = case.model();
         model.save(dir.path()).unwrap();
         let again = Model::load(dir.path(), Device::Cpu, Kind::Float).unwrap();

@@ -12,7 +12,7 @@ use proptest::test_runner::TestRunner;
 use serde_json::{Value, json};
 use tch::{Device, Kind};
 
-use super::families::cases;
+use super::families::all_cases;
 use super::tiny;
 use crate::model::{Config, LoraConfig, Model};
 use r1_base::error;
@@ -83,7 +83,7 @@ fn hostile_value() -> impl Strategy<Value = Value> {
 
 #[test]
 fn hostile_configs_are_refused_or_read() {
-    let all: Vec<Value> = cases("golden").iter().map(|case| case.record["config"].clone()).collect();
+    let all: Vec<Value> = all_cases().iter().map(|case| case.record["config"].clone()).collect();
     let picks = prop::collection::vec((any::<prop::sample::Index>(), hostile_value()), 1..4);
     let strategy = (any::<prop::sample::Index>(), picks);
     let dir = tempfile::tempdir().unwrap();

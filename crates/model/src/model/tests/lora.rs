@@ -87,7 +87,7 @@ pub(super) fn measure(case: &Case) -> Vec<Measure> {
 
 #[test]
 fn lora_adapters_match_peft() {
-    for case in cases("golden_lora") {
+    for case in ["golden_lora", "golden_2026_lora"].into_iter().flat_map(cases) {
         for (what, worst, limit) in measure(&case) {
             assert!(worst < limit, "{}: {what} {worst:e}", case.name);
         }

@@ -9,6 +9,7 @@ mod encoder;
 mod exchange;
 mod experts;
 mod families;
+mod families_2026;
 mod files;
 mod golden;
 #[cfg(feature = "cpu-kernels")]
@@ -26,6 +27,7 @@ mod parity;
 mod reward_model;
 mod routing;
 mod stacked;
+mod stored;
 mod table;
 mod varlen;
 

@@ -7,6 +7,7 @@ use tch::{Kind, Tensor};
 use crate::model::Model;
 use crate::model::decoder::{Residual, With};
 use crate::model::expert_routing::Routes;
+use crate::model::mixers::Mixer;
 use crate::model::plain::Arithmetic;
 
 /// Hidden states `[T, E]` of one row of ids `[T]`, with padding where `mask` is 0.
@@ -32,8 +33,14 @@ pub(super) fn forward(model: &Model, ids: &[i64], mask: &[i64], positions: &[i64
             let [k, v] = new.unwrap();
             let shared = q.size()[1] / k.size()[1];
             let heads = |x: &Tensor| x.repeat_interleave_self_int(shared, 1, None).transpose(0, 1);
-            let scores = q.transpose(0, 1).matmul(&heads(k).transpose(1, 2)) * scale + &bias;
-            Ok(scores.softmax(-1, None).matmul(&heads(v)).transpose(0, 1).contiguous())
+            let mut scores = q.transpose(0, 1).matmul(&heads(k).transpose(1, 2)) * scale + &bias;
+            let Mixer::Attention(attention) = &layer.mixer;
+            if let Some(sinks) = &attention.sinks {
+                let sinks = sinks.view([-1, 1, 1]).expand([-1, scores.size()[1], 1], false);
+                scores = Tensor::cat(&[scores, sinks], -1);
+            }
+            let weights = scores.softmax(-1, None).narrow(-1, 0, tokens);
+            Ok(weights.matmul(&heads(v)).transpose(0, 1).contiguous())
         };
         x = model.layer(index, layer, &x, &angles, with, attend).unwrap();
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use tch::{Kind, Tensor};
 
-use super::families::{Case, LOGITS, Measure, WAYS, cases, forward_and_backward, greedy, ways};
+use super::families::{Case, LOGITS, Measure, WAYS, all_cases, cases, forward_and_backward, greedy, ways};
 use super::{distance, lora, pack};
 use crate::model::{Model, Span};
 
@@ -89,8 +89,9 @@ fn parity_table() {
         let measures = [forward_and_backward(&case), greedy(&case), ways(&case)].concat();
         (case.name, measures)
     };
-    let families: Vec<_> = cases("golden").into_iter().map(small).collect();
-    let adapters: Vec<_> = cases("golden_lora").iter().map(|case| (case.name.clone(), lora::measure(case))).collect();
+    let families: Vec<_> = all_cases().into_iter().map(small).collect();
+    let lora = ["golden_lora", "golden_2026_lora"].into_iter().flat_map(cases);
+    let adapters: Vec<_> = lora.map(|case| (case.name.clone(), lora::measure(&case))).collect();
     let shapes: Vec<_> = cases("golden_large").iter().map(|case| (case.name.clone(), large(case))).collect();
     let mut out = "\n".to_owned();
     table(&mut out, "family and variant", &families);
@@ -107,7 +108,8 @@ fn parity_table() {
 #[test]
 fn parity_table_has_every_case() {
     let text = std::fs::read_to_string(path()).unwrap();
-    for case in ["golden", "golden_lora", "golden_large"].into_iter().flat_map(cases) {
+    for case in ["golden", "golden_2026", "golden_lora", "golden_2026_lora", "golden_large"].into_iter().flat_map(cases)
+    {
         assert!(
             text.contains(&format!("| {} |", case.name)),
             "{} is not in docs/lab/parity.md: run `just parity-models`",

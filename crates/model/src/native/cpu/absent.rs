@@ -76,7 +76,13 @@ pub(crate) fn gated_rows(_: &Tensor, _: &Tensor, _: bool) -> Result<Tensor> {
 }
 
 /// Unused without kernels.
-pub(crate) fn attend_rows(_: [&Tensor; 3], _: &Tensor, _: &Tensor, _: f64, _: Option<usize>) -> Result<Tensor> {
+pub(crate) fn attend_rows(
+    _: [&Tensor; 3],
+    _: &Tensor,
+    _: &Tensor,
+    _: (f64, Option<usize>),
+    _: Option<&Tensor>,
+) -> Result<Tensor> {
     Err(absent())
 }
 

@@ -113,11 +113,12 @@ char* r1_gated_rows(const void* gate, const void* up, bool gelu, void** out) {
   return guarded([&] { *out = new at::Tensor(r1::gated_rows(tensor(gate), tensor(up), gelu)); });
 }
 
-char* r1_attend_rows(const void* const* qkv, const void* slots, const void* positions, double scale, int64_t window,
-                     void** out) {
+char* r1_attend_rows(const void* const* qkv, const void* sinks, const void* slots, const void* positions, double scale,
+                     int64_t window, void** out) {
   return guarded([&] {
-    *out = new at::Tensor(
-        r1::attend_rows(tensor(qkv[0]), tensor(qkv[1]), tensor(qkv[2]), tensor(slots), tensor(positions), scale, window));
+    const at::Tensor own_sinks = sinks != nullptr ? tensor(sinks) : at::Tensor();
+    *out = new at::Tensor(r1::attend_rows(tensor(qkv[0]), tensor(qkv[1]), tensor(qkv[2]), own_sinks, tensor(slots),
+                                          tensor(positions), scale, window));
   });
 }
 

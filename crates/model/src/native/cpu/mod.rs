@@ -82,6 +82,7 @@ unsafe extern "C" {
     fn r1_gated_rows(gate: *const c_void, up: *const c_void, gelu: bool, out: *mut *mut c_void) -> *mut c_char;
     fn r1_attend_rows(
         qkv: *const *const c_void,
+        sinks: *const c_void,
         slots: *const c_void,
         positions: *const c_void,
         scale: f64,

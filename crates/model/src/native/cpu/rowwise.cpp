@@ -74,7 +74,8 @@ at::Tensor gated_rows(const at::Tensor& gate, const at::Tensor& up, bool gelu) {
 }
 
 at::Tensor attend_rows(const at::Tensor& query, const at::Tensor& keys, const at::Tensor& values,
-                       const at::Tensor& slots, const at::Tensor& positions, double scale, int64_t window) {
+                       const at::Tensor& sinks, const at::Tensor& slots, const at::Tensor& positions, double scale,
+                       int64_t window) {
   const at::Tensor q = query.contiguous();
   check(q, "the queries");
   check(keys, "the keys");
@@ -91,6 +92,12 @@ at::Tensor attend_rows(const at::Tensor& query, const at::Tensor& keys, const at
   for (int64_t t = 0; t < tokens; t++)
     TORCH_CHECK(slot[t] >= 0 && slot[t] < keys.size(0) && position[t] >= 0 && position[t] < capacity,
                 "a query is outside the cache");
+  const float* sink = nullptr;
+  if (sinks.defined()) {
+    check(sinks, "the sinks");
+    TORCH_CHECK(sinks.numel() == heads && scale > 0, "sinks do not fit the heads");
+    sink = sinks.const_data_ptr<float>();
+  }
   at::Tensor out = at::empty(q.sizes(), q.options());
   const Kernels& kernel = kernels();
   const float *from = q.const_data_ptr<float>(), *k = keys.const_data_ptr<float>(), *v = values.const_data_ptr<float>();
@@ -100,11 +107,13 @@ at::Tensor attend_rows(const at::Tensor& query, const at::Tensor& keys, const at
     const int64_t first = window > 0 ? std::max<int64_t>(0, position[t] + 1 - window) : 0;
     const int64_t count = position[t] + 1 - first;
     const int64_t start = (slot[t] * capacity + first) * row + own * d;
-    float* weights = scratch(0, count);
+    const int64_t scores = count + (sink != nullptr ? 1 : 0);
+    float* weights = scratch(0, scores);
     for (int64_t h = own * group; h < (own + 1) * group; h++) {
       const float* head = from + (t * heads + h) * d;
       for (int64_t j = 0; j < count; j++) weights[j] = kernel.dot(d, head, k + start + j * row);
-      kernel.softmax(count, count, static_cast<float>(scale), weights);
+      if (sink != nullptr) weights[count] = sink[h] / static_cast<float>(scale);
+      kernel.softmax(scores, scores, static_cast<float>(scale), weights);
       for (int64_t c = 0; c < d; c += kernel.panel)
         kernel.product(1, std::min(kernel.panel, d - c), count, weights, count, 1, v + start + c, row,
                        to + (t * heads + h) * d + c, d, nullptr, 0);

@@ -28,19 +28,22 @@ pub(crate) fn gated_rows(gate: &Tensor, up: &Tensor, gelu: bool) -> Result<Tenso
 
 /// Causal attention of queries `[T, H, D]` over cached keys and values `[slots, capacity, Hkv, D]`,
 /// H a multiple of Hkv. Query t belongs to sequence `slots[t]` and has position `positions[t]`,
-/// both `[T]` i64. It attends to its own and earlier keys, `window` in total if given. Returns `[T,
-/// H, D]`.
+/// both `[T]` i64. It attends to its own and earlier keys, `window` in total if given. Sinks `[H]`
+/// are scores without a key and a value. Returns `[T, H, D]`.
 pub(crate) fn attend_rows(
     qkv: [&Tensor; 3],
     slots: &Tensor,
     positions: &Tensor,
-    scale: f64,
-    window: Option<usize>,
+    (scale, window): (f64, Option<usize>),
+    sinks: Option<&Tensor>,
 ) -> Result<Tensor> {
     let mut out = null_mut();
     let qkv: [*const c_void; 3] = qkv.map(pointer);
+    let sinks = sinks.map_or(null(), pointer);
     let window = window.map_or(0, |window| window as i64);
     // SAFETY: as above.
-    checked(unsafe { r1_attend_rows(qkv.as_ptr(), pointer(slots), pointer(positions), scale, window, &raw mut out) })?;
+    checked(unsafe {
+        r1_attend_rows(qkv.as_ptr(), sinks, pointer(slots), pointer(positions), scale, window, &raw mut out)
+    })?;
     Ok(owned(out))
 }

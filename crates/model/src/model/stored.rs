@@ -1,0 +1,145 @@
+//! Tensors of a checkpoint, each of which holds a parameter, or a projection of all experts of a
+//! layer.
+
+use tch::Tensor;
+
+use super::config::ExpertStorage;
+use super::layers::{Block, Linear, Mlp, Parameters};
+use r1_base::error::Result;
+
+/// A tensor of a checkpoint and the parameters in it.
+#[derive(Debug)]
+pub(super) struct StoredTensor {
+    pub name: String,
+    pub shape: Vec<i64>,
+    parts: StoredParts,
+}
+
+#[derive(Debug)]
+enum StoredParts {
+    Whole(Tensor),
+    /// For each expert, matrices `[out, in]` or biases `[out]`, which are alternating columns of
+    /// `[experts, in, parts · out]` or `[experts, parts · out]`.
+    Experts(Vec<Vec<Tensor>>),
+}
+
+impl StoredTensor {
+    /// A tensor that holds a parameter.
+    pub(super) fn whole(name: &str, tensor: &Tensor) -> Self {
+        Self { name: name.to_owned(), shape: tensor.size(), parts: StoredParts::Whole(tensor.shallow_clone()) }
+    }
+
+    /// A tensor for each parameter.
+    pub(super) fn all(parameters: &[(String, Tensor)]) -> Vec<Self> {
+        parameters.iter().map(|(name, tensor)| Self::whole(name, tensor)).collect()
+    }
+
+    fn of_experts(name: String, experts: Vec<Vec<Tensor>>) -> Self {
+        let parts = experts.first().map(Vec::as_slice).unwrap_or_default();
+        let part = parts.first().map(Tensor::size).unwrap_or_default();
+        let mut shape = vec![experts.len() as i64];
+        shape.extend(part.iter().skip(1));
+        shape.push(part.first().copied().unwrap_or(0) * parts.len() as i64);
+        Self { name, shape, parts: StoredParts::Experts(experts) }
+    }
+
+    /// The parameters in it.
+    pub(super) fn parts(&self) -> Vec<&Tensor> {
+        match &self.parts {
+            StoredParts::Whole(tensor) => vec![tensor],
+            StoredParts::Experts(experts) => experts.iter().flatten().collect(),
+        }
+    }
+
+    /// Whether it holds a matrix of each expert.
+    pub(super) fn holds_matrices_of_experts(&self) -> bool {
+        matches!(self.parts, StoredParts::Experts(_)) && self.shape.len() == 3
+    }
+
+    /// The parameters from the tensor of a checkpoint.
+    pub(super) fn set(&self, stored: &Tensor) -> Result<()> {
+        match &self.parts {
+            StoredParts::Whole(tensor) => tensor.shallow_clone().f_copy_(stored)?,
+            StoredParts::Experts(experts) => {
+                for expert in 0..experts.len() {
+                    self.set_expert(expert, &stored.f_select(0, expert as i64)?)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The parameters of an expert from its part of the tensor of a checkpoint.
+    pub(super) fn set_expert(&self, expert: usize, stored: &Tensor) -> Result<()> {
+        let StoredParts::Experts(experts) = &self.parts else { return Ok(()) };
+        for (part, columns) in experts[expert].iter().zip(alternating(stored, experts[expert].len())?) {
+            part.shallow_clone().f_copy_(&columns)?;
+        }
+        Ok(())
+    }
+
+    /// The tensor of a checkpoint from the parameters.
+    pub(super) fn get(&self) -> Result<Tensor> {
+        match &self.parts {
+            StoredParts::Whole(tensor) => Ok(tensor.f_detach()?),
+            StoredParts::Experts(experts) => {
+                let _guard = tch::no_grad_guard();
+                let stored = Tensor::f_empty(&self.shape, (self.kind(), experts[0][0].device()))?;
+                for (index, parts) in experts.iter().enumerate() {
+                    let columns = alternating(&stored.f_select(0, index as i64)?, parts.len())?;
+                    for (part, mut columns) in parts.iter().zip(columns) {
+                        columns.f_copy_(part)?;
+                    }
+                }
+                Ok(stored)
+            }
+        }
+    }
+
+    pub(super) fn kind(&self) -> tch::Kind {
+        self.parts().first().map_or(tch::Kind::Float, |part| part.kind())
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.shape.iter().product::<i64>() as u64 * self.kind().elt_size_in_bytes() as u64
+    }
+}
+
+/// Views `[out, in]` or `[out]` of `count` parameters, the alternating columns of `[in, count ·
+/// out]` or `[count · out]`.
+fn alternating(stored: &Tensor, count: usize) -> Result<Vec<Tensor>> {
+    let rows = if stored.dim() == 2 { stored.f_tr()? } else { stored.shallow_clone() };
+    (0..count as i64).map(|first| Ok(rows.f_slice(0, first, None, count as i64)?)).collect()
+}
+
+impl Parameters {
+    /// The tensors of a checkpoint.
+    pub(super) fn stored(&self) -> Vec<StoredTensor> {
+        let mut together = Vec::new();
+        for (index, layer) in self.layers.iter().enumerate() {
+            if let Block::Sparse { experts, storage: ExpertStorage::Transposed, .. } = &layer.block {
+                let stored = of_experts(experts).into_iter().filter(|(_, parts)| !parts[0].is_empty());
+                let name = |name| self.name(index, &format!("mlp.experts.{name}"));
+                together.extend(stored.map(|(part, parts)| StoredTensor::of_experts(name(part), parts)));
+            }
+        }
+        let single = |name: &str| together.is_empty() || !name.contains(".mlp.experts.");
+        let named: Vec<_> = self.named().into_iter().filter(|(name, _)| single(name)).collect();
+        let mut all = StoredTensor::all(&named);
+        all.extend(together);
+        all
+    }
+}
+
+/// Weights and biases of experts, with their names in a checkpoint.
+fn of_experts(experts: &[Mlp]) -> [(&'static str, Vec<Vec<Tensor>>); 4] {
+    let each = |parts: &dyn Fn(&Mlp) -> Vec<Tensor>| experts.iter().map(parts).collect();
+    let weight = |linear: &Linear| linear.weight.shallow_clone();
+    let bias = |linear: &Linear| linear.bias.as_ref().map(Tensor::shallow_clone);
+    [
+        ("gate_up_proj", each(&|expert| vec![weight(&expert.gate), weight(&expert.up)])),
+        ("gate_up_proj_bias", each(&|expert| [&expert.gate, &expert.up].into_iter().filter_map(bias).collect())),
+        ("down_proj", each(&|expert| vec![weight(&expert.down)])),
+        ("down_proj_bias", each(&|expert| bias(&expert.down).into_iter().collect())),
+    ]
+}
