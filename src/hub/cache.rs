@@ -149,6 +149,14 @@ impl Folder {
         whole.then_some(dir)
     }
 
+    /// A GGUF file in the newest snapshot of a revision.
+    pub(super) fn gguf(&self, revision: &str, wanted: &str) -> Option<PathBuf> {
+        let dir = self.snapshot(&self.commit_of(revision)?);
+        let mut names = Vec::new();
+        walk(&dir, "", &mut names);
+        files::gguf(&names, wanted).ok().map(|name| dir.join(name))
+    }
+
     /// The newest snapshot of a revision, if it has a tokenizer.
     pub(super) fn text(&self, revision: &str) -> Option<PathBuf> {
         let dir = self.snapshot(&self.commit_of(revision)?);

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::id::is_path;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, suggest};
 
 const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
@@ -47,6 +47,37 @@ pub(super) fn plan(names: &[String]) -> Result<DownloadPlan> {
         return Err(Error::new(Kind::Model, "the repository has weights and no config.json"));
     }
     Ok(plan)
+}
+
+/// The GGUF file of a repository with this path, or whose name ends with it (`Q4_K_M`).
+///
+/// # Errors
+/// [`Kind::Model`] if a name would leave the cache, or if no file or more than one has this name.
+pub(super) fn gguf(names: &[String], wanted: &str) -> Result<String> {
+    check(names)?;
+    let files: Vec<&String> = names.iter().filter(|name| name.ends_with(".gguf")).collect();
+    if let Some(name) = files.iter().find(|name| **name == wanted) {
+        return Ok((*name).clone());
+    }
+    let ends = |name: &str| {
+        let (stem, end) = (name.trim_end_matches(".gguf").to_lowercase(), wanted.to_lowercase());
+        stem.strip_suffix(&end).is_some_and(|start| start.ends_with(['-', '_', '.']))
+    };
+    let matching: Vec<&str> = files.iter().map(|name| name.as_str()).filter(|name| ends(name)).collect();
+    match matching.as_slice() {
+        [name] => Ok((*name).to_owned()),
+        [] => Err(Error::new(Kind::Model, format!("the repository has no GGUF file `{wanted}`"))
+            .hint(suggest(wanted, files.iter().map(|name| name.as_str())))),
+        several => {
+            Err(Error::new(Kind::Model, format!("{} GGUF files of the repository are `{wanted}`", several.len()))
+                .hint(format!("name one: {}", several.join(", "))))
+        }
+    }
+}
+
+/// The files of a tokenizer beside a GGUF file.
+pub(super) fn beside(names: &[String]) -> Vec<String> {
+    if names.iter().any(|name| name == TOKENIZER) { small(names) } else { Vec::new() }
 }
 
 /// The files for text: tokenizer, template and configuration.
@@ -111,7 +142,11 @@ fn no_weights(names: &[String]) -> Error {
         )
         .hint(convert);
     }
-    if let Some(name) = ends(&[".gguf", ".onnx", ".h5", ".msgpack", ".npz"]) {
+    if let Some(name) = ends(&[".gguf"]) {
+        return Error::new(Kind::Model, "the repository has GGUF files and no safetensors")
+            .hint(format!("name a file after a colon, as in ORG/NAME:{name}"));
+    }
+    if let Some(name) = ends(&[".onnx", ".h5", ".msgpack", ".npz"]) {
         return Error::new(Kind::Model, format!("the repository has its weights as {name}, which is not supported"))
             .hint("use the repository that it was converted from, with weights in safetensors");
     }
@@ -223,11 +258,27 @@ mod tests {
     }
 
     #[test]
+    fn gguf_files_are_found_by_name_or_type() {
+        let listed = names(&["README.md", "m-Q4_K_M.gguf", "m-Q8_0.gguf", "m.q8_0.gguf", "sub/m-F16.gguf"]);
+        for (wanted, file) in [("m-Q8_0.gguf", "m-Q8_0.gguf"), ("q4_k_m", "m-Q4_K_M.gguf"), ("F16", "sub/m-F16.gguf")] {
+            assert_eq!(gguf(&listed, wanted).unwrap(), file);
+        }
+        let message = |wanted: &str| gguf(&listed, wanted).unwrap_err().to_string();
+        assert!(message("Q8_0").contains("2 GGUF files of the repository are `Q8_0`"), "{}", message("Q8_0"));
+        assert!(message("Q5_K").contains("the repository has no GGUF file `Q5_K`"), "{}", message("Q5_K"));
+        assert!(message("README.md").contains("no GGUF file"));
+        assert!(beside(&listed).is_empty());
+        assert_eq!(beside(&names(&["tokenizer.json", "m.gguf", "x.bin"])), ["tokenizer.json"]);
+    }
+
+    #[test]
     fn pickles_and_unknown_weight_formats_are_refused() {
         let error = plan(&names(&["config.json", "pytorch_model.bin"])).unwrap_err();
         assert!(error.message.contains("pytorch_model.bin only: a pickle"), "{error}");
         let error = plan(&names(&["config.json", "model-Q4.gguf"])).unwrap_err();
-        assert!(error.message.contains("model-Q4.gguf"), "{error}");
+        assert!(error.hint.unwrap().contains("ORG/NAME:model-Q4.gguf"));
+        let error = plan(&names(&["config.json", "model.onnx"])).unwrap_err();
+        assert!(error.message.contains("model.onnx"), "{error}");
         let error = plan(&names(&["config.json"])).unwrap_err();
         assert!(error.message.contains("no weights"), "{error}");
         let error = plan(&names(&["config.json", "model.safetensors", "../../.bashrc"])).unwrap_err();

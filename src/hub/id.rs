@@ -9,12 +9,14 @@ use hf_hub::{Repo, RepoType};
 use crate::error::{Error, Kind, Result};
 
 /// A model or dataset on the Hugging Face Hub: `ORG/NAME` or `NAME`, at a revision (branch, tag or
-/// commit).
+/// commit); of a model also one GGUF file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelId {
     pub name: String,
     /// The default is `main`.
     pub revision: String,
+    /// The path of a GGUF file, or the end of its name (`Q4_K_M`).
+    pub file: Option<String>,
     pub(super) kind: RepoKind,
 }
 
@@ -54,12 +56,17 @@ impl RepoKind {
 const MAIN: &str = "main";
 
 impl ModelId {
-    /// Parses `ORG/NAME[@revision]`.
+    /// Parses `ORG/NAME[@REVISION][:FILE]`.
     ///
     /// # Errors
     /// [`Kind::Usage`] for an invalid model name.
     pub fn parse(text: &str) -> Result<Self> {
-        Self::read(text, RepoKind::Model)
+        let Some((name, file)) = text.split_once(':') else { return Self::read(text, RepoKind::Model) };
+        if !is_path(file) {
+            return Err(Error::new(Kind::Usage, format!("`{text}` names no file of a model on the Hub"))
+                .hint("write ORG/NAME:FILE.gguf, or ORG/NAME:Q4_K_M for the file whose name ends with it"));
+        }
+        Ok(Self { file: Some(file.to_owned()), ..Self::read(name, RepoKind::Model)? })
     }
 
     /// The same for a dataset.
@@ -98,12 +105,12 @@ impl ModelId {
         if !is_path(revision) {
             return refuse("the revision is a branch, a tag or a commit");
         }
-        Ok(Self { name: name.to_owned(), revision: revision.to_owned(), kind })
+        Ok(Self { name: name.to_owned(), revision: revision.to_owned(), file: None, kind })
     }
 
     /// Whether a name in a recipe refers to the Hub: two parts and no syntax of paths.
     pub fn is_hub_id(text: &str) -> bool {
-        let name = text.split('@').next().unwrap_or_default();
+        let name = text.split(['@', ':']).next().unwrap_or_default();
         name.split('/').count() == 2 && Self::parse(text).is_ok()
     }
 
@@ -139,7 +146,10 @@ impl ModelId {
 impl fmt::Display for ModelId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.name)?;
-        if self.revision == MAIN { Ok(()) } else { write!(f, "@{}", self.revision) }
+        if self.revision != MAIN {
+            write!(f, "@{}", self.revision)?;
+        }
+        self.file.iter().try_for_each(|file| write!(f, ":{file}"))
     }
 }
 
@@ -186,6 +196,13 @@ mod tests {
         assert_eq!((id.name.as_str(), id.revision.as_str()), ("org/name", "refs/pr/3"));
         assert_eq!(id.to_string(), "org/name@refs/pr/3");
         assert_eq!(ModelId::parse("gpt2").unwrap().name, "gpt2");
+        let id = ModelId::parse("org/name@v1:sub/a.gguf").unwrap();
+        assert_eq!((id.revision.as_str(), id.file.as_deref()), ("v1", Some("sub/a.gguf")));
+        assert_eq!(
+            (id.to_string(), id.at("main").to_string()),
+            ("org/name@v1:sub/a.gguf".into(), "org/name:sub/a.gguf".into())
+        );
+        assert!(ModelId::is_hub_id("org/name:sub/a.gguf") && ModelId::dataset("org/name:a").is_err());
     }
 
     #[test]
@@ -206,6 +223,10 @@ mod tests {
             "a/b@x\\y",
             "~/models",
             "a/b@x\n",
+            "a/b:",
+            "a/b:../x.gguf",
+            "a/b:x:y",
+            "a/b/c:x",
         ] {
             assert!(ModelId::parse(text).is_err_and(|error| error.kind == Kind::Usage), "{text:?}");
         }

@@ -137,10 +137,14 @@ impl Hub {
         Ok(Self { remote, cache, offline: yes("HF_HUB_OFFLINE") || yes("TRANSFORMERS_OFFLINE") })
     }
 
-    /// The directory of a model that is complete in the cache, as of the last lookup; sends no
-    /// request.
+    /// The directory, or the GGUF file, of a model that is complete in the cache, as of the last
+    /// lookup; sends no request.
     pub fn cached(&self, id: &ModelId) -> Option<PathBuf> {
-        Folder::new(&self.cache, id).complete(&id.revision)
+        let folder = Folder::new(&self.cache, id);
+        match &id.file {
+            Some(file) => folder.gguf(&id.revision, file),
+            None => folder.complete(&id.revision),
+        }
     }
 
     /// The names of the models of which the cache has files.
@@ -154,13 +158,17 @@ impl Hub {
         names
     }
 
-    /// The directory of a model in Hugging Face layout; missing files are downloaded.
+    /// The directory of a model in Hugging Face layout, or the path of its GGUF file if the id
+    /// names one; missing files are downloaded.
     ///
     /// # Errors
     /// [`Kind::Model`] if the model or revision does not exist, can't be accessed, has no
     /// safetensors, or the Hub is unreachable and the cache is incomplete; [`Kind::Store`] if the
     /// cache can't be written; [`Kind::Interrupted`].
     pub fn fetch(&self, id: &ModelId, watch: &Watch<'_>) -> Result<PathBuf> {
+        if let Some(file) = &id.file {
+            return self.fetch_gguf(id, file, watch);
+        }
         let folder = Folder::new(&self.cache, id);
         let listing = match self.listing(id, watch, || folder.complete(&id.revision))? {
             RepositoryFiles::Kept(dir) => return Ok(dir),
@@ -184,12 +192,32 @@ impl Hub {
         Ok(dir)
     }
 
+    /// The path of a GGUF file; a tokenizer in its repository is downloaded, too.
+    fn fetch_gguf(&self, id: &ModelId, file: &str, watch: &Watch<'_>) -> Result<PathBuf> {
+        let folder = Folder::new(&self.cache, id);
+        let listing = match self.listing(id, watch, || folder.gguf(&id.revision, file))? {
+            RepositoryFiles::Kept(path) => return Ok(path),
+            RepositoryFiles::Listing(listing) => listing,
+        };
+        let commit = listing.commit.as_str();
+        let name = files::gguf(&listing.names, file)
+            .map_err(|error| error.at(format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page())))?;
+        let mut names = files::beside(&listing.names);
+        names.push(name.clone());
+        self.fetch_files(&folder, id, commit, &names, watch)?;
+        note(&folder, id, commit, watch)?;
+        Ok(folder.snapshot(commit).join(name))
+    }
+
     /// The directory of a model's text files (tokenizer, chat template, configuration); no weights
-    /// are downloaded.
+    /// are downloaded, except of a GGUF file, which has both.
     ///
     /// # Errors
     /// As [`Hub::fetch`], but a repository needs no weights.
     pub fn fetch_text(&self, id: &ModelId, watch: &Watch<'_>) -> Result<PathBuf> {
+        if id.file.is_some() {
+            return self.fetch(id, watch);
+        }
         let folder = Folder::new(&self.cache, id);
         let listing = match self.listing(id, watch, || folder.text(&id.revision))? {
             RepositoryFiles::Kept(dir) => return Ok(dir),

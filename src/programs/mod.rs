@@ -16,7 +16,7 @@ mod rl;
 mod scripts;
 mod training;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use mlua::{Lua, Table};
@@ -24,10 +24,10 @@ use mlua::{Lua, Table};
 use crate::encoders::Checkpoints;
 use crate::error::Result;
 use crate::hub::Fetching;
+use crate::load;
 use crate::script::runtime::host::{Host, ProgramApi};
 use crate::search::SearchModels;
 use crate::telemetry::Reporter;
-use crate::{load, store};
 
 pub(crate) use executor::Executor;
 pub use named_models::NamedModelThread;
@@ -44,9 +44,7 @@ impl ProgramApi for Programs {
     }
 
     fn text_dir(&self, name: &str) -> Result<PathBuf> {
-        let path = Path::new(name);
-        let fetching = Fetching { reporter: &self.0, interrupt: None };
-        if path.exists() { store::find_model(path) } else { load::text_dir(name, fetching) }
+        load::text_dir(name, Fetching { reporter: &self.0, interrupt: None })
     }
 
     fn search_models(&self) -> &'static dyn SearchModels {

@@ -174,7 +174,7 @@ fn a_model_without_weights_is_an_error() {
     --- stderr
     error: no model.safetensors and no model.safetensors.index.json
       --> model
-      hint: weights in other formats (pytorch_model.bin, gguf) are not read; convert them to safetensors
+      hint: weights in other formats (pytorch_model.bin) are not read; convert them to safetensors
     ");
     cli_snapshot!({ "a.lua" => RECIPE, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
     exit: 5

@@ -319,13 +319,13 @@ fn invalid_infer_flags_are_refused() {
 
 #[test]
 fn infer_reads_the_models_generation_config() {
-    let dir = directory(&[("model.gguf", "GGUF")], true);
+    let dir = directory(&[("model.bin", "PK")], true);
     let ask = |model: &str, more: &[&str]| {
         let output =
             r1(dir.path(), &[&["infer", "-m", model, "-p", "Say 4", "--json"], more].concat()).output().unwrap();
         shown(dir.path(), &output)
     };
-    assert!(ask("model.gguf", &[]).contains("`model.gguf` is a file; a model is a directory"));
+    assert!(ask("model.bin", &[]).contains("`model.bin` is a file; a model is a directory or a .gguf file"));
 
     // The model's own limit; a reply that reaches it is marked as truncated.
     let written = |name: &str, text: &str| std::fs::write(dir.path().join("model").join(name), text).unwrap();

@@ -21,6 +21,7 @@ mod eval_server;
 mod evaluations;
 mod failures;
 mod flow;
+mod gguf;
 mod gpu_check;
 mod hub;
 mod index;

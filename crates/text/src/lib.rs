@@ -1,7 +1,7 @@
 //! Text to ids and back: tokenizer, chat templates (minijinja), tool-call formats.
 //!
 //! - [`Tokenizer`]: Hugging Face's `tokenizer.json`; [`train_tokenizer()`] trains a small one on
-//!   raw text
+//!   raw text, [`tokenizer_files()`] makes one from the metadata of a GGUF file
 //! - `template`: chat templates rendered as in transformers; `jinja`, `filters` and `python`
 //!   adapt minijinja to Jinja2
 //! - `format`: tool-call formats ([`Format`]), one file each in `formats`, recipes' own in `own`;
@@ -24,6 +24,7 @@ mod format;
 mod formats;
 #[cfg(test)]
 mod fuzz;
+mod gguf;
 mod jinja;
 mod literal;
 mod malformed;
@@ -63,6 +64,7 @@ pub use chat::{EarlierCall, chat_messages};
 pub use extend::Extension;
 pub use format::{AUTO, CODE_TOOL, Format};
 pub use formats::own::{OwnFormat, OwnOptions, read_with};
+pub use gguf::tokenizer_files;
 pub use malformed::{Malformed, ReplyError};
 pub use pieces::Pieces;
 pub use renderer::Renderer;

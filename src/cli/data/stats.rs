@@ -21,9 +21,7 @@ pub(super) fn run(args: &StatsArgs, output: OutputArgs) -> Result<()> {
         None => None,
         Some(name) => {
             let fetching = Fetching { reporter: &reporter, interrupt: Some(interrupt) };
-            let local =
-                local_model_dir(name).or_else(|| Some(name.into()).filter(|dir: &std::path::PathBuf| dir.is_dir()));
-            let dir = local.map_or_else(|| text_dir(name, fetching), Ok)?;
+            let dir = local_model_dir(name).map_or_else(|| text_dir(name, fetching), Ok)?;
             Some(Tokenizer::load(&dir)?)
         }
     };

@@ -142,6 +142,27 @@ fn text_files_are_downloaded_without_weights_and_keep_a_complete_model() {
 }
 
 #[test]
+fn a_gguf_file_is_downloaded_with_the_tokenizer_beside_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(Repo::new(&[
+        ("README.md", b"# Tiny"),
+        ("m-Q4_0.gguf", &weights()),
+        ("m-Q8_0.gguf", b"another"),
+        ("tokenizer.json", b"{}"),
+    ]));
+    let online = hub(&server.url, dir.path(), &[]);
+    let path = fetch(&online, "org/tiny:q4_0").unwrap();
+    assert!(path.ends_with(format!("snapshots/{COMMIT}/m-Q4_0.gguf")) && fs::read(&path).unwrap() == weights());
+    assert!(path.with_file_name("tokenizer.json").is_file() && !path.with_file_name("m-Q8_0.gguf").exists());
+    let offline = hub(&server.url, dir.path(), &[("HF_HUB_OFFLINE", "1")]);
+    let id = ModelId::parse("org/tiny:m-Q4_0.gguf").unwrap();
+    assert_eq!((fetch(&offline, "org/tiny:Q4_0").unwrap(), offline.cached(&id)), (path.clone(), Some(path)));
+    assert!(fetch(&offline, "org/tiny:Q8_0").unwrap_err().message.contains("not all of it"));
+    let error = fetch(&online, "org/tiny").unwrap_err();
+    assert!(error.message.contains("GGUF files and no safetensors") && error.hint.unwrap().contains(":m-Q4_0.gguf"));
+}
+
+#[test]
 fn the_hub_token_is_sent_only_to_the_hub() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(tiny());

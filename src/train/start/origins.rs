@@ -5,6 +5,7 @@ use std::path::Path;
 
 use crate::error::Result;
 use crate::hub::{Fetching, Hub, ModelId, Watch, commit_of, watched};
+use crate::load::source_of;
 use crate::model::stored_dtype;
 use crate::script::Script;
 use crate::store::{Origin, Origins};
@@ -17,9 +18,9 @@ pub(crate) fn fetch_data(script: &Script, fetching: Fetching<'_>) -> Result<()> 
 
 /// The origin of the model in `dir`.
 pub(crate) fn origin(name: &str, dir: &Path) -> Origin {
-    let path = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    let path = source_of(dir);
     let dtype = stored_dtype(dir).map(str::to_owned);
-    Origin { name: name.to_owned(), commit: commit_of(dir), path, dtype }
+    Origin { name: name.to_owned(), commit: commit_of(&path), path, dtype }
 }
 
 /// The origins of the model of a run and of its datasets on the Hub, which have been downloaded.
@@ -69,15 +70,16 @@ pub(crate) fn pin_data(script: &mut Script, before: &Origins, fetching: Fetching
     Ok(())
 }
 
-/// The model that a run started from, as recorded in its configuration: the directory if it still
-/// exists, else a Hub model at the recorded commit, else the model that the name now refers to.
+/// The model that a run started from, as recorded in its configuration: the directory or GGUF file
+/// if it still exists, else a Hub model at the recorded commit, else the model that the name now
+/// refers to.
 pub(crate) fn recorded(origin: &Origin) -> String {
     let path = &origin.path;
-    if path.join("config.json").is_file() || path.join("adapter_config.json").is_file() {
+    if path.is_file() || path.join("config.json").is_file() || path.join("adapter_config.json").is_file() {
         return path.display().to_string();
     }
-    match &origin.commit {
-        Some(commit) => format!("{}@{commit}", origin.name.split('@').next().unwrap_or_default()),
-        None => origin.name.clone(),
+    match (&origin.commit, ModelId::parse(&origin.name)) {
+        (Some(commit), Ok(id)) => id.at(commit).to_string(),
+        _ => origin.name.clone(),
     }
 }

@@ -18,6 +18,7 @@ use r1_base::mdp::{Completion, FinishReason, Policy, Request, Sampling, StreamSe
 
 mod ahead;
 mod device;
+mod real;
 mod serving;
 mod sleep;
 

@@ -22,8 +22,10 @@ mod encoder;
 mod expert_routing;
 mod experts;
 mod families;
+mod file_tensor;
 mod files;
 mod footprint;
+mod gguf;
 mod kernel_checks;
 mod kernels;
 mod layers;
@@ -55,6 +57,7 @@ pub use encoder::{Encoder, Pooling};
 pub use families::Architecture;
 pub use files::SHARD_BYTES;
 pub use footprint::Footprint;
+pub use gguf::{GGUF_FILE, Gguf};
 pub use kernel_checks::{KernelCheck, check_kernels};
 pub use lora::LoraConfig;
 pub use memory::{available as available_memory, peak as peak_memory, resident as resident_memory};
@@ -69,4 +72,4 @@ pub use weights::{files as weight_files, stored_dtype, write_file as write_tenso
 pub use crate::native::{OperationTime, release_memory, softmax, start_profile, stop_profile};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

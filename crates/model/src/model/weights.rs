@@ -1,18 +1,20 @@
-//! Checkpoints in safetensors: one file, or shards with an index. This module handles names, shapes
-//! and files only.
+//! Checkpoints in safetensors, one file or shards with an index, and in a GGUF file, which is only
+//! read. This module handles names, shapes and files only; `file_tensor` reads the numbers.
 
 use std::borrow::Cow;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::{Dtype, SafeTensors, TensorView, View};
+use safetensors::tensor::{Dtype, View};
 use tch::Tensor;
 
+use super::file_tensor::{FileNumbers, FileTensor, with_tensors};
+use super::gguf::GGUF_FILE;
 use super::mxfp4;
 use super::stored::StoredTensor;
-use r1_base::error::{Error, Kind, Result, Subject, readable};
+use r1_base::error::{Error, Kind, Result, Subject};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -69,11 +71,7 @@ const SAME_MODEL: &str = "config.json and the weights must come from the same mo
 pub(super) fn check_size(dir: &Path, files: &[PathBuf], wanted: u128) -> Result<()> {
     let mut held = 0;
     for path in files {
-        held += with_tensors(path, |tensors| {
-            let numbers =
-                tensors.iter().map(|(_, view)| view.shape().iter().map(|&size| size as u128).product::<u128>());
-            Ok(numbers.sum::<u128>())
-        })?;
+        held += with_tensors(path, |tensors| Ok(tensors.iter().map(FileTensor::numel).sum::<u128>()))?;
     }
     if wanted <= 2 * held + (1 << 20) {
         return Ok(());
@@ -85,7 +83,9 @@ pub(super) fn check_size(dir: &Path, files: &[PathBuf], wanted: u128) -> Result<
 /// Shape of a tensor of the files; `None` if there is no such tensor.
 pub(super) fn shape_of(files: &[PathBuf], name: &str) -> Result<Option<Vec<i64>>> {
     for path in files {
-        let tensor_shape = with_tensors(path, |tensors| Ok(tensors.tensor(name).ok().map(|view| shape(&view))))?;
+        let tensor_shape = with_tensors(path, |tensors| {
+            Ok(tensors.iter().find(|tensor| tensor.name == name).map(|tensor| tensor.shape.clone()))
+        })?;
         if tensor_shape.is_some() {
             return Ok(tensor_shape);
         }
@@ -93,23 +93,24 @@ pub(super) fn shape_of(files: &[PathBuf], name: &str) -> Result<Option<Vec<i64>>
     Ok(None)
 }
 
-/// Type of the weights in `dir`, by the first tensor of one of these types: `f32`, `bf16`, `f16` or
-/// `f64`; `None` without such a tensor.
+/// Type of the weights in `dir`: the one of most numbers, such as `bf16` or `q4_k`; `None` without
+/// a tensor of a type of weights.
 pub fn stored_dtype(dir: &Path) -> Option<&'static str> {
     let first = files(dir).ok()?.into_iter().next()?;
-    let name = |dtype: Dtype| match dtype {
-        Dtype::F32 => Some("f32"),
-        Dtype::BF16 => Some("bf16"),
-        Dtype::F16 => Some("f16"),
-        Dtype::F64 => Some("f64"),
-        _ => None,
-    };
-    with_tensors(&first, |tensors| Ok(tensors.iter().find_map(|(_, view)| name(view.dtype())))).ok()?
+    let mut numbers: BTreeMap<&'static str, u128> = BTreeMap::new();
+    with_tensors(&first, |tensors| {
+        for (dtype, tensor) in tensors.iter().filter_map(|tensor| Some((tensor.dtype()?, tensor))) {
+            *numbers.entry(dtype).or_default() += tensor.numel();
+        }
+        Ok(())
+    })
+    .ok()?;
+    Some(numbers.into_iter().max_by_key(|(_, count)| *count)?.0)
 }
 
 /// Names of the tensors in a file.
 pub(super) fn names(path: &Path) -> Result<BTreeSet<String>> {
-    with_tensors(path, |tensors| Ok(tensors.names().into_iter().map(ToString::to_string).collect()))
+    with_tensors(path, |tensors| Ok(tensors.iter().map(|tensor| tensor.name.to_string()).collect()))
 }
 
 /// Whether two tensors of the files differ; false if one of them is missing.
@@ -117,26 +118,15 @@ pub(super) fn differ(files: &[PathBuf], one: &str, other: &str) -> Result<bool> 
     let mut digests = Vec::new();
     for path in files {
         with_tensors(path, |tensors| {
-            for (_, view) in tensors.iter().filter(|(name, _)| *name == one || *name == other) {
+            for tensor in tensors.iter().filter(|tensor| tensor.name == one || tensor.name == other) {
                 let mut hasher = DefaultHasher::new();
-                view.data().hash(&mut hasher);
-                digests.push((shape(&view), view.dtype(), hasher.finish()));
+                tensor.bytes.hash(&mut hasher);
+                digests.push((tensor.shape.clone(), tensor.numbers, hasher.finish()));
             }
             Ok(())
         })?;
     }
     Ok(matches!(digests.as_slice(), [one, other] if one != other))
-}
-
-/// Maps a file and passes its tensors to `f`.
-fn with_tensors<T>(path: &Path, f: impl FnOnce(&SafeTensors<'_>) -> Result<T>) -> Result<T> {
-    let file = readable(path).and_then(|()| File::open(path));
-    let file = file.map_err(|error| Error::io(Kind::Model, "open the weights", path, &error))?;
-    // SAFETY: the map is read only during this call. Truncation by another process in this time
-    // would end the program, as for every reader of mapped checkpoints.
-    let map = unsafe { memmap2::Mmap::map(&file) }
-        .map_err(|error| Error::io(Kind::Model, "read the weights", path, &error))?;
-    f(&SafeTensors::deserialize(&map).map_err(|error| damaged(path, &error))?)
 }
 
 /// Fills every parameter from the files; returns the missing, unexpected or misshapen tensors.
@@ -155,16 +145,17 @@ pub(super) fn read_files(
     let (mut extra, mut misshapen) = (Vec::new(), Vec::new());
     for path in files {
         with_tensors(path, |tensors| {
-            for (name, view) in tensors.iter() {
+            for tensor in tensors {
+                let name = &*tensor.name;
                 if let Some(stored) = wanted.remove(name) {
-                    if shape(&view) == stored.shape {
-                        copy(name, &view, stored).map_err(|error| error.at_path(path))?;
+                    if tensor.shape == stored.shape {
+                        tensor.read().and_then(|numbers| stored.set(&numbers)).map_err(|error| error.at_path(path))?;
                     } else {
-                        misshapen.push((name.to_owned(), shapes(&view, &stored.shape)));
+                        misshapen.push((name.to_owned(), shapes(tensor, &stored.shape)));
                     }
                 } else if let Some(stored) = quantised(name, "_blocks") {
                     wanted.remove(stored.name.as_str());
-                    misshapen.extend(dequantise(files, stored, name, &view)?);
+                    misshapen.extend(dequantise(files, stored, tensor)?);
                 } else if !ignored(name) && quantised(name, "_scales").is_none() {
                     extra.push(name.to_owned());
                 }
@@ -181,38 +172,35 @@ pub(super) fn read_files(
     Ok(Problems { missing, extra, misshapen })
 }
 
-fn shapes(view: &TensorView<'_>, expected: &[i64]) -> String {
-    format!("{:?}, not {expected:?}", shape(view))
+fn shapes(tensor: &FileTensor<'_>, expected: &[i64]) -> String {
+    format!("{:?}, not {expected:?}", tensor.shape)
 }
 
 /// Sets the weights of experts from blocks of MXFP4 and their scales, which can be in another file.
 /// Returns a tensor of another type or shape, or without its scales.
-fn dequantise(
-    files: &[PathBuf],
-    stored: &StoredTensor,
-    name: &str,
-    blocks: &TensorView<'_>,
-) -> Result<Option<(String, String)>> {
+fn dequantise(files: &[PathBuf], stored: &StoredTensor, blocks: &FileTensor<'_>) -> Result<Option<(String, String)>> {
     let [experts, inputs, outputs] = stored.shape[..] else { return Ok(None) };
     let groups = inputs / mxfp4::BLOCK;
     let expected = [experts, outputs, groups, mxfp4::BLOCK / 2];
+    let problem = |tensor: &FileTensor<'_>, why: String| Ok(Some((tensor.name.to_string(), why)));
     if groups * mxfp4::BLOCK != inputs {
-        return Ok(Some((name.to_owned(), format!("in blocks, and {inputs} inputs are not whole blocks"))));
+        return problem(blocks, format!("in blocks, and {inputs} inputs are not whole blocks"));
     }
-    if shape(blocks) != expected || blocks.dtype() != Dtype::U8 {
-        return Ok(Some((name.to_owned(), format!("{:?} {}", blocks.dtype(), shapes(blocks, &expected)))));
+    let bytes = FileNumbers::Plain(Dtype::U8);
+    if blocks.shape != expected || blocks.numbers != bytes {
+        return problem(blocks, format!("{} {}", blocks.numbers, shapes(blocks, &expected)));
     }
     let scales_name = format!("{}_scales", stored.name);
     for path in files {
         let problem = with_tensors(path, |tensors| {
-            let Ok(scales) = tensors.tensor(&scales_name) else { return Ok(None) };
-            if shape(&scales) != expected[..3] || scales.dtype() != Dtype::U8 {
-                let shapes = format!("{:?} {}", scales.dtype(), shapes(&scales, &expected[..3]));
+            let Some(scales) = tensors.iter().find(|tensor| tensor.name == scales_name) else { return Ok(None) };
+            if scales.shape != expected[..3] || scales.numbers != bytes {
+                let shapes = format!("{} {}", scales.numbers, shapes(scales, &expected[..3]));
                 return Ok(Some(Some((scales_name.clone(), shapes))));
             }
             let of_expert = (outputs * groups) as usize;
-            let blocks = blocks.data().chunks_exact(of_expert * (mxfp4::BLOCK / 2) as usize);
-            for (expert, (blocks, scales)) in blocks.zip(scales.data().chunks_exact(of_expert)).enumerate() {
+            let blocks = blocks.bytes.chunks_exact(of_expert * (mxfp4::BLOCK / 2) as usize);
+            for (expert, (blocks, scales)) in blocks.zip(scales.bytes.chunks_exact(of_expert)).enumerate() {
                 let weights = Tensor::f_from_slice(&mxfp4::dequantised(blocks, scales))?;
                 stored.set_expert(expert, &weights.f_view([outputs, inputs])?.f_tr()?)?;
             }
@@ -222,7 +210,7 @@ fn dequantise(
             return Ok(problem);
         }
     }
-    Ok(Some((name.to_owned(), format!("without {scales_name}"))))
+    problem(blocks, format!("without {scales_name}"))
 }
 
 /// Differences between the tensors of files and the parameters of a model.
@@ -340,17 +328,20 @@ fn publish(part: &Path, path: &Path) -> std::io::Result<()> {
     std::fs::rename(part, path)
 }
 
-/// Weight files of a checkpoint: the single file, or all shards of the index.
+/// Weight files of a checkpoint: the single file, all shards of the index, or the GGUF file.
 pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     let single = dir.join(SINGLE);
     if single.exists() {
         return Ok(vec![single]);
     }
-    let path = dir.join(INDEX);
+    let (path, blocks) = (dir.join(INDEX), dir.join(GGUF_FILE));
+    if !path.exists() && blocks.exists() {
+        return Ok(vec![blocks]);
+    }
     if !path.exists() {
         return Err(Error::new(Kind::Model, format!("no {SINGLE} and no {INDEX}"))
             .at_path(dir)
-            .hint("weights in other formats (pytorch_model.bin, gguf) are not read; convert them to safetensors"));
+            .hint("weights in other formats (pytorch_model.bin) are not read; convert them to safetensors"));
     }
     let bad = |why: String| Error::new(Kind::Model, format!("the index of the shards {why}")).at_path(&path);
     let index = read_json(&path, "the index of the shards")?;
@@ -370,12 +361,6 @@ pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(names.into_iter().map(|name| dir.join(name)).collect())
 }
 
-fn damaged(path: &Path, error: &safetensors::SafeTensorError) -> Error {
-    Error::new(Kind::Model, format!("the weights are damaged or cut short: {error}"))
-        .at_path(path)
-        .hint("fetch or copy the file again")
-}
-
 /// Truncates a value of a file for a message.
 pub(super) fn clipped(text: &str) -> String {
     match text.char_indices().nth(100) {
@@ -391,24 +376,6 @@ fn shortened(mut names: Vec<String>) -> String {
     names.truncate(8);
     let text = names.iter().map(|name| clipped(name)).collect::<Vec<_>>().join(", ");
     if more == 0 { text } else { format!("{text} and {more} more") }
-}
-
-fn shape(view: &TensorView<'_>) -> Vec<i64> {
-    view.shape().iter().map(|&size| size as i64).collect()
-}
-
-fn copy(name: &str, view: &TensorView<'_>, stored: &StoredTensor) -> Result<()> {
-    let kind = match view.dtype() {
-        Dtype::F32 => tch::Kind::Float,
-        Dtype::BF16 => tch::Kind::BFloat16,
-        Dtype::F16 => tch::Kind::Half,
-        Dtype::F64 => tch::Kind::Double,
-        other => {
-            return Err(Error::new(Kind::Model, format!("{name} is stored as {other:?}, which is not supported"))
-                .hint("f32, bf16 and f16 checkpoints are"));
-        }
-    };
-    stored.set(&Tensor::f_from_data_size(view.data(), &stored.shape, kind)?)
 }
 
 /// A tensor to be written.

@@ -74,7 +74,7 @@ fn random_model(name: &str) {
     assert_eq!(greedy(&model, &rows[0], reference.len()), reference);
 }
 
-fn greedy(model: &Model, prompt: &[u32], count: usize) -> Vec<u32> {
+pub(super) fn greedy(model: &Model, prompt: &[u32], count: usize) -> Vec<u32> {
     let mut cache = model.new_cache(1, prompt.len()).unwrap();
     let mut next = model.step(&mut cache, &[Span { slot: 0, start: 0, ids: prompt }]).unwrap();
     let mut ids = Vec::new();

@@ -28,7 +28,7 @@ fn computed() -> Duration {
 }
 
 /// Draws from the strategy until the time is up.
-fn draw<T: std::fmt::Debug>(strategy: &impl Strategy<Value = T>, mut check: impl FnMut(T)) {
+pub(in crate::model) fn draw<T: std::fmt::Debug>(strategy: &impl Strategy<Value = T>, mut check: impl FnMut(T)) {
     let seconds = std::env::var("R1_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut runner = TestRunner::deterministic();

@@ -24,6 +24,7 @@ mod operations;
 mod own_kernels;
 mod padded;
 mod parity;
+pub(crate) mod real;
 mod reward_model;
 mod routing;
 mod stacked;
@@ -32,6 +33,8 @@ mod table;
 mod varlen;
 
 use tch::{Device, Kind, Tensor};
+
+pub(super) use hostile::draw;
 
 use super::{Config, Model, Packed};
 
