@@ -82,11 +82,43 @@ def olmo3(draw):
     return transformers.Olmo3Config(**own)
 
 
+def glm4_moe(draw):
+    own = sizes(draw) | {"head_dim": draw(8, 16), "attention_bias": draw(False, True), "use_qk_norm": draw(False, True)}
+    own |= {"n_routed_experts": 8, "n_group": draw(1, 2, 4), "num_experts_per_tok": draw(1, 2, 3)}
+    own |= {"topk_group": draw(1, own["n_group"]) if own["num_experts_per_tok"] < 3 else own["n_group"]}
+    own |= {"n_shared_experts": draw(1, 2), "moe_intermediate_size": draw(12, 20), "norm_topk_prob": draw(True, True, False)}
+    own |= {"routed_scaling_factor": draw(1.0, 2.5), "first_k_dense_replace": draw(0, 1), "num_nextn_predict_layers": 0}
+    own |= {"rope_parameters": rope(draw) | {"partial_rotary_factor": draw(0.5, 0.5, 1.0)}}
+    return transformers.Glm4MoeConfig(**own)
+
+
+def qwen2_moe(draw):
+    own = sizes(draw) | {"head_dim": draw(8, 12), "rope_parameters": rope(draw), "qkv_bias": draw(True, True, False)}
+    own |= {"num_experts": draw(3, 5), "num_experts_per_tok": draw(1, 2), "moe_intermediate_size": draw(12, 20)}
+    own |= {"shared_expert_intermediate_size": draw(16, 24), "norm_topk_prob": draw(False, True)}
+    own |= {"decoder_sparse_step": draw(1, 1, 2), "mlp_only_layers": draw([], [0]), "tie_word_embeddings": draw(False, True)}
+    own |= {"use_sliding_window": draw(False, True), "sliding_window": draw(6, 16), "max_window_layers": draw(1, 3)}
+    return transformers.Qwen2MoeConfig(**own)
+
+
+def granite(draw):
+    own = sizes(draw) | {"head_dim": draw(8, 12), "rope_parameters": rope(draw), "attention_bias": draw(False, True)}
+    own |= {"mlp_bias": draw(False, True), "embedding_multiplier": draw(12.0, 3.0)}
+    own |= {"logits_scaling": draw(0.5, 1.5, 2.0), "residual_multiplier": draw(0.22, 0.7), "attention_multiplier": draw(0.1, 0.5)}
+    return transformers.GraniteConfig(**own)
+
+
+def ministral(draw):
+    own = sizes(draw) | {"head_dim": draw(8, 12), "rope_parameters": rope(draw), "sliding_window": draw(6, 10, 16)}
+    own |= {"layer_types": layer_types(draw, own["num_hidden_layers"]), "tie_word_embeddings": draw(False, True)}
+    return transformers.MinistralConfig(**own)
+
+
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 EVERYTHING = [*ATTENTION, "gate_proj", "up_proj", "down_proj"]
-FAMILIES = {family.__name__: family for family in [gpt_oss, olmo2, olmo3]}
+FAMILIES = {family.__name__: family for family in [gpt_oss, olmo2, olmo3, glm4_moe, qwen2_moe, granite, ministral]}
 # Projections with an adapter, where they are not all.
-TARGETS = {"gpt_oss": ATTENTION}
+TARGETS = {"gpt_oss": ATTENTION, "glm4_moe": ATTENTION, "qwen2_moe": ATTENTION}
 VARIANTS = 6
 
 
@@ -110,7 +142,9 @@ def short(name, config):
     """A case with rounded norms in the order of the checkpoint's names."""
     record, logits = case(name, config, lengths=(24, 70), positions=[[0, 13, 23], [0, 40, 47, 69]], new_tokens=24)
     norms = record["gradient_norms"]
-    record["gradient_norms"] = [[float(f"{norm:.7g}") for norm in norms[key]] for key in record["checkpoint"]]
+    # Buffers, such as the correction of a router, have no gradients.
+    norms = [norms.get(key, [0.0, 0.0]) for key in record["checkpoint"]]
+    record["gradient_norms"] = [[float(f"{norm:.7g}") for norm in both] for both in norms]
     return record, logits
 
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use tch::Tensor;
 
 use super::cache::Decoding;
+use super::decoder::scaled;
 use super::network::Graphs;
 use super::plain::{Arithmetic, Scores};
 use super::spans::SpanTokens;
@@ -100,7 +101,7 @@ impl Model {
     }
 
     pub(super) fn last_logits(&self, last: &Tensor) -> Result<Tensor> {
-        let hidden = self.norm(last, &self.parameters.norm)?;
+        let hidden = scaled(self.norm(last, &self.parameters.norm)?, self.config.logits_scale)?;
         self.logits_wide(&hidden)
     }
 }

@@ -82,7 +82,7 @@ impl Model {
         for index in 0..self.parameters.layers.len() {
             x = self.row_layer(index, &x, &angles, &rows)?;
         }
-        rows.spread(&self.add_norm(&x, &self.parameters.norm)?.0)
+        rows.spread(&scaled(self.add_norm(&x, &self.parameters.norm)?.0, self.config.logits_scale)?)
     }
 
     /// Row layout of a batch, for [`row_layer`](Self::row_layer).
@@ -158,10 +158,12 @@ impl Model {
         if let Some(weight) = &layer.after_attention {
             out = self.norm(&out, weight)?;
         }
+        out = scaled(out, self.config.residual_scale)?;
         let (hidden, x) = self.normed(&Residual { x, delta: Some(out) }, layer.before_block.as_ref())?;
         let mut out = match (&layer.block, self.config.experts) {
             (Block::Dense(mlp), _) => self.feed_forward(mlp, &hidden, with)?,
-            (Block::Sparse { router, experts, grouped, shared, .. }, shape) => {
+            (Block::Sparse { router, correction, experts, grouped, shared, .. }, shape) => {
+                let router = (router, correction.as_ref());
                 let chosen = self.mixture(router, (experts, grouped.as_ref()), shape, &hidden, with)?;
                 match shared {
                     Some(shared) => chosen.f_add(&self.shared_expert(shared, &hidden, with)?)?,
@@ -172,7 +174,7 @@ impl Model {
         if let Some(weight) = &layer.after_block {
             out = self.norm(&out, weight)?;
         }
-        Ok(Residual { x, delta: Some(out) })
+        Ok(Residual { x, delta: Some(scaled(out, self.config.residual_scale)?) })
     }
 
     /// Rotated queries `[T, H, D]` of h `[T, E]`, keys and values `[T, Hkv, D]` unless a kernel
@@ -378,6 +380,11 @@ impl Model {
         }
         Ok(all)
     }
+}
+
+/// x times a factor.
+pub(super) fn scaled(x: Tensor, factor: f64) -> Result<Tensor> {
+    if (factor - 1.0).abs() < f64::EPSILON { Ok(x) } else { Ok(x.f_mul_scalar(factor)?) }
 }
 
 /// Rotates queries and keys `[T, H + Hkv, D]` together, and separates them.

@@ -23,18 +23,15 @@ pub(super) enum Routes<'a> {
 
 impl Routes<'_> {
     /// The experts of tokens `[T, chosen]` with their shares, from the shares of all experts `[T,
-    /// experts]`.
-    pub(super) fn choose(&self, all: &Tensor, chosen: usize) -> Result<(Tensor, Tensor)> {
-        let (shares, ids) = all.f_topk(chosen as i64, -1, true, true)?;
+    /// experts]`; the choice is by the largest of `selection` `[T, experts]`.
+    pub(super) fn choose(&self, all: &Tensor, selection: &Tensor, chosen: usize) -> Result<(Tensor, Tensor)> {
+        let (_, mut ids) = selection.f_topk(chosen as i64, -1, true, true)?;
         match self {
             Self::Free => {}
             Self::Recorded(record) => record.borrow_mut().push(ids.shallow_clone()),
-            Self::Given(chosen_ids) => {
-                let ids = chosen_ids.f_where_self(&chosen_ids.f_ge(0)?, &ids)?;
-                return Ok((all.f_gather(-1, &ids, false)?, ids));
-            }
+            Self::Given(given) => ids = given.f_where_self(&given.f_ge(0)?, &ids)?,
         }
-        Ok((shares, ids))
+        Ok((all.f_gather(-1, &ids, false)?, ids))
     }
 }
 

@@ -3,7 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::Model;
-use super::config::Experts;
+use super::config::{Experts, Router};
 use super::decoder::With;
 use super::layers::{Linear, Mlp, SharedBlock};
 use super::plain::Arithmetic;
@@ -63,7 +63,7 @@ impl Model {
     /// weights of the given experts.
     pub(super) fn mixture(
         &self,
-        router: &Linear,
+        (router, correction): (&Linear, Option<&Tensor>),
         (experts, grouped): (&[Mlp], Option<&GroupedExperts>),
         shape: Option<Experts>,
         h: &Tensor,
@@ -72,10 +72,27 @@ impl Model {
         let With { arithmetic, routes, .. } = with;
         let (chosen, normalised) = shape.map_or((1, false), |shape| (shape.chosen, shape.normalised));
         let wide = if h.kind() == Kind::Double { Kind::Double } else { Kind::Float };
-        let shares = router.apply(h, self.adapter_use(with), arithmetic)?.f_softmax(-1, wide)?;
-        let (mut shares, ids) = routes.choose(&shares, chosen)?;
+        let kind = shape.map_or(Router::Softmax, |shape| shape.router);
+        let (mut shares, ids) = if let Router::Sigmoid { groups, top_groups, .. } = kind {
+            // In f32, as in transformers.
+            let x = h.f_to_kind(wide)?;
+            let logits = arithmetic.linear(&x, &router.weight.f_to_kind(wide)?, None)?;
+            let logits = router.adapted(logits, &x, self.adapter_use(with), arithmetic)?;
+            let all = arithmetic.sigmoid(&logits)?;
+            let selection = match correction {
+                Some(correction) => all.f_detach()?.f_add(correction)?,
+                None => all.f_detach()?,
+            };
+            routes.choose(&all, &of_best_groups(selection, groups as i64, top_groups as i64)?, chosen)?
+        } else {
+            let all = router.apply(h, self.adapter_use(with), arithmetic)?.f_softmax(-1, wide)?;
+            routes.choose(&all, &all, chosen)?
+        };
         if normalised {
-            shares = shares.f_div(&shares.f_sum_dim_intlist(-1, true, None)?)?;
+            shares = shares.f_div(&shares.f_sum_dim_intlist(-1, true, None)?.f_add_scalar(1e-20)?)?;
+        }
+        if let Router::Sigmoid { scaling, .. } = kind {
+            shares = shares.f_mul_scalar(scaling)?;
         }
         let (shares, ids) = (shares.f_to_kind(h.kind())?.f_flatten(0, 1)?, ids.f_flatten(0, 1)?);
         match grouped.filter(|_| self.groups_experts() && arithmetic == Arithmetic::Libtorch) {
@@ -160,4 +177,17 @@ impl Model {
         let sum = sorted.f_view([-1, chosen, h.size()[1]])?.f_sum_dim_intlist(1, false, wide)?;
         Ok(sum.f_to_kind(h.kind())?)
     }
+}
+
+/// Scores of experts `[T, experts]`, in groups of equal size, without those outside the `top` groups
+/// with the largest sums of two scores.
+fn of_best_groups(scores: Tensor, groups: i64, top: i64) -> Result<Tensor> {
+    if groups == top {
+        return Ok(scores);
+    }
+    let grouped = scores.f_view([scores.size()[0], groups, -1])?;
+    let sums = grouped.f_topk(2, -1, true, true)?.0.f_sum_dim_intlist(-1, false, None)?;
+    let best = sums.f_topk(top, -1, true, true)?.1;
+    let others = sums.f_ones_like()?.f_scatter_value(1, &best, 0.0)?.f_to_kind(Kind::Bool)?.f_unsqueeze(-1)?;
+    Ok(grouped.f_masked_fill(&others, f64::NEG_INFINITY)?.f_view_as(&scores)?)
 }

@@ -67,7 +67,11 @@ impl Model {
         // needed.
         let mut stored = parameters.stored();
         stored.extend(head.map(|(name, tensor)| StoredTensor::whole(name, tensor)));
-        weights::read_stored(&files, &stored, |name| name.ends_with("rotary_emb.inv_freq") || (tied && name == HEAD))?;
+        let predicted = predicted_layers(&config);
+        weights::read_stored(&files, &stored, |name| {
+            let of_others = predicted.iter().any(|prefix| name.starts_with(prefix));
+            name.ends_with("rotary_emb.inv_freq") || (tied && name == HEAD) || of_others
+        })?;
         if tied && head.is_none() && weights::differ(&files, HEAD, "model.embed_tokens.weight")? {
             let message = format!("config.json ties the output head to the embedding, and {HEAD} is another tensor");
             return Err(Error::new(error::Kind::Model, message)
@@ -101,4 +105,11 @@ impl Model {
         });
         weights::write_text(&dir.join("config.json"), &format!("{config:#}\n"))
     }
+}
+
+/// Prefixes of the layers for the prediction of several tokens, after those of the model.
+fn predicted_layers(config: &Config) -> Vec<String> {
+    let count = |name: &str| config.source.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0).min(64) as usize;
+    let count = count("num_nextn_predict_layers").max(count("num_mtp_layers"));
+    (0..count).map(|index| format!("model.layers.{}.", config.num_hidden_layers + index)).collect()
 }

@@ -19,6 +19,8 @@ fn serves(config: &Config, device: Device, kind: Kind) -> bool {
         && !config.output_gate
         && config.ropes.iter().all(|rope| rope.partial >= 1.0)
         && !config.joint_norms
+        && (config.residual_scale - 1.0).abs() < f64::EPSILON
+        && (config.logits_scale - 1.0).abs() < f64::EPSILON
         && !config.sinks
         && config.attention_scale.is_none()
         && (config.embedding_scale - 1.0).abs() < f64::EPSILON

@@ -3,7 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::Config;
-use super::config::{ExpertStorage, Experts, Norms, SharedExpert};
+use super::config::{ExpertStorage, Experts, Norms, Router, SharedExpert};
 use super::experts::GroupedExperts;
 use super::lora::Lora;
 use super::mixers::{Attention, Mixer};
@@ -110,13 +110,16 @@ pub(super) enum Block {
     Sparse {
         /// [experts, E]
         router: Linear,
+        /// `[experts]`, in at least f32 and without a gradient: what is added to scores for the
+        /// choice of experts.
+        correction: Option<Tensor>,
         experts: Vec<Mlp>,
         /// Their weights as one tensor each, if they are stored together.
         grouped: Option<GroupedExperts>,
         /// Their tensors in a checkpoint.
         storage: ExpertStorage,
         /// The expert of all tokens.
-        shared: Option<SharedBlock>,
+        shared: Option<Box<SharedBlock>>,
     },
 }
 
@@ -221,17 +224,25 @@ impl Maker {
         };
         let Experts { count, intermediate_size: inner, biased, storage, .. } = experts;
         let router = self.linear(count, hidden, biased)?;
-        let shared = |shared: SharedExpert| -> Result<SharedBlock> {
+        let correction = match experts.router {
+            Router::Sigmoid { .. } => {
+                let kind = if self.options.0 == Kind::Double { Kind::Double } else { Kind::Float };
+                Some(self.arena.take(&[count as i64], (kind, self.options.1))?.f_zero_()?)
+            }
+            Router::Softmax => None,
+        };
+        let shared = |shared: SharedExpert| -> Result<Box<SharedBlock>> {
             let gate = if shared.gated { Some(self.linear(1, hidden, false)?) } else { None };
-            Ok(SharedBlock { mlp: self.mlp(hidden, shared.intermediate_size, false)?, gate })
+            Ok(Box::new(SharedBlock { mlp: self.mlp(hidden, shared.intermediate_size, false)?, gate }))
         };
         let shared = experts.shared.map(shared).transpose()?;
         if self.stacked {
             let (grouped, experts) = GroupedExperts::new(&self.arena, self.options, [count, hidden, inner], biased)?;
-            return Ok(Block::Sparse { router, experts, grouped: Some(grouped), storage, shared });
+            return Ok(Block::Sparse { router, correction, experts, grouped: Some(grouped), storage, shared });
         }
         let each = (0..count).map(|_| self.mlp(hidden, inner, biased));
-        Ok(Block::Sparse { router, experts: each.collect::<Result<_>>()?, grouped: None, storage, shared })
+        let experts = each.collect::<Result<_>>()?;
+        Ok(Block::Sparse { router, correction, experts, grouped: None, storage, shared })
     }
 
     fn layer(&self, config: &Config, index: usize) -> Result<Layer> {
@@ -305,7 +316,8 @@ impl Parameters {
                 Block::Dense(mlp) => mlp.set_merged(on)?,
                 Block::Sparse { router, experts, shared, .. } => {
                     set_merged([router], None, on)?;
-                    if let Some(SharedBlock { mlp, gate }) = shared {
+                    if let Some(shared) = shared {
+                        let SharedBlock { mlp, gate } = shared.as_mut();
                         mlp.set_merged(on)?;
                         gate.iter_mut().try_for_each(|gate| set_merged([gate], None, on))?;
                     }
@@ -411,8 +423,11 @@ impl Layer {
         self.mixer.walk(f);
         match &self.block {
             Block::Dense(mlp) => mlp.walk("mlp", f),
-            Block::Sparse { router, experts, shared, .. } => {
+            Block::Sparse { router, correction, experts, shared, .. } => {
                 f("mlp.gate", ParameterNode::Linear(router));
+                if let Some(correction) = correction {
+                    f("mlp.gate.e_score_correction_bias", ParameterNode::Bare(correction));
+                }
                 if let Some(shared) = shared {
                     let [mlp, gate] = shared.names();
                     shared.mlp.walk(mlp, f);

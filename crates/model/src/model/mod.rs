@@ -49,7 +49,9 @@ mod weights;
 
 pub use batch::{OnHost, Packed, Span};
 pub use cache::{Decoding, KvCache};
-pub use config::{Activation, Biases, Config, ExpertStorage, Experts, LayerKind, Norms, Rope, Scaling, SharedExpert};
+pub use config::{
+    Activation, Biases, Config, ExpertStorage, Experts, LayerKind, Norms, Rope, Router, Scaling, SharedExpert,
+};
 pub use critic::Critic;
 pub use cross_encoder::{CrossEncoderModel, Pair};
 pub use decode_ahead::DrawTokens;

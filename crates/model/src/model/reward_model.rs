@@ -108,5 +108,6 @@ fn trunk_config(json: &Value) -> Result<Config> {
             object.remove(unused);
         }
     }
-    Config::from_json(&config)
+    // A head that is not that of logits.
+    Ok(Config { logits_scale: 1.0, ..Config::from_json(&config)? })
 }

@@ -3,7 +3,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::decoder::{Angles, Residual, With};
+use super::decoder::{Angles, Residual, With, scaled};
 use super::plain::{self, Arithmetic};
 use super::{KvCache, Model, Span};
 use crate::native::{self, Cached};
@@ -101,6 +101,7 @@ impl Model {
         let x = self.span_layers(cache, tokens.each(), &angles, arithmetic, &attend, stop)?;
         let Some(x) = x else { return Ok(None) };
         let hidden = self.norm(&tokens.last(&x)?, &self.parameters.norm)?;
+        let hidden = scaled(hidden, self.config.logits_scale)?;
         Ok(Some(arithmetic.linear(&hidden, &self.parameters.lm_head, None)?.f_to_kind(Kind::Float)?))
     }
 

@@ -26,6 +26,8 @@ const INERT: &[&str] = &[
     "return_dict_in_generate",
     "output_scores",
     "output_router_logits",
+    "num_nextn_predict_layers",
+    "num_mtp_layers",
     "router_aux_loss_coef",
     "keys_to_ignore_at_inference",
     "torchscript",

@@ -66,6 +66,10 @@ pub struct Config {
     pub activation: Activation,
     /// Embeddings are multiplied by this.
     pub embedding_scale: f64,
+    /// What a block adds to the residual stream is multiplied by this.
+    pub residual_scale: f64,
+    /// Logits are multiplied by this.
+    pub logits_scale: f64,
     /// Attention scores are multiplied by this; `head_dim^-0.5` unless given.
     pub attention_scale: Option<f64>,
     /// Rotary embeddings; each layer uses one of them.
@@ -115,7 +119,7 @@ pub enum Activation {
 }
 
 /// Experts of a sparse feed-forward block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Experts {
     pub count: usize,
     /// Experts per token.
@@ -124,11 +128,23 @@ pub struct Experts {
     pub intermediate_size: usize,
     /// Whether the weights of the chosen experts are normalised to sum 1.
     pub normalised: bool,
+    pub router: Router,
     pub shared: Option<SharedExpert>,
     /// Whether the router and the projections of experts have biases.
     pub biased: bool,
     /// How a checkpoint holds the weights.
     pub storage: ExpertStorage,
+}
+
+/// How the experts of a token are chosen and weighted.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Router {
+    /// By the softmax over all experts.
+    Softmax,
+    /// DeepSeek-V3 (arXiv:2412.19437): weights are sigmoids, times `scaling`. The choice is by the
+    /// sigmoids plus a correction, among the experts of `top_groups` of `groups`, those with the
+    /// largest sums of two.
+    Sigmoid { groups: usize, top_groups: usize, scaling: f64 },
 }
 
 /// Tensors of the experts of a layer in a checkpoint.
@@ -192,6 +208,8 @@ impl Default for Config {
             sinks: false,
             activation: Activation::Silu,
             embedding_scale: 1.0,
+            residual_scale: 1.0,
+            logits_scale: 1.0,
             attention_scale: None,
             ropes: vec![Rope::default()],
             experts: None,
@@ -243,6 +261,10 @@ impl Config {
         for (name, value) in [("rms_norm_eps", self.rms_norm_eps), ("initializer_range", self.initializer_range)] {
             object.insert(name.to_owned(), json!(value));
         }
+        // Layers for the prediction of several tokens are not read.
+        for name in ["num_nextn_predict_layers", "num_mtp_layers"] {
+            object.entry(name).and_modify(|layers| *layers = json!(0));
+        }
         object.insert("tie_word_embeddings".to_owned(), json!(self.tie_word_embeddings));
         if let Some(experts) = self.experts {
             // Newer files have `num_local_experts`, which older readers do not support.
@@ -256,11 +278,12 @@ impl Config {
         {
             object.shift_remove("rope_parameters");
             let mut scaling = parameters;
+            let partial = scaling.contains_key("partial_rotary_factor");
             scaling.shift_remove("rope_theta");
             let scaling = if rope.scaling == Scaling::None { Value::Null } else { Value::Object(scaling) };
             object.insert("rope_theta".to_owned(), json!(rope.theta));
             object.insert("rope_scaling".to_owned(), scaling);
-            if rope.partial < 1.0 {
+            if rope.partial < 1.0 || partial {
                 object.insert("partial_rotary_factor".to_owned(), json!(rope.partial));
             }
         }
@@ -341,13 +364,32 @@ impl Config {
         if let Some(experts) = self.experts.filter(|experts| experts.chosen > experts.count) {
             return bad("num_experts_per_tok", format!("is {} of {} experts", experts.chosen, experts.count));
         }
+        if let Some(Experts { router: Router::Sigmoid { groups, top_groups, .. }, count, chosen, .. }) = self.experts {
+            if groups == 0 || !count.is_multiple_of(groups) || count / groups < 2 {
+                return bad(
+                    "n_group",
+                    format!("is {groups}; it must divide {count} experts into groups of two or more"),
+                );
+            }
+            if !(1..=groups).contains(&top_groups) || chosen > top_groups * (count / groups) {
+                let why = format!("is {top_groups}; it must be at most {groups} and have {chosen} experts or more");
+                return bad("topk_group", why);
+            }
+        }
         let ropes = self.ropes.iter().map(|rope| ("rope_theta", rope.theta));
         let scale = self.attention_scale.map(|scale| ("query_pre_attn_scalar", scale));
         let clamp = match self.activation {
             Activation::ClampedSwiglu { alpha, limit } => vec![("swiglu_alpha", alpha), ("swiglu_limit", limit)],
             Activation::Silu | Activation::GeluTanh => Vec::new(),
         };
-        for (field, value) in ropes.chain(scale).chain(clamp).chain([("rms_norm_eps", self.rms_norm_eps)]) {
+        let factors = [
+            ("embedding_multiplier", self.embedding_scale),
+            ("residual_multiplier", self.residual_scale),
+            ("logits_scaling", self.logits_scale),
+        ];
+        for (field, value) in
+            ropes.chain(scale).chain(clamp).chain(factors).chain([("rms_norm_eps", self.rms_norm_eps)])
+        {
             // Larger values overflow in f32.
             if !(value > 0.0 && value <= LARGEST) {
                 return bad(field, format!("is {value}; it must be above 0 and at most {LARGEST:e}"));

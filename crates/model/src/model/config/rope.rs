@@ -69,13 +69,18 @@ impl Rope {
     /// not given.
     pub(in crate::model) fn read(fields: &mut Fields, default: Self, max_position: usize) -> Result<Self> {
         let theta = fields.number("rope_theta")?.unwrap_or(default.theta);
-        let partial = fields.number("partial_rotary_factor")?.unwrap_or(default.partial);
+        let part = fields.number("partial_rotary_factor")?;
+        let partial = part.unwrap_or(default.partial);
         let outer = Self { theta, partial, scaling: Scaling::None };
         let original = fields.size("original_max_position_embeddings", Some(max_position))?;
         let mut shared: Option<Self> = None;
         for name in ["rope_scaling", "rope_parameters"] {
             let Some(value) = fields.take(name) else { continue };
             let rope = Self::from_value(name, &value, outer, original)?;
+            if let Some(part) = part.filter(|part| (part - rope.partial).abs() > 0.0) {
+                let other = format!("`{name}` has another value");
+                return Err(Fields::wrong("partial_rotary_factor", &part.into(), &other));
+            }
             if shared.is_some_and(|other| other != rope) {
                 return Err(Fields::wrong(name, &value, "`rope_scaling` has another value"));
             }

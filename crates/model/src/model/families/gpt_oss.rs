@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::{Activation, Architecture, Biases, Config, Defaults, Fields, LayerKind, Result, uniform, windows};
-use crate::model::config::{ExpertStorage, Experts};
+use crate::model::config::{ExpertStorage, Experts, Router};
 
 pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     let defaults = Defaults {
@@ -45,6 +45,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
         chosen,
         intermediate_size: config.intermediate_size,
         normalised: true,
+        router: Router::Softmax,
         shared: None,
         biased: true,
         storage: ExpertStorage::Transposed,

@@ -3,18 +3,23 @@
 //! Common code is here. A missing field has the default of transformers.
 
 mod gemma3;
+mod glm4_moe;
 mod gpt_oss;
+mod granite;
 mod llama;
 mod mistral;
 mod olmo;
 mod qwen2;
+mod qwen2_moe;
 mod qwen3;
 mod qwen3_moe;
 mod smollm3;
 
 use serde_json::{Map, Value, json};
 
-use super::config::{Activation, Biases, Config, Fields, LayerKind, Norms, Rope};
+use super::config::{
+    Activation, Biases, Config, ExpertStorage, Experts, Fields, LayerKind, Norms, Rope, Router, SharedExpert,
+};
 use r1_base::error::{Error, Kind, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,6 +34,10 @@ pub enum Architecture {
     GptOss,
     Olmo2,
     Olmo3,
+    Glm4Moe,
+    Qwen2Moe,
+    Granite,
+    Ministral,
 }
 
 /// Architecture, class in transformers, `model_type`.
@@ -43,6 +52,10 @@ const ALL: &[(Architecture, &str, &str)] = &[
     (Architecture::GptOss, "GptOssForCausalLM", "gpt_oss"),
     (Architecture::Olmo2, "Olmo2ForCausalLM", "olmo2"),
     (Architecture::Olmo3, "Olmo3ForCausalLM", "olmo3"),
+    (Architecture::Glm4Moe, "Glm4MoeForCausalLM", "glm4_moe"),
+    (Architecture::Qwen2Moe, "Qwen2MoeForCausalLM", "qwen2_moe"),
+    (Architecture::Granite, "GraniteForCausalLM", "granite"),
+    (Architecture::Ministral, "MinistralForCausalLM", "ministral"),
 ];
 
 impl Architecture {
@@ -102,12 +115,14 @@ pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Co
         Architecture::Qwen3 => qwen3::read(fields),
         Architecture::Qwen3Moe => qwen3_moe::read(fields),
         Architecture::Llama => llama::read(fields),
-        Architecture::Mistral => mistral::read(fields),
+        Architecture::Mistral | Architecture::Ministral => mistral::read(architecture, fields),
         Architecture::Gemma3 => gemma3::read(fields),
         Architecture::SmolLm3 => smollm3::read(fields),
         Architecture::GptOss => gpt_oss::read(fields),
-        Architecture::Olmo2 => olmo::read(Architecture::Olmo2, fields),
-        Architecture::Olmo3 => olmo::read(Architecture::Olmo3, fields),
+        Architecture::Olmo2 | Architecture::Olmo3 => olmo::read(architecture, fields),
+        Architecture::Glm4Moe => glm4_moe::read(fields),
+        Architecture::Qwen2Moe => qwen2_moe::read(fields),
+        Architecture::Granite => granite::read(fields),
     }
 }
 
@@ -175,6 +190,8 @@ fn common(
         sinks: false,
         activation: Activation::Silu,
         embedding_scale: 1.0,
+        residual_scale: 1.0,
+        logits_scale: 1.0,
         attention_scale: None,
         ropes: rope(fields, defaults.theta, max_position)?,
         experts: None,
@@ -262,6 +279,39 @@ fn windows(
     }
     if kinds.iter().any(|kind| *kind != LayerKind::default()) {
         config.layers = kinds;
+    }
+    Ok(())
+}
+
+/// The experts of Qwen's mixtures, with the defaults of their number, of those per token, and of
+/// their inner size.
+fn softmax_experts(
+    fields: &mut Fields,
+    config: &mut Config,
+    [count, chosen, inner]: [usize; 3],
+    shared: Option<SharedExpert>,
+) -> Result<()> {
+    config.experts = Some(Experts {
+        count: fields.same_size(&["num_experts", "num_local_experts"], count)?,
+        chosen: fields.size("num_experts_per_tok", Some(chosen))?,
+        intermediate_size: fields.size("moe_intermediate_size", Some(inner))?,
+        normalised: fields.flag("norm_topk_prob", false)?,
+        router: Router::Softmax,
+        shared,
+        biased: false,
+        storage: ExpertStorage::Single,
+    });
+    let every = fields.size("decoder_sparse_step", Some(1))?;
+    if every == 0 {
+        return Err(Fields::wrong("decoder_sparse_step", &json!(0), "it must be 1 or more"));
+    }
+    let dense = fields.take("mlp_only_layers").unwrap_or_else(|| json!([]));
+    let Some(listed) = dense.as_array() else {
+        return Err(Fields::wrong("mlp_only_layers", &dense, "it must be a list of layers"));
+    };
+    config.layers.resize(config.num_hidden_layers, LayerKind::default());
+    for (index, layer) in config.layers.iter_mut().enumerate() {
+        layer.sparse = !listed.contains(&json!(index)) && (index + 1).is_multiple_of(every);
     }
     Ok(())
 }

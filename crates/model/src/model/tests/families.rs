@@ -7,6 +7,7 @@ use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
 use super::{distance, pack, padded, predicting};
+use crate::model::stored::StoredTensor;
 use crate::model::{Config, Model, Span};
 use crate::native;
 
@@ -185,7 +186,9 @@ pub(super) fn forward_and_backward(case: &Case) -> Vec<Measure> {
 
 /// Norms of the gradients of `loss` for every tensor of a checkpoint, by name.
 fn stored_gradients(model: &Model, loss: &Tensor) -> Vec<(String, f64)> {
-    let stored = model.parameters.stored();
+    // The correction of a router has no gradient.
+    let learned = |stored: &StoredTensor| stored.parts().iter().all(|part| part.requires_grad());
+    let stored: Vec<StoredTensor> = model.parameters.stored().into_iter().filter(learned).collect();
     let leaves: Vec<&Tensor> = stored.iter().flat_map(|stored| stored.parts()).collect();
     let mut gradients = Tensor::run_backward(&[loss], &leaves, true, false).into_iter();
     let square = |slope: &Tensor| {

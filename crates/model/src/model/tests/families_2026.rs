@@ -1,13 +1,14 @@
 //! `config.json` files of the families of 2025 and 2026.
 
 use serde_json::{Map, Value, json};
+use tch::{Device, Kind, Tensor};
 
 use super::families::cases;
 use crate::model::layers::Parameters;
-use crate::model::{Activation, Config, Norms, Scaling};
+use crate::model::{Activation, Config, Model, Norms, Router, Scaling, SharedExpert, weights};
 
 /// The first golden config of a family, with other fields.
-fn config(family: &str, fields: &Value) -> Value {
+fn config_of(family: &str, fields: &Value) -> Value {
     let case = cases("golden_2026").into_iter().find(|case| case.name == format!("{family} 1")).unwrap();
     let mut config = case.record["config"].clone();
     config.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -21,7 +22,7 @@ fn read(config: &Value) -> Config {
 /// Every pair of a field and its value is refused by the name of the field.
 fn refuses(family: &str, fields: &[(&str, Value)]) {
     for (name, value) in fields {
-        let message = Config::from_json(&config(family, &json!({*name: value}))).unwrap_err().message;
+        let message = Config::from_json(&config_of(family, &json!({*name: value}))).unwrap_err().message;
         assert!(message.contains(name), "{family}: {name}: {message}");
     }
 }
@@ -56,7 +57,7 @@ fn gpt_oss_configs_are_read() {
     assert_eq!(read(&short), config);
     for kind in ["default", "yarn"] {
         let rope = json!({"rope_type": kind, "factor": (kind == "yarn").then_some(4.0), "rope_theta": 100.0});
-        let other = self::config("gpt_oss", &json!({"rope_parameters": rope}));
+        let other = config_of("gpt_oss", &json!({"rope_parameters": rope}));
         let written = Config::from_json(&other).unwrap().to_json();
         assert_eq!((read(&written), read(&other).ropes[0].scaling == Scaling::None), (read(&other), kind == "default"));
     }
@@ -77,7 +78,7 @@ fn gpt_oss_configs_are_read() {
 
 #[test]
 fn olmo_configs_are_read() {
-    let config = read(&config("olmo2", &json!({})));
+    let config = read(&config_of("olmo2", &json!({})));
     assert_eq!((config.norms, config.head_norms, config.joint_norms), (Norms::After, true, true));
     refuses("olmo2", &[("clip_qkv", json!(8.0)), ("sliding_window", json!(8)), ("rms_norm_eps", json!(0))]);
 
@@ -100,4 +101,87 @@ fn olmo_configs_are_read() {
     assert!(matches!(config.ropes[0].scaling, Scaling::Yarn { .. }) && config.ropes[1].scaling == Scaling::None);
     assert_eq!(Parameters::numbers(&config) / 100_000_000, 72);
     refuses("olmo3", &[("rope_scaling", json!({"rope_type": "linear", "factor": 2.0})), ("layer_types", json!([]))]);
+}
+
+#[test]
+fn mixtures_of_experts_are_read() {
+    // zai-org/GLM-4.5-Air, whose 47th layer predicts the token after the next.
+    let released = json!({
+        "architectures": ["Glm4MoeForCausalLM"], "attention_bias": true, "attention_dropout": 0.0,
+        "pad_token_id": 151_329, "eos_token_id": [151_329, 151_336, 151_338], "head_dim": 128, "hidden_act": "silu",
+        "hidden_size": 4096, "partial_rotary_factor": 0.5, "initializer_range": 0.02, "intermediate_size": 10_944,
+        "max_position_embeddings": 131_072, "model_type": "glm4_moe", "moe_intermediate_size": 1408,
+        "norm_topk_prob": true, "num_attention_heads": 96, "n_group": 1, "topk_group": 1, "n_routed_experts": 128,
+        "n_shared_experts": 1, "routed_scaling_factor": 1.0, "num_experts_per_tok": 8, "first_k_dense_replace": 1,
+        "num_hidden_layers": 46, "num_key_value_heads": 8, "num_nextn_predict_layers": 1, "rms_norm_eps": 1e-5,
+        "rope_scaling": null, "rope_theta": 1_000_000, "tie_word_embeddings": false, "torch_dtype": "bfloat16",
+        "transformers_version": "4.54.0", "use_cache": true, "use_qk_norm": false, "vocab_size": 151_552,
+    });
+    let config = read(&released);
+    let experts = config.experts.unwrap();
+    assert_eq!(experts.router, Router::Sigmoid { groups: 1, top_groups: 1, scaling: 1.0 });
+    assert_eq!(experts.shared, Some(SharedExpert { intermediate_size: 1408, gated: false }));
+    assert!(!config.layer(0).sparse && config.layer(1).sparse && !config.head_norms && config.ropes[0].partial < 1.0);
+    assert_eq!(Parameters::numbers(&config) / 1_000_000_000, 106);
+    let written = Config::from_json(&released).unwrap().to_json();
+    assert_eq!((read(&written), &written["num_nextn_predict_layers"]), (config, &json!(0)));
+    let wrong = [
+        ("n_group", json!(3)),
+        ("n_group", json!(8)),
+        ("topk_group", json!(5)),
+        ("topk_group", json!(0)),
+        ("num_local_experts", json!(9)),
+        ("routed_scaling_factor", json!("2.5")),
+        ("partial_rotary_factor", json!(0.0)),
+    ];
+    refuses("glm4_moe", &wrong);
+
+    // Qwen/Qwen1.5-MoE-A2.7B.
+    let fields = json!({
+        "num_experts": null, "num_experts_per_tok": null, "moe_intermediate_size": null, "norm_topk_prob": null,
+        "shared_expert_intermediate_size": null, "qkv_bias": null,
+    });
+    let config = read(&config_of("qwen2_moe", &fields));
+    let experts = config.experts.unwrap();
+    assert_eq!((experts.count, experts.chosen, experts.router), (60, 4, Router::Softmax));
+    assert_eq!(experts.shared, Some(SharedExpert { intermediate_size: 5632, gated: true }));
+    assert!(config.biases.qkv && !experts.normalised);
+    refuses("qwen2_moe", &[("shared_expert_intermediate_size", json!(0)), ("mlp_only_layers", json!(1))]);
+}
+
+#[test]
+fn multipliers_and_windows_are_read() {
+    let fields = json!({
+        "embedding_multiplier": 12, "logits_scaling": 8, "residual_multiplier": 0.22, "attention_multiplier": 0.007_812_5,
+    });
+    let config = read(&config_of("granite", &fields));
+    assert_eq!((config.embedding_scale, config.residual_scale), (12.0, 0.22));
+    assert_eq!((config.logits_scale, config.attention_scale), (0.125, Some(0.007_812_5)));
+    for (name, value) in [("logits_scaling", 0.0), ("residual_multiplier", -1.0), ("embedding_multiplier", 1e300)] {
+        refuses("granite", &[(name, json!(value))]);
+    }
+    let config = read(&config_of("ministral", &json!({"layer_types": null, "sliding_window": 7})));
+    assert!((0..config.num_hidden_layers).all(|index| config.layer(index).window == Some(7)));
+    refuses("ministral", &[("layer_types", json!(["full_attention"])), ("attention_bias", json!(true))]);
+}
+
+#[test]
+fn layers_that_predict_several_tokens_are_not_read() {
+    let case = cases("golden_2026").into_iter().find(|case| case.name == "glm4_moe 1").unwrap();
+    let (model, dir) = (case.model(), tempfile::tempdir().unwrap());
+    model.save(dir.path()).unwrap();
+    let mut tensors = model.parameters();
+    let layer = format!("model.layers.{}.eh_proj.weight", model.config.num_hidden_layers);
+    tensors.push((layer.clone(), Tensor::zeros([2, 2], (Kind::Float, Device::Cpu))));
+    weights::write_file(&dir.path().join("model.safetensors"), &tensors).unwrap();
+    let error = Model::load(dir.path(), Device::Cpu, Kind::Float).unwrap_err();
+    assert!(error.message.contains(&layer), "{error}");
+    let path = dir.path().join("config.json");
+    let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    config["num_nextn_predict_layers"] = json!(1);
+    std::fs::write(&path, config.to_string()).unwrap();
+    let read = Model::load(dir.path(), Device::Cpu, Kind::BFloat16).unwrap();
+    // The choice of experts is by numbers in f32.
+    let correction = |(name, tensor): &(String, Tensor)| name.ends_with("correction_bias").then(|| tensor.kind());
+    assert_eq!(read.parameters().iter().find_map(correction), Some(Kind::Float));
 }

@@ -44,7 +44,7 @@ pub(super) fn forward(model: &Model, ids: &[i64], mask: &[i64], positions: &[i64
         };
         x = model.layer(index, layer, &x, &angles, with, attend).unwrap();
     }
-    model.add_norm(&x, &model.parameters.norm).unwrap().0
+    model.add_norm(&x, &model.parameters.norm).unwrap().0 * model.config.logits_scale
 }
 
 /// Logits `[row, V]` of a row with `left` padding before it and `right` after it.
