@@ -114,11 +114,25 @@ def ministral(draw):
     return transformers.MinistralConfig(**own)
 
 
+def glm4(draw):
+    own = sizes(draw) | {"head_dim": draw(8, 16), "attention_bias": draw(False, True), "tie_word_embeddings": draw(False, True)}
+    own |= {"rope_parameters": rope(draw) | {"partial_rotary_factor": draw(0.5, 0.5, 1.0)}}
+    return transformers.Glm4Config(**own)
+
+
+def phi3(draw):
+    own = sizes(draw) | {"head_dim": draw(8, 16), "tie_word_embeddings": draw(False, True)}
+    own |= {"rope_parameters": rope(draw, "default") | {"partial_rotary_factor": draw(0.5, 0.75, 1.0)}}
+    own |= {"sliding_window": draw(None, 6, 16)}
+    return transformers.Phi3Config(**own)
+
+
 ATTENTION = ["q_proj", "k_proj", "v_proj", "o_proj"]
 EVERYTHING = [*ATTENTION, "gate_proj", "up_proj", "down_proj"]
-FAMILIES = {family.__name__: family for family in [gpt_oss, olmo2, olmo3, glm4_moe, qwen2_moe, granite, ministral]}
+FAMILIES = {family.__name__: family for family in [gpt_oss, olmo2, olmo3, glm4_moe, qwen2_moe, granite, ministral, glm4, phi3]}
 # Projections with an adapter, where they are not all.
-TARGETS = {"gpt_oss": ATTENTION, "glm4_moe": ATTENTION, "qwen2_moe": ATTENTION}
+TARGETS = {"glm4": ["q_proj", "gate_up_proj", "down_proj"], "phi3": ["qkv_proj", "o_proj", "gate_up_proj"]}
+TARGETS |= {"gpt_oss": ATTENTION, "glm4_moe": ATTENTION, "qwen2_moe": ATTENTION}
 VARIANTS = 6
 
 

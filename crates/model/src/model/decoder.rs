@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use super::config::Activation;
 use super::expert_routing::Routes;
-use super::layers::{AdapterUse, Block, Layer, Mlp};
+use super::layers::{AdapterUse, Block, Layer, Linear, Mlp};
 use super::mixers::{Attention, Mixer};
 use super::plain::{self, Arithmetic, Scores};
 use super::shared_prefix::PrefixDedup;
@@ -187,33 +187,43 @@ impl Model {
         with: With<'_>,
     ) -> Result<(Tensor, Option<[Tensor; 2]>, Option<Tensor>)> {
         let adapter = self.adapter_use(with);
-        let parts = [&layer.q, &layer.k, &layer.v];
+        let parts: Vec<&Linear> = std::iter::once(&layer.q).chain(layer.kv.iter().flatten()).collect();
         let stack = layer.qkv.as_ref().filter(|_| with.arithmetic == Arithmetic::Libtorch);
         let heads = |x: &Tensor| x.f_view([h.size()[0], -1, self.config.head_dim as i64]);
         let [queries, keys] = [self.config.num_attention_heads, self.config.num_key_value_heads].map(|n| n as i64);
         let adapted = adapter == AdapterUse::Beside && parts.iter().any(|part| part.lora.is_some());
         let fused_rope = self.kernels.rope && with.arithmetic == Arithmetic::Libtorch;
         // The kernel adds the biases.
-        if let (true, Some(stack), Some(cached), false) = (fused_rope, stack, with.cached, adapted) {
+        if let (true, Some(stack), Some(cached), false) = (fused_rope, stack, with.cached, adapted)
+            && let [q, k, v] = parts[..]
+        {
             let projections = stack.without_biases(h, &parts, adapter)?;
-            let biases = parts.map(|part| part.bias.as_ref());
+            let biases = [q, k, v].map(|part| part.bias.as_ref());
             return self.own_heads(layer, &projections, biases, angles, Some(cached));
         }
         // Queries and keys side by side, as the rotation needs them.
         if let (Some(stack), Some((cos, sin)), true) = (
             stack,
             angles,
-            self.varlen && !fused_rope && layer.head_norms.is_none() && !adapted && !self.config.output_gate,
+            self.varlen
+                && !fused_rope
+                && layer.head_norms.is_none()
+                && !adapted
+                && !self.config.output_gate
+                && !self.config.interleaved_ropes,
         ) {
-            let values = layer.v.weight.size()[0];
-            let all =
-                stack.apply_in(h, &parts, &[layer.q.weight.size()[0] + layer.k.weight.size()[0], values], adapter)?;
+            let size = self.config.head_dim as i64;
+            let all = stack.apply_in(h, &parts, &[(queries + keys) * size, keys * size], adapter)?;
             let [both, v] = all.as_slice() else { return Err(unexpected()) };
             let (q, k) = rotate_joint(&heads(both)?, cos, sin, [queries, keys])?;
             return Ok((q, Some([k, heads(v)?]), None));
         }
         let all = match stack {
             Some(stack) => stack.apply(h, &parts, adapter)?,
+            None if layer.kv.is_none() => {
+                let sizes = [queries, keys, keys].map(|heads| heads * self.config.head_dim as i64);
+                layer.q.apply(h, adapter, with.arithmetic)?.f_split_with_sizes(&sizes[..], 1)?
+            }
             None => parts.iter().map(|part| part.apply(h, adapter, with.arithmetic)).collect::<Result<Vec<_>>>()?,
         };
         if fused_rope && with.cached.is_some() {
@@ -237,6 +247,10 @@ impl Model {
         if fused_rope && angles.is_some() {
             let all = [q.f_flatten(1, 2)?, k.f_flatten(1, 2)?, v.shallow_clone()];
             return self.own_heads(layer, &all, [None; 3], angles, None);
+        }
+        if let Some((cos, _)) = angles.filter(|_| self.config.interleaved_ropes) {
+            // Equal orders of queries and keys do not change their products.
+            (q, k) = (plain::halves_apart(&q, cos)?, plain::halves_apart(&k, cos)?);
         }
         if let Some((cos, sin)) = angles {
             (q, k) = if self.varlen {
@@ -285,14 +299,14 @@ impl Model {
 
     pub(super) fn feed_forward(&self, mlp: &Mlp, h: &Tensor, with: With<'_>) -> Result<Tensor> {
         let (adapter, arithmetic) = (self.adapter_use(with), with.arithmetic);
-        let (gate, up) = match &mlp.gate_up {
-            Some(stack) if arithmetic == Arithmetic::Libtorch => {
-                let all = stack.apply(h, &[&mlp.gate, &mlp.up], adapter)?;
-                let [gate, up] = all.try_into().map_err(|_| unexpected())?;
-                (gate, up)
+        let all = match (&mlp.gate_up, &mlp.up) {
+            (Some(stack), Some(up)) if arithmetic == Arithmetic::Libtorch => {
+                stack.apply(h, &[&mlp.gate, up], adapter)?
             }
-            _ => (mlp.gate.apply(h, adapter, arithmetic)?, mlp.up.apply(h, adapter, arithmetic)?),
+            (_, Some(up)) => vec![mlp.gate.apply(h, adapter, arithmetic)?, up.apply(h, adapter, arithmetic)?],
+            (_, None) => mlp.gate.apply(h, adapter, arithmetic)?.f_chunk(2, 1)?,
         };
+        let [gate, up] = all.try_into().map_err(|_| unexpected())?;
         mlp.down.apply(&self.gated(&gate, &up, arithmetic)?, adapter, arithmetic)
     }
 

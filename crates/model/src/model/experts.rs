@@ -41,7 +41,7 @@ impl GroupedExperts {
                 let weights = gate_up.f_narrow(0, (expert * 2 * inner) as i64, 2 * inner as i64)?;
                 let both = Stack::new(weights, bias(2 * inner)?);
                 let (gate, up) = (both.part(0, inner)?, both.part(inner, inner)?);
-                Ok(Mlp { gate, up, gate_up: Some(both), down: all_down.part(expert * hidden, hidden)? })
+                Ok(Mlp { gate, up: Some(up), gate_up: Some(both), down: all_down.part(expert * hidden, hidden)? })
             })
             .collect::<Result<_>>()?;
         let [count, hidden, inner] = [count, hidden, inner].map(|size| size as i64);
@@ -139,9 +139,9 @@ impl Model {
 
     /// Tokens are sorted by expert on the device, and one product computes each projection of all
     /// experts. Experts without tokens get gradients of 0.
-    fn mixture_grouped(
+    fn mixture_grouped<'a>(
         &self,
-        experts: &[Mlp],
+        experts: &'a [Mlp],
         grouped: &GroupedExperts,
         h: &Tensor,
         shares: &Tensor,
@@ -152,7 +152,8 @@ impl Model {
         let counts = Tensor::f_zeros([experts.len() as i64], (Kind::Int64, h.device()))?;
         let ends = counts.f_scatter_add(0, ids, &ids.f_ones_like()?)?.f_cumsum(0, Kind::Int)?;
         let x = h.f_index_select(0, &order.f_floor_divide_scalar(chosen)?)?;
-        let leaves: Vec<&Tensor> = experts.iter().flat_map(|expert| [&expert.gate.weight, &expert.up.weight]).collect();
+        let both_of = |expert: &'a Mlp| std::iter::once(&expert.gate).chain(&expert.up);
+        let leaves: Vec<&Tensor> = experts.iter().flat_map(both_of).map(|linear| &linear.weight).collect();
         let sorted_ids = ids.f_index_select(0, &order)?;
         // Adds the biases of each token's expert.
         let biased = |product: Tensor, linears: Vec<&Linear>| -> Result<Tensor> {
@@ -164,7 +165,7 @@ impl Model {
             Ok(product.f_add(&all.f_index_select(0, &sorted_ids)?)?)
         };
         let both = native::grouped_linear(&x, &grouped.gate_up, &ends, &leaves)?;
-        let both = biased(both, experts.iter().flat_map(|expert| [&expert.gate, &expert.up]).collect())?;
+        let both = biased(both, experts.iter().flat_map(both_of).collect())?;
         let halves = both.f_chunk(2, 1)?;
         let inner = self.gated(&halves[0], &halves[1], Arithmetic::Libtorch)?;
         let leaves: Vec<&Tensor> = experts.iter().map(|expert| &expert.down.weight).collect();

@@ -7,6 +7,7 @@ use tch::{Device, Kind};
 
 use super::kernels::packs;
 use super::layers::Parameters;
+use super::lora::own_targets;
 use super::{Config, ExpertStorage, LoraConfig};
 
 /// Shapes of a model and how it is used.
@@ -67,7 +68,8 @@ impl Footprint<'_> {
     /// adapter.
     fn in_adapted(&self, number: impl Fn(u64, u64) -> u64) -> u64 {
         let Some(adapter) = self.adapter else { return 0 };
-        let adapted = self.projections().into_iter().filter(|(name, ..)| adapter.targets(name));
+        let targets = own_targets(self.config, &adapter.target_modules);
+        let adapted = self.projections().into_iter().filter(|(name, ..)| targets.iter().any(|own| own == name));
         adapted.map(|(_, inputs, outputs, count)| number(inputs, outputs) * count).sum()
     }
 
@@ -154,9 +156,11 @@ impl Footprint<'_> {
             ("q_proj", hidden, queries, 1),
             ("k_proj", hidden, keys, 1),
             ("v_proj", hidden, keys, 1),
+            ("qkv_proj", hidden, queries + 2 * keys, 1),
             ("o_proj", queries, hidden, 1),
             ("gate_proj", hidden, inner, count),
             ("up_proj", hidden, inner, count),
+            ("gate_up_proj", hidden, 2 * inner, count),
             ("down_proj", inner, hidden, count),
         ]
     }

@@ -3,7 +3,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::Config;
-use super::config::{Activation, LayerKind, Norms, Rope};
+use super::config::{Activation, Joint, LayerKind, Norms, Rope};
 use super::layers::Parameters;
 use crate::native;
 use r1_base::error::Result;
@@ -19,6 +19,8 @@ fn serves(config: &Config, device: Device, kind: Kind) -> bool {
         && !config.output_gate
         && config.ropes.iter().all(|rope| rope.partial >= 1.0)
         && !config.joint_norms
+        && config.joint == Joint::default()
+        && !config.interleaved_ropes
         && (config.residual_scale - 1.0).abs() < f64::EPSILON
         && (config.logits_scale - 1.0).abs() < f64::EPSILON
         && !config.sinks

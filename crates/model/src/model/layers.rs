@@ -97,7 +97,8 @@ pub(super) enum ParameterNode<'a> {
 #[derive(Debug)]
 pub(super) struct Mlp {
     pub gate: Linear,
-    pub up: Linear,
+    /// None if the rows of both are one projection, `gate`.
+    pub up: Option<Linear>,
     /// Gate and up, if they are stored together.
     pub gate_up: Option<Stack>,
     pub down: Linear,
@@ -213,13 +214,18 @@ impl Maker {
 
     fn mlp(&self, hidden: usize, inner: usize, biased: bool) -> Result<Mlp> {
         let mut both = self.siblings(2 * inner, hidden, biased)?;
-        let (gate, up) = (both.linear(inner)?, both.linear(inner)?);
+        let (gate, up) = (both.linear(inner)?, Some(both.linear(inner)?));
         Ok(Mlp { gate, up, gate_up: both.stack, down: self.linear(hidden, inner, biased)? })
     }
 
     fn block(&self, config: &Config, experts: Option<Experts>) -> Result<Block> {
         let hidden = config.hidden_size;
         let Some(experts) = experts else {
+            if config.joint.gate_up {
+                let (inner, biased) = (config.intermediate_size, config.biases.mlp);
+                let (gate, down) = (self.linear(2 * inner, hidden, biased)?, self.linear(hidden, inner, biased)?);
+                return Ok(Block::Dense(Mlp { gate, up: None, gate_up: None, down }));
+            }
             return Ok(Block::Dense(self.mlp(hidden, config.intermediate_size, config.biases.mlp)?));
         };
         let Experts { count, intermediate_size: inner, biased, storage, .. } = experts;
@@ -377,13 +383,14 @@ impl Parameters {
         let mut all = vec![Some(&self.embed)];
         for layer in &self.layers {
             let (Block::Dense(mlp), Mixer::Attention(attention)) = (&layer.block, &layer.mixer) else { return None };
-            let Attention { q, k, v, o, head_norms, .. } = attention;
-            let linears = [q, k, v, o, &mlp.gate, &mlp.up, &mlp.down];
+            let Attention { q, kv: Some([k, v]), o, head_norms, .. } = attention else { return None };
+            let up = mlp.up.as_ref()?;
+            let linears = [q, k, v, o, &mlp.gate, up, &mlp.down];
             let (Some(input_norm), Some(before_block)) = (&layer.input_norm, &layer.before_block) else { return None };
             if linears.iter().any(|linear| linear.lora.is_some()) {
                 return None;
             }
-            let unbiased = [o, &mlp.gate, &mlp.up, &mlp.down].iter().all(|linear| linear.bias.is_none());
+            let unbiased = [o, &mlp.gate, up, &mlp.down].iter().all(|linear| linear.bias.is_none());
             if !unbiased || layer.after_attention.is_some() || layer.after_block.is_some() {
                 return None;
             }
@@ -393,7 +400,7 @@ impl Parameters {
                 all.extend([Some(&linear.weight), linear.bias.as_ref()]);
             }
             all.extend([heads.map(|norms| &norms.q), heads.map(|norms| &norms.k)]);
-            all.extend([o, &mlp.gate, &mlp.up, &mlp.down].map(|linear| Some(&linear.weight)));
+            all.extend([o, &mlp.gate, up, &mlp.down].map(|linear| Some(&linear.weight)));
             all.push(Some(before_block));
         }
         all.push(Some(&self.norm));
@@ -480,19 +487,28 @@ impl SharedBlock {
 
 impl Mlp {
     fn set_merged(&mut self, on: bool) -> Result<()> {
-        set_merged([&mut self.gate, &mut self.up], self.gate_up.as_mut(), on)?;
+        match &mut self.up {
+            Some(up) => set_merged([&mut self.gate, up], self.gate_up.as_mut(), on)?,
+            None => set_merged([&mut self.gate], None, on)?,
+        }
         set_merged([&mut self.down], None, on)
     }
 
     fn walk<'a>(&'a self, name: &str, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {
-        for (part, linear) in [("gate", &self.gate), ("up", &self.up), ("down", &self.down)] {
-            f(&format!("{name}.{part}_proj"), ParameterNode::Linear(linear));
+        let mut visit = |part: &str, linear| f(&format!("{name}.{part}_proj"), ParameterNode::Linear(linear));
+        visit(if self.up.is_some() { "gate" } else { "gate_up" }, &self.gate);
+        if let Some(up) = &self.up {
+            visit("up", up);
         }
+        visit("down", &self.down);
     }
 
     fn linears_mut<'a>(&'a mut self, name: &str, all: &mut Vec<(String, &'a mut Linear)>) {
-        for (part, linear) in [("gate", &mut self.gate), ("up", &mut self.up), ("down", &mut self.down)] {
-            all.push((format!("{name}.{part}_proj"), linear));
+        let mut add = |part: &str, linear| all.push((format!("{name}.{part}_proj"), linear));
+        add(if self.up.is_some() { "gate" } else { "gate_up" }, &mut self.gate);
+        if let Some(up) = &mut self.up {
+            add("up", up);
         }
+        add("down", &mut self.down);
     }
 }

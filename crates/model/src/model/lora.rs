@@ -12,6 +12,7 @@ use rand_core::{RngCore, SeedableRng};
 use serde_json::{Map, Value, json};
 use tch::{Kind, Tensor};
 
+use super::config::{Config, ExpertStorage, Joint};
 use super::layers::{Linear, ParameterNode, Parameters};
 use super::plain::Arithmetic;
 use super::stored::StoredTensor;
@@ -191,6 +192,25 @@ impl LoraConfig {
     pub(super) fn targets(&self, module: &str) -> bool {
         self.target_modules.iter().any(|end| module == end || module.ends_with(&format!(".{end}")))
     }
+}
+
+/// The projections of a model that an adapter with these targets applies to.
+pub(super) fn own_targets(config: &Config, targets: &[String]) -> Vec<String> {
+    let (Joint { qkv, gate_up }, dense) = (config.joint, config.experts.is_none());
+    let together = config.experts.is_some_and(|experts| experts.storage != ExpertStorage::Single);
+    let mut own: Vec<String> = Vec::new();
+    for name in targets {
+        let name = match name.as_str() {
+            "gate_proj" | "up_proj" | "down_proj" if together => continue,
+            "q_proj" | "k_proj" | "v_proj" if qkv => "qkv_proj",
+            "gate_proj" | "up_proj" if gate_up && dense => "gate_up_proj",
+            other => other,
+        };
+        if !own.iter().any(|other| other == name) {
+            own.push(name.to_owned());
+        }
+    }
+    own
 }
 
 /// The adapter of one projection, in at least f32.

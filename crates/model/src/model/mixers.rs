@@ -16,8 +16,8 @@ pub(super) enum Mixer {
 pub(super) struct Attention {
     /// With an output gate, the rows of each head's gate follow those of its queries.
     pub q: Linear,
-    pub k: Linear,
-    pub v: Linear,
+    /// None if the rows of queries, keys and values are one projection, `q`.
+    pub kv: Option<[Linear; 2]>,
     /// Query, key and value, if they are stored together.
     pub qkv: Option<Stack>,
     pub head_norms: Option<HeadNorms>,
@@ -49,16 +49,25 @@ impl Mixer {
     /// Adds every projection with its name within the layer.
     pub(super) fn linears_mut<'a>(&'a mut self, all: &mut Vec<(String, &'a mut Linear)>) {
         match self {
-            Self::Attention(Attention { q, k, v, o, .. }) => {
-                all.extend([("q", q), ("k", k), ("v", v), ("o", o)].map(|(n, x)| (format!("self_attn.{n}_proj"), x)));
+            Self::Attention(Attention { q, kv, o, .. }) => {
+                let mut add = |name: &str, linear| all.push((format!("self_attn.{name}_proj"), linear));
+                add(if kv.is_some() { "q" } else { "qkv" }, q);
+                if let Some([k, v]) = kv {
+                    add("k", k);
+                    add("v", v);
+                }
+                add("o", o);
             }
         }
     }
 
     pub(super) fn set_merged(&mut self, on: bool) -> Result<()> {
         match self {
-            Self::Attention(Attention { q, k, v, qkv, o, .. }) => {
-                set_merged([q, k, v], qkv.as_mut(), on)?;
+            Self::Attention(Attention { q, kv, qkv, o, .. }) => {
+                match kv {
+                    Some([k, v]) => set_merged([q, k, v], qkv.as_mut(), on)?,
+                    None => set_merged([q], None, on)?,
+                }
                 set_merged([o], None, on)
             }
         }
@@ -77,13 +86,16 @@ impl Attention {
             Ok(HeadNorms { q: maker.leaf(&[q])?, k: maker.leaf(&[k])? })
         };
         let sinks = || maker.leaf(&[config.num_attention_heads]);
-        let mut all = maker.siblings(gated + 2 * keys, hidden, biases.qkv)?;
-        let (q, k, v) = (all.linear(gated)?, all.linear(keys)?, all.linear(keys)?);
+        let (q, kv, qkv) = if config.joint.qkv {
+            (maker.linear(gated + 2 * keys, hidden, biases.qkv)?, None, None)
+        } else {
+            let mut all = maker.siblings(gated + 2 * keys, hidden, biases.qkv)?;
+            (all.linear(gated)?, Some([all.linear(keys)?, all.linear(keys)?]), all.stack)
+        };
         Ok(Self {
             q,
-            k,
-            v,
-            qkv: all.stack,
+            kv,
+            qkv,
             head_norms: config.head_norms.then(head_norms).transpose()?,
             sinks: config.sinks.then(sinks).transpose()?,
             o: maker.linear(hidden, queries, biases.output)?,
@@ -91,9 +103,14 @@ impl Attention {
     }
 
     fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {
-        f("self_attn.q_proj", ParameterNode::Linear(&self.q));
-        f("self_attn.k_proj", ParameterNode::Linear(&self.k));
-        f("self_attn.v_proj", ParameterNode::Linear(&self.v));
+        match &self.kv {
+            Some([k, v]) => {
+                f("self_attn.q_proj", ParameterNode::Linear(&self.q));
+                f("self_attn.k_proj", ParameterNode::Linear(k));
+                f("self_attn.v_proj", ParameterNode::Linear(v));
+            }
+            None => f("self_attn.qkv_proj", ParameterNode::Linear(&self.q)),
+        }
         if let Some(norms) = &self.head_norms {
             f("self_attn.q_norm", ParameterNode::Norm(&norms.q));
             f("self_attn.k_norm", ParameterNode::Norm(&norms.k));

@@ -50,7 +50,7 @@ mod weights;
 pub use batch::{OnHost, Packed, Span};
 pub use cache::{Decoding, KvCache};
 pub use config::{
-    Activation, Biases, Config, ExpertStorage, Experts, LayerKind, Norms, Rope, Router, Scaling, SharedExpert,
+    Activation, Biases, Config, ExpertStorage, Experts, Joint, LayerKind, Norms, Rope, Router, Scaling, SharedExpert,
 };
 pub use critic::Critic;
 pub use cross_encoder::{CrossEncoderModel, Pair};

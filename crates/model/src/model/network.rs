@@ -14,7 +14,6 @@ use rand_core::{RngCore, SeedableRng};
 use tch::{Device, Kind, Tensor};
 
 use super::cache::Layout;
-use super::config::ExpertStorage;
 use super::kernels::native_model;
 use super::layers::Parameters;
 use super::own_kernels::Kernels;
@@ -167,12 +166,11 @@ impl Model {
     ///
     /// Invalidates caches, as the next three do. Errors: an adapter exists; an unknown target.
     ///
-    /// Targets that are experts in one tensor ([`ExpertStorage::Transposed`]) are left out.
+    /// Joint projections are adapted in place of their parts, and experts in one tensor
+    /// ([`ExpertStorage::Transposed`](super::ExpertStorage)) are left out.
     pub fn add_adapter(&mut self, mut config: LoraConfig, seed: u64) -> Result<()> {
         self.refuse_adapter()?;
-        if self.config.experts.is_some_and(|experts| experts.storage != ExpertStorage::Single) {
-            config.target_modules.retain(|name| !["gate_proj", "up_proj", "down_proj"].contains(&name.as_str()));
-        }
+        config.target_modules = lora::own_targets(&self.config, &config.target_modules);
         lora::attach(&mut self.parameters, &config, seed)?;
         self.adapter = Some(config);
         self.rebuild()

@@ -93,7 +93,7 @@ impl Kernels {
 /// Whether the kernel computes the parts of the model that it would replace.
 fn has_parts(name: &str, config: &Config) -> bool {
     match name {
-        "rope" => !config.joint_norms,
+        "rope" => !config.joint_norms && !config.interleaved_ropes && !config.joint.qkv,
         "gated" => !matches!(config.activation, Activation::ClampedSwiglu { .. }),
         "attention" => !config.sinks,
         _ => true,

@@ -53,7 +53,10 @@ impl Arithmetic {
                 }
                 return Ok(gate.f_mul(&gate.f_mul_scalar(alpha)?.f_sigmoid()?)?.f_mul(&up)?);
             }
-            (Self::Rowwise, activation) => return native::gated_rows(gate, up, activation == Activation::GeluTanh),
+            (Self::Rowwise, activation) => {
+                let (gate, up) = (gate.f_contiguous()?, up.f_contiguous()?);
+                return native::gated_rows(&gate, &up, activation == Activation::GeluTanh);
+            }
             (Self::Libtorch, Activation::Silu) => gate.f_silu()?,
             (Self::Libtorch, Activation::GeluTanh) => gate.f_gelu("tanh")?,
         };
@@ -117,6 +120,14 @@ fn rotate_part(x: &Tensor, cos: &Tensor, rotate: impl FnOnce(&Tensor) -> Result<
     }
     let rest = x.f_narrow(-1, angles, size - angles)?;
     Ok(Some(Tensor::f_cat(&[rotate(&x.f_narrow(-1, 0, angles)?)?, rest], -1)?))
+}
+
+/// x `[T, H, D]` with the second, fourth, … of its rotated numbers after the first, third, …
+pub(super) fn halves_apart(x: &Tensor, cos: &Tensor) -> Result<Tensor> {
+    let (size, rotated) = (x.size(), cos.size()[1]);
+    let pairs = x.f_narrow(-1, 0, rotated)?.f_reshape([size[0], size[1], rotated / 2, 2])?;
+    let apart = pairs.f_transpose(2, 3)?.f_flatten(2, 3)?;
+    Ok(Tensor::f_cat(&[apart, x.f_narrow(-1, rotated, size[2] - rotated)?], -1)?)
 }
 
 /// Scale, window and sinks of attention scores.

@@ -132,13 +132,14 @@ impl Parameters {
 }
 
 /// Weights and biases of experts, with their names in a checkpoint.
-fn of_experts(experts: &[Mlp]) -> [(&'static str, Vec<Vec<Tensor>>); 4] {
-    let each = |parts: &dyn Fn(&Mlp) -> Vec<Tensor>| experts.iter().map(parts).collect();
+fn of_experts<'a>(experts: &'a [Mlp]) -> [(&'static str, Vec<Vec<Tensor>>); 4] {
+    let each = |parts: &dyn Fn(&'a Mlp) -> Vec<Tensor>| experts.iter().map(parts).collect();
+    let both = |expert: &'a Mlp| std::iter::once(&expert.gate).chain(&expert.up);
     let weight = |linear: &Linear| linear.weight.shallow_clone();
     let bias = |linear: &Linear| linear.bias.as_ref().map(Tensor::shallow_clone);
     [
-        ("gate_up_proj", each(&|expert| vec![weight(&expert.gate), weight(&expert.up)])),
-        ("gate_up_proj_bias", each(&|expert| [&expert.gate, &expert.up].into_iter().filter_map(bias).collect())),
+        ("gate_up_proj", each(&|expert| both(expert).map(weight).collect())),
+        ("gate_up_proj_bias", each(&|expert| both(expert).filter_map(bias).collect())),
         ("down_proj", each(&|expert| vec![weight(&expert.down)])),
         ("down_proj_bias", each(&|expert| bias(&expert.down).into_iter().collect())),
     ]

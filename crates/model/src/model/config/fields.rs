@@ -90,6 +90,11 @@ impl Fields {
         if self.0.get(name).is_some_and(fits) { self.take(name) } else { None }
     }
 
+    /// An unread field.
+    pub(in crate::model) fn get(&self, name: &str) -> Option<Value> {
+        self.0.get(name).filter(|value| !value.is_null()).cloned()
+    }
+
     /// Whether an unread field is present, even if null.
     pub(in crate::model) fn has(&self, name: &str) -> bool {
         self.0.contains_key(name)

@@ -50,6 +50,7 @@ pub struct Config {
     /// Standard deviation of initial weights.
     pub initializer_range: f64,
     pub biases: Biases,
+    pub joint: Joint,
     pub norms: Norms,
     /// Whether the stored weights of norms are the weights minus 1.
     pub zero_centred_norms: bool,
@@ -74,6 +75,8 @@ pub struct Config {
     pub attention_scale: Option<f64>,
     /// Rotary embeddings; each layer uses one of them.
     pub ropes: Vec<Rope>,
+    /// Whether neighbours in a head are rotated together, in place of numbers of its two halves.
+    pub interleaved_ropes: bool,
     /// Experts of sparse layers.
     pub experts: Option<Experts>,
     /// One per layer; empty if all are [`LayerKind::default`].
@@ -91,6 +94,15 @@ pub struct Biases {
     pub output: bool,
     /// The feed-forward block.
     pub mlp: bool,
+}
+
+/// Projections that are one matrix of the checkpoint, with the rows of one after those of the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Joint {
+    /// Queries, keys and values.
+    pub qkv: bool,
+    /// Gate and up of dense feed-forward blocks.
+    pub gate_up: bool,
 }
 
 /// Positions of the RMSNorms (arXiv:1910.07467).
@@ -200,6 +212,7 @@ impl Default for Config {
             tie_word_embeddings: true,
             initializer_range: 0.02,
             biases: Biases { qkv: true, ..Biases::default() },
+            joint: Joint::default(),
             norms: Norms::Before,
             zero_centred_norms: false,
             head_norms: false,
@@ -212,6 +225,7 @@ impl Default for Config {
             logits_scale: 1.0,
             attention_scale: None,
             ropes: vec![Rope::default()],
+            interleaved_ropes: false,
             experts: None,
             layers: Vec::new(),
             source: Map::new(),

@@ -3,12 +3,14 @@
 //! Common code is here. A missing field has the default of transformers.
 
 mod gemma3;
+mod glm4;
 mod glm4_moe;
 mod gpt_oss;
 mod granite;
 mod llama;
 mod mistral;
 mod olmo;
+mod phi3;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
@@ -18,7 +20,7 @@ mod smollm3;
 use serde_json::{Map, Value, json};
 
 use super::config::{
-    Activation, Biases, Config, ExpertStorage, Experts, Fields, LayerKind, Norms, Rope, Router, SharedExpert,
+    Activation, Biases, Config, ExpertStorage, Experts, Fields, Joint, LayerKind, Norms, Rope, Router, SharedExpert,
 };
 use r1_base::error::{Error, Kind, Result};
 
@@ -38,6 +40,8 @@ pub enum Architecture {
     Qwen2Moe,
     Granite,
     Ministral,
+    Glm4,
+    Phi3,
 }
 
 /// Architecture, class in transformers, `model_type`.
@@ -56,6 +60,23 @@ const ALL: &[(Architecture, &str, &str)] = &[
     (Architecture::Qwen2Moe, "Qwen2MoeForCausalLM", "qwen2_moe"),
     (Architecture::Granite, "GraniteForCausalLM", "granite"),
     (Architecture::Ministral, "MinistralForCausalLM", "ministral"),
+    (Architecture::Glm4, "Glm4ForCausalLM", "glm4"),
+    (Architecture::Phi3, "Phi3ForCausalLM", "phi3"),
+];
+
+/// Parts of unsupported families that no supported family has.
+const MISSING: &[(&str, &str)] = &[
+    ("deepseek", "multi-head latent attention (MLA)"),
+    ("kimi", "multi-head latent attention (MLA)"),
+    ("gemma2", "soft caps of attention scores and logits"),
+    ("gemma3n", "embeddings of each layer"),
+    ("gemma4", "embeddings of each layer"),
+    ("lfm2", "short convolutions"),
+    ("llama4", "attention in chunks"),
+    ("mamba", "state-space layers"),
+    ("ministral3", "attention scores that are scaled by position"),
+    ("mistral3", "attention scores that are scaled by position"),
+    ("nemotronh", "state-space layers"),
 ];
 
 impl Architecture {
@@ -77,6 +98,11 @@ impl Architecture {
     pub(super) fn renamed(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::GptOss => &[("mlp.gate", "mlp.router")],
+            Self::Glm4 => &[
+                ("post_attention_layernorm", "post_self_attn_layernorm"),
+                ("pre_feedforward_layernorm", "post_attention_layernorm"),
+                ("post_feedforward_layernorm", "post_mlp_layernorm"),
+            ],
             _ => &[],
         }
     }
@@ -86,7 +112,10 @@ impl Architecture {
     pub(super) fn of(object: &Map<String, Value>) -> Result<Self> {
         let unsupported = |name: &str, value: &Value| {
             let classes: Vec<&str> = ALL.iter().map(|(_, class, _)| *class).collect();
-            Fields::wrong(name, value, "this architecture is not supported")
+            let plain = value.to_string().to_lowercase().replace('_', "");
+            let missing = MISSING.iter().find(|(family, _)| plain.contains(family));
+            let missing = missing.map_or_else(String::new, |(_, part)| format!(": it has {part}"));
+            Fields::wrong(name, value, &format!("this architecture is not supported{missing}"))
                 .hint(format!("supported are {}", classes.join(", ")))
         };
         let present = |name: &str| object.get(name).filter(|value| !value.is_null());
@@ -123,6 +152,8 @@ pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Co
         Architecture::Glm4Moe => glm4_moe::read(fields),
         Architecture::Qwen2Moe => qwen2_moe::read(fields),
         Architecture::Granite => granite::read(fields),
+        Architecture::Glm4 => glm4::read(fields),
+        Architecture::Phi3 => phi3::read(fields),
     }
 }
 
@@ -182,6 +213,7 @@ fn common(
         tie_word_embeddings: fields.flag("tie_word_embeddings", defaults.tied)?,
         initializer_range: fields.number("initializer_range")?.unwrap_or(0.02),
         biases: Biases::default(),
+        joint: Joint::default(),
         norms: Norms::Before,
         zero_centred_norms: false,
         head_norms: false,
@@ -194,6 +226,7 @@ fn common(
         logits_scale: 1.0,
         attention_scale: None,
         ropes: rope(fields, defaults.theta, max_position)?,
+        interleaved_ropes: false,
         experts: None,
         layers: Vec::new(),
         source: Map::new(),

@@ -5,7 +5,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::families::cases;
 use crate::model::layers::Parameters;
-use crate::model::{Activation, Config, Model, Norms, Router, Scaling, SharedExpert, weights};
+use crate::model::{Activation, Config, Joint, LoraConfig, Model, Norms, Router, Scaling, SharedExpert, weights};
 
 /// The first golden config of a family, with other fields.
 fn config_of(family: &str, fields: &Value) -> Value {
@@ -184,4 +184,48 @@ fn layers_that_predict_several_tokens_are_not_read() {
     // The choice of experts is by numbers in f32.
     let correction = |(name, tensor): &(String, Tensor)| name.ends_with("correction_bias").then(|| tensor.kind());
     assert_eq!(read.parameters().iter().find_map(correction), Some(Kind::Float));
+}
+
+#[test]
+fn joint_projections_are_read_and_adapted() {
+    // microsoft/phi-4.
+    let released = json!({
+        "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+        "bos_token_id": 100_257, "embd_pdrop": 0.0, "eos_token_id": 100_265, "hidden_act": "silu", "hidden_size": 5120,
+        "initializer_range": 0.02, "intermediate_size": 17_920, "max_position_embeddings": 16_384,
+        "model_type": "phi3", "num_attention_heads": 40, "num_hidden_layers": 40, "num_key_value_heads": 10,
+        "original_max_position_embeddings": 16_384, "pad_token_id": 100_349, "resid_pdrop": 0.0, "rms_norm_eps": 1e-5,
+        "rope_scaling": null, "rope_theta": 250_000, "sliding_window": null, "tie_word_embeddings": false,
+        "torch_dtype": "bfloat16", "transformers_version": "4.47.0", "use_cache": true, "vocab_size": 100_352,
+    });
+    let config = read(&released);
+    assert_eq!((config.joint, config.ropes[0].partial), (Joint { qkv: true, gate_up: true }, 1.0));
+    assert_eq!(Parameters::numbers(&config) / 100_000_000, 146);
+    let wrong = [
+        ("rope_scaling", json!({"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]})),
+        ("rope_parameters", json!({"rope_type": "yarn", "factor": 2.0})),
+        ("attention_bias", json!(true)),
+        ("resid_pdrop", json!(0.1)),
+    ];
+    refuses("phi3", &wrong);
+    let config = read(&config_of("glm4", &json!({"attention_bias": null, "rms_norm_eps": null})));
+    assert!(config.interleaved_ropes && config.biases.qkv && config.norms == Norms::Around);
+
+    // The usual targets are those of the joint projections.
+    let case = cases("golden_2026").into_iter().find(|case| case.name == "phi3 1").unwrap();
+    let mut model = case.model();
+    let targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+    model.add_adapter(LoraConfig::new(2, 4.0, &targets), 1).unwrap();
+    assert_eq!(model.lora().unwrap().target_modules, ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"]);
+}
+
+#[test]
+fn messages_about_unsupported_families_say_what_is_missing() {
+    for (class, part) in [("DeepseekV3ForCausalLM", "(MLA)"), ("Lfm2ForCausalLM", "short convolutions")] {
+        let message = Config::from_json(&config_of("olmo2", &json!({"architectures": [class]}))).unwrap_err().message;
+        assert!(message.contains(class) && message.contains(part), "{message}");
+    }
+    let error = Config::from_json(&config_of("olmo2", &json!({"model_type": "gemma3n_text"}))).unwrap_err();
+    assert!(error.message.contains("embeddings of each layer"), "{error}");
+    assert!(error.hint.is_some_and(|hint| hint.contains("GptOssForCausalLM")));
 }

@@ -1,0 +1,25 @@
+//! Phi-3 and Phi-4 (arXiv:2404.14219, arXiv:2412.08905): Llama's layers with queries, keys and values
+//! as one projection, and gate and up, too. Part of each head can be rotated.
+
+use super::{Architecture, Config, Defaults, Fields, Joint, Result, uniform, windows};
+
+pub(super) fn read(fields: &mut Fields) -> Result<Config> {
+    let scaling = ["rope_scaling", "rope_parameters"].map(|name| (name, fields.get(name)));
+    let defaults = Defaults { max_position: 4096, partial: Some(1.0), rms_norm_eps: 1e-5, ..Defaults::default() };
+    for name in ["attention_bias", "mlp_bias", "lm_head_bias"] {
+        fields.only(name, false)?;
+    }
+    for name in ["full_attn_mod", "interpolate_factor"] {
+        fields.only(name, 1)?;
+    }
+    for (name, value) in scaling.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+        if ["rope_type", "type"].iter().any(|kind| !(value[kind].is_null() || value[kind] == "default")) {
+            return Err(Fields::wrong(name, &value, "LongRoPE is not supported; models without it are"));
+        }
+    }
+    let mut config = uniform(Architecture::Phi3, fields, &defaults)?;
+    config.joint = Joint { qkv: true, gate_up: true };
+    let window = fields.optional_size("sliding_window")?;
+    windows(fields, &mut config, window, |_| window.is_some())?;
+    Ok(config)
+}
