@@ -29,7 +29,7 @@ impl Routes<'_> {
         match self {
             Self::Free => {}
             Self::Recorded(record) => record.borrow_mut().push(ids.shallow_clone()),
-            Self::Given(given) => ids = given.f_where_self(&given.f_ge(0)?, &ids)?,
+            Self::Given(recorded) => ids = recorded.f_where_self(&recorded.f_ge(0)?, &ids)?,
         }
         Ok((all.f_gather(-1, &ids, false)?, ids))
     }

@@ -7,7 +7,7 @@ use tch::{Device, Kind};
 
 use super::kernels::packs;
 use super::layers::Parameters;
-use super::lora::own_targets;
+use super::lora::adapted_modules;
 use super::{Config, ExpertStorage, LoraConfig};
 
 /// Shapes of a model and how it is used.
@@ -68,8 +68,8 @@ impl Footprint<'_> {
     /// adapter.
     fn in_adapted(&self, number: impl Fn(u64, u64) -> u64) -> u64 {
         let Some(adapter) = self.adapter else { return 0 };
-        let targets = own_targets(self.config, &adapter.target_modules);
-        let adapted = self.projections().into_iter().filter(|(name, ..)| targets.iter().any(|own| own == name));
+        let targets = adapted_modules(self.config, &adapter.target_modules);
+        let adapted = self.projections().into_iter().filter(|(name, ..)| targets.iter().any(|module| module == name));
         adapted.map(|(_, inputs, outputs, count)| number(inputs, outputs) * count).sum()
     }
 

@@ -195,10 +195,10 @@ impl LoraConfig {
 }
 
 /// The projections of a model that an adapter with these targets applies to.
-pub(super) fn own_targets(config: &Config, targets: &[String]) -> Vec<String> {
+pub(super) fn adapted_modules(config: &Config, targets: &[String]) -> Vec<String> {
     let (Joint { qkv, gate_up }, dense) = (config.joint, config.experts.is_none());
     let together = config.experts.is_some_and(|experts| experts.storage != ExpertStorage::Single);
-    let mut own: Vec<String> = Vec::new();
+    let mut selected: Vec<String> = Vec::new();
     for name in targets {
         let name = match name.as_str() {
             "gate_proj" | "up_proj" | "down_proj" if together => continue,
@@ -206,11 +206,11 @@ pub(super) fn own_targets(config: &Config, targets: &[String]) -> Vec<String> {
             "gate_proj" | "up_proj" if gate_up && dense => "gate_up_proj",
             other => other,
         };
-        if !own.iter().any(|other| other == name) {
-            own.push(name.to_owned());
+        if !selected.iter().any(|other| other == name) {
+            selected.push(name.to_owned());
         }
     }
-    own
+    selected
 }
 
 /// The adapter of one projection, in at least f32.

@@ -170,7 +170,7 @@ impl Model {
     /// ([`ExpertStorage::Transposed`](super::ExpertStorage)) are left out.
     pub fn add_adapter(&mut self, mut config: LoraConfig, seed: u64) -> Result<()> {
         self.refuse_adapter()?;
-        config.target_modules = lora::own_targets(&self.config, &config.target_modules);
+        config.target_modules = lora::adapted_modules(&self.config, &config.target_modules);
         lora::attach(&mut self.parameters, &config, seed)?;
         self.adapter = Some(config);
         self.rebuild()
