@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use r1::encoders::{EncoderSettings, load_encoder};
+use r1::encoders::{Checkpoints, EncoderSettings, load_encoder};
 use r1::search::{
     BuildOptions, Builder, DenseOptions, EncoderOptions, HnswOptions, Index, Mode, Nearest, Passage, SearchModels,
     SearchOptions, Similarity, TextEncoder, VectorType,
@@ -211,7 +211,7 @@ fn dense(passages: u64) -> Result<()> {
 
 /// How fast a model encodes passages of the same words as the corpus, in batches as a build does.
 fn encoding(directory: &Path) -> Result<()> {
-    let encoder = load_encoder(directory, EncoderSettings::default())?;
+    let encoder = load_encoder(directory, EncoderSettings::default(), Checkpoints::AUTO)?;
     let mut draw = Draw(1);
     let mut texts =
         || (0..64).map(|_| (0..WORDS).map(|_| draw.word()).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>();

@@ -31,14 +31,14 @@ pub use data::{Compression, Curriculum, DataFormat, DataSettings, OverlongPrompt
 pub use env::{CallRewards, EnvSettings, ExcessCalls, OnOverflow, ToolChoice};
 pub use kl::{Kl, KlKind, KlPlace};
 pub use learner::{Choice, CriticSettings, Decay, Filter, Learner, MiniBatchBy, OnNan, RoutingReplay, WeightGroup};
-pub use policy::{Dtype, InitModel, LORA_TARGETS, LoraSettings, PolicySettings, Price, ServerApi, Switch};
+pub use policy::{InitModel, LORA_TARGETS, LoraSettings, PolicySettings, Price, ServerApi, Switch};
 pub use reference::{Lacking, NumberRange, check_ranges, lacking, settings, value_of};
 pub use refusal::{refused, unknown_hint};
 pub use server::{refuse_reply_prefix, refuse_server};
 pub use shaping::{Grouping, Method, OverlongPenalty, Shaping};
 pub use source::{Columns, DataFile, Generated, HubData, MixedDataset, PartOptions, Paths, SOURCE_KINDS, Source};
 
-pub use r1_base::DeviceChoice;
+pub use r1_base::{DeviceChoice, Dtype};
 
 pub use crate::algorithms::{Binary, Input, LossAgg, LossGraph, Node, Op, Operand, Over, Shape, Unary};
 use crate::mdp::Sampling;
@@ -72,6 +72,8 @@ section! {
         trainer: Trainer = Trainer::Rl { learner: Learner::default(), critic: false };
         /// Evaluation on data.eval.
         eval: EvalSettings = EvalSettings::default();
+        /// The models of searches: encoders and cross-encoders.
+        search: SearchSettings = SearchSettings::default(), restart();
         /// Checkpoints and the exported model.
         checkpoint: CheckpointSettings = CheckpointSettings::default();
         /// Time and memory limits of script calls.
@@ -128,6 +130,16 @@ section! {
         retries: usize = 1, range("≥ 0");
         /// Fraction of failed trajectories in a step above which the run ends.
         max_failure_rate: f64 = 0.5, range("0 to 1");
+    }
+}
+
+section! {
+    /// Device and type of the models of searches (docs/guide/search.md).
+    pub struct SearchSettings: "search.", restart() {
+        /// Device of encoders and cross-encoders; auto is policy.device.
+        device: DeviceChoice = DeviceChoice::Auto;
+        /// Type of their weights and computation; auto is f32 on the CPU and bf16 on CUDA.
+        dtype: Dtype = Dtype::Auto;
     }
 }
 

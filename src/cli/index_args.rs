@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::number::{Refused, number};
+use crate::config::{DeviceChoice, Dtype};
+use crate::encoders::Checkpoints;
 use crate::error::Result;
 use crate::model::Pooling;
 use crate::search::{
@@ -101,26 +103,30 @@ pub(super) struct BuildArgs {
     /// Passages between two commits; an interrupted build is resumed after the last one
     #[arg(long, value_name = "N", default_value = "100000", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) commit_every: u64,
-    /// Also encode passages, for dense and hybrid search: the directory of a BERT model
-    /// (safetensors and tokenizer.json)
+    /// Also encode passages, for dense and hybrid search: the directory of an encoder (safetensors
+    /// and tokenizer.json): BERT, XLM-R or a decoder such as Qwen3-Embedding
     #[arg(long, value_name = "DIR")]
     pub(super) encoder: Option<PathBuf>,
-    /// Pooling of token vectors [default: from the model's 1_Pooling/config.json, or mean]
+    /// Pooling of token vectors [default: that of the model's modules.json, or last for a decoder, or
+    /// mean]
     #[arg(long, value_name = "NAME", requires = "encoder", value_parser = Pooling::NAMES)]
     pub(super) pooling: Option<String>,
-    /// Text before every query, such as "query: " for E5
-    #[arg(long, value_name = "TEXT", requires = "encoder", default_value = "", hide_default_value = true)]
-    pub(super) query_prefix: String,
-    /// Text before every passage, such as "passage: " for E5
-    #[arg(long, value_name = "TEXT", requires = "encoder", default_value = "", hide_default_value = true)]
-    pub(super) passage_prefix: String,
+    /// Text before every query, such as "query: " for E5 [default: the model's prompt for queries]
+    #[arg(long, value_name = "TEXT", requires = "encoder")]
+    pub(super) query_prefix: Option<String>,
+    /// Text before every passage, such as "passage: " for E5 [default: the model's prompt for
+    /// passages]
+    #[arg(long, value_name = "TEXT", requires = "encoder")]
+    pub(super) passage_prefix: Option<String>,
     /// Type of the numbers of stored vectors
     #[arg(long, value_name = "TYPE", requires = "encoder", default_value = "f32", value_parser = VectorType::NAMES)]
     pub(super) vectors: String,
-    /// How similar a query and a passage are: the cosine, or the inner product of vectors that are
-    /// not normalised
-    #[arg(long, value_name = "NAME", requires = "encoder", default_value = "cosine", value_parser = Similarity::NAMES)]
-    pub(super) similarity: String,
+    /// How similar a query and a passage are: the cosine, or the inner product of vectors as the
+    /// model computes them [default: the model's similarity_fn_name, or cosine]
+    #[arg(long, value_name = "NAME", requires = "encoder", value_parser = Similarity::NAMES)]
+    pub(super) similarity: Option<String>,
+    #[command(flatten)]
+    pub(super) models: ModelArgs,
     /// Also build a graph over the vectors (HNSW), for fast approximate search
     #[arg(long, requires = "encoder")]
     pub(super) hnsw: bool,
@@ -190,6 +196,26 @@ pub(super) struct ServeArgs {
     pub(super) max_body: u64,
 }
 
+/// Where encoders and cross-encoders run
+#[derive(Debug, Args)]
+pub(super) struct ModelArgs {
+    /// Device of the encoder and the cross-encoder; auto is CUDA if available
+    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = DeviceChoice::NAMES)]
+    device: String,
+    /// Type of their weights and computation; auto is f32 on the CPU and bf16 on CUDA
+    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = Dtype::NAMES)]
+    dtype: String,
+}
+
+impl ModelArgs {
+    pub(super) fn checkpoints(&self) -> Result<Checkpoints> {
+        Ok(Checkpoints {
+            device: DeviceChoice::named("device", &self.device)?,
+            dtype: Dtype::named("type", &self.dtype)?,
+        })
+    }
+}
+
 /// Search mode of an index
 #[derive(Debug, Args)]
 pub(super) struct HowArgs {
@@ -201,12 +227,14 @@ pub(super) struct HowArgs {
     /// Compare the query with every vector, although the index has an HNSW graph
     #[arg(long, conflicts_with = "ef")]
     exact: bool,
-    /// Rank the best passages again with a cross-encoder: the directory of a BERT model with one
-    /// label (safetensors and tokenizer.json)
+    /// Rank the best passages again with a cross-encoder: the directory of a BERT or XLM-R model with
+    /// one label, or of a Qwen3-Reranker (safetensors and tokenizer.json)
     #[arg(long, value_name = "DIR")]
     rerank: Option<PathBuf>,
     #[arg(long, value_name = "N", help = format!("Passages that are ranked again [default: {RERANKED}, or the number of hits]"), requires = "rerank", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rerank_top: Option<u16>,
+    #[command(flatten)]
+    pub(super) models: ModelArgs,
 }
 
 impl HowArgs {

@@ -1,6 +1,6 @@
 //! The policy: the model, its type and device, or the server that has it.
 
-use r1_base::DeviceChoice;
+use r1_base::{DeviceChoice, Dtype};
 
 use crate::schema::{Time, choices, section};
 
@@ -53,14 +53,6 @@ section! {
         /// Trains a low-rank adapter (LoRA, arXiv:2106.09685); the base weights are frozen.
         #[serde(skip_serializing_if = "Option::is_none")]
         lora: Option<LoraSettings> = None;
-    }
-}
-
-choices! {
-    pub enum Dtype {
-        Auto = "auto",
-        F32 = "f32",
-        Bf16 = "bf16",
     }
 }
 

@@ -16,6 +16,9 @@ use crate::search::{
     Similarity, VectorType,
 };
 use crate::text::Tokenizer;
+use r1_base::{DeviceChoice, Dtype};
+
+pub(super) const CPU: Checkpoints = Checkpoints { device: DeviceChoice::Cpu, dtype: Dtype::F32 };
 
 /// Builds an index of rows.
 fn build(out: &Path, options: BuildOptions, rows: &[Json]) {
@@ -95,14 +98,15 @@ fn pairs_of_texts_are_cut_as_by_transformers() {
 fn encoders_pool_tokens_and_normalise_as_their_options_say() {
     let dir = tempfile::tempdir().unwrap();
     let directory = encoder(dir.path());
-    let layers = model::Encoder::load(&directory).unwrap();
+    let layers = model::Encoder::load(&directory, DeviceChoice::Cpu, Dtype::F32).unwrap();
     let rows: [&[u32]; 2] = [&[2, 5, 6, 7, 3], &[2, 30, 3]];
     let texts = ["w1 w2 w3".to_owned(), "w26".to_owned()];
     for pooling in [Pooling::Mean, Pooling::Cls] {
         let expected = layers.encode(&rows, pooling).unwrap();
         for similarity in [Similarity::Cosine, Similarity::Dot] {
-            let settings = EncoderSettings { pooling: Some(pooling), similarity, ..EncoderSettings::default() };
-            let encoder = load_encoder(&directory, settings).unwrap();
+            let settings =
+                EncoderSettings { pooling: Some(pooling), similarity: Some(similarity), ..EncoderSettings::default() };
+            let encoder = load_encoder(&directory, settings, CPU).unwrap();
             assert_eq!(encoder.options().pooling, pooling.name());
             let actual = encoder.encode(&texts).unwrap();
             for (actual, expected) in actual.chunks(24).zip(expected.chunks(24)) {
@@ -119,7 +123,7 @@ fn encoders_pool_tokens_and_normalise_as_their_options_say() {
     // The pooling of the model's files is the default.
     std::fs::create_dir(directory.join("1_Pooling")).unwrap();
     std::fs::write(directory.join("1_Pooling/config.json"), "{\"pooling_mode\": \"cls\"}").unwrap();
-    assert_eq!(load_encoder(&directory, EncoderSettings::default()).unwrap().options().pooling, "cls");
+    assert_eq!(load_encoder(&directory, EncoderSettings::default(), CPU).unwrap().options().pooling, "cls");
 }
 
 #[test]
@@ -127,16 +131,16 @@ fn queries_and_passages_are_encoded_with_their_own_prefix() {
     let dir = tempfile::tempdir().unwrap();
     let directory = encoder(dir.path());
     let settings = EncoderSettings {
-        query_prefix: "w30 ".to_owned(),
-        passage_prefix: "w31 w32 ".to_owned(),
+        query_prefix: Some("w30 ".to_owned()),
+        passage_prefix: Some("w31 w32 ".to_owned()),
         ..EncoderSettings::default()
     };
-    let encoder = load_encoder(&directory, settings).unwrap();
+    let encoder = load_encoder(&directory, settings, CPU).unwrap();
     let dense = DenseOptions { encoder: encoder.clone(), vectors: VectorType::F32, hnsw: None };
     let out = dir.path().join("i");
     build(&out, BuildOptions { dense: Some(dense), ..BuildOptions::default() }, &corpus());
     // The index names its encoder.
-    let hits = Index::open_with(&out, &Checkpoints).unwrap().search("w4 w9", 30, Mode::Dense).unwrap();
+    let hits = Index::open_with(&out, &CPU).unwrap().search("w4 w9", 30, Mode::Dense).unwrap();
     assert_eq!(hits.len(), 30);
     let vector = |text: String| encoder.encode(&[text]).unwrap();
     let query = vector("w30 w4 w9".to_owned());
@@ -152,7 +156,7 @@ fn a_score_that_is_not_finite_is_an_error_of_the_cross_encoder() {
     let dir = tempfile::tempdir().unwrap();
     let directory = cross_encoder(dir.path());
     let passages = [Passage { text: "w1".to_owned(), ..Passage::default() }];
-    assert_eq!(CrossEncoder::load(&directory).unwrap().scores("w2", &passages).unwrap().len(), 1);
+    assert_eq!(CrossEncoder::load(&directory, CPU).unwrap().scores("w2", &passages).unwrap().len(), 1);
     for value in [f32::INFINITY, f32::NAN] {
         let weights = directory.join("model.safetensors");
         let mut tensors = Tensor::read_safetensors(&weights).unwrap();
@@ -162,7 +166,7 @@ fn a_score_that_is_not_finite_is_an_error_of_the_cross_encoder() {
             }
         }
         write_tensors(&weights, &tensors).unwrap();
-        let error = CrossEncoder::load(&directory).unwrap().scores("w2", &passages).unwrap_err();
+        let error = CrossEncoder::load(&directory, CPU).unwrap().scores("w2", &passages).unwrap_err();
         assert_eq!(
             (error.kind, error.message.as_str()),
             (Kind::Numeric, "the cross-encoder returned a score that is not finite")
@@ -174,19 +178,19 @@ fn a_score_that_is_not_finite_is_an_error_of_the_cross_encoder() {
 fn cross_encoders_are_shared_and_their_limits_and_tokenizers_checked() {
     let dir = tempfile::tempdir().unwrap();
     let directory = cross_encoder(dir.path());
-    let shared = CrossEncoder::shared(&directory).unwrap();
-    assert!(Arc::ptr_eq(&shared, &CrossEncoder::shared(&directory.join(".")).unwrap()));
+    let shared = CrossEncoder::shared(&directory, CPU).unwrap();
+    assert!(Arc::ptr_eq(&shared, &CrossEncoder::shared(&directory.join("."), CPU).unwrap()));
     // The model has 40 positions; the file of sentence-transformers may name more.
     let passages = [Passage { text: "w1 ".repeat(60), ..Passage::default() }];
     let scores = shared.scores("w2", &passages).unwrap();
     std::fs::write(directory.join("sentence_bert_config.json"), r#"{ "max_seq_length": 512 }"#).unwrap();
-    assert_eq!(CrossEncoder::load(&directory).unwrap().scores("w2", &passages).unwrap(), scores);
+    assert_eq!(CrossEncoder::load(&directory, CPU).unwrap().scores("w2", &passages).unwrap(), scores);
     let path = directory.join("tokenizer.json");
     let tokenizer = std::fs::read_to_string(&path).unwrap();
     let same = tokenizer.replace("\"type_id\":1", "\"type_id\":0");
     assert_ne!(tokenizer, same);
     std::fs::write(&path, same).unwrap();
-    let error = CrossEncoder::load(&directory).err().unwrap();
+    let error = CrossEncoder::load(&directory, CPU).err().unwrap();
     assert!(error.message.contains("the second with type 1"), "{error}");
 }
 
@@ -195,17 +199,19 @@ fn reranked_hits_have_the_order_and_scores_of_the_cross_encoder() {
     let dir = tempfile::tempdir().unwrap();
     let (directory, out) = (cross_encoder(dir.path()), dir.path().join("i"));
     build(&out, BuildOptions::default(), &corpus());
-    let index = Index::open_with(&out, &Checkpoints).unwrap();
+    let index = Index::open_with(&out, &CPU).unwrap();
     let query = "w4 w7 w10 w13";
     let first = index.search(query, 1000, Mode::Sparse).unwrap();
     assert!(first.len() > 6, "{}", first.len());
-    let (scorer, tokenizer) =
-        (model::CrossEncoderModel::load(&directory).unwrap(), Tokenizer::load(&directory).unwrap());
+    let (scorer, tokenizer) = (
+        model::CrossEncoderModel::load(&directory, DeviceChoice::Cpu, Dtype::F32).unwrap(),
+        Tokenizer::load(&directory).unwrap(),
+    );
     let mut expected: Vec<(String, f64)> = first
         .iter()
         .map(|hit| {
             let (ids, types) = tokenizer.encode_pair(query, &format!("{} {}", hit.title, hit.text), 40).unwrap();
-            (hit.id.clone(), f64::from(scorer.scores(&[Pair { ids, types }]).unwrap()[0]))
+            (hit.id.clone(), f64::from(scorer.scores(&[Pair { ids, types }], [0; 2]).unwrap()[0]))
         })
         .collect();
     expected.sort_by(|one, other| other.1.total_cmp(&one.1));
@@ -245,5 +251,5 @@ fn reranked_hits_have_the_order_and_scores_of_the_cross_encoder() {
         ..SearchOptions::new(1, Mode::Sparse)
     };
     assert_eq!(index.check(&wrong).unwrap_err().message, "`classifier.weight` is missing in the weights");
-    assert_eq!(CrossEncoder::load(&directory).unwrap().sha256().len(), 64);
+    assert_eq!(CrossEncoder::load(&directory, CPU).unwrap().sha256().len(), 64);
 }

@@ -7,10 +7,11 @@ use tch::Device;
 
 use super::gguf::source_of;
 use super::source::model_dir;
-use crate::config::{Dtype, LoraSettings, PolicySettings};
+use crate::config::{LoraSettings, PolicySettings};
 use crate::error::{Error, Kind, Result};
 use crate::hub::{Fetching, ModelId, commit_of};
 use crate::model::{LoraConfig, Model};
+use crate::native::compute_kind;
 use crate::script::Script;
 use crate::store::verify;
 
@@ -177,13 +178,4 @@ fn same(wanted: &LoraSettings, present: &LoraConfig) -> Result<()> {
         return refuse("targets", &wanted.targets.join(", "), &present.target_modules.join(", "));
     }
     Ok(())
-}
-
-/// The compute type: the setting, or f32 on CPU (the faster one there) and bf16 on CUDA.
-pub(crate) fn compute_kind(dtype: Dtype, device: Device) -> tch::Kind {
-    match dtype {
-        Dtype::Bf16 => tch::Kind::BFloat16,
-        Dtype::Auto if device.is_cuda() => tch::Kind::BFloat16,
-        Dtype::F32 | Dtype::Auto => tch::Kind::Float,
-    }
 }

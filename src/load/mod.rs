@@ -17,12 +17,12 @@ mod source;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-pub(crate) use adapter::compute_kind;
 pub(crate) use gguf::source_of;
 pub use loaded::Loaded;
 pub use policy::{load_model, load_policy, load_renderer, load_reward_model};
 pub use source::{MODEL_NANO, MODEL_SMOLLM2, from_hub, local_model_dir, model_dir, text_dir};
 
+use crate::config::DeviceChoice;
 use crate::encoders::Checkpoints;
 use crate::error::Result;
 use crate::script::Script;
@@ -32,7 +32,15 @@ use crate::script::Script;
 /// # Errors
 /// The errors of [`Script::load`].
 pub fn load_script(path: &Path, overrides: &[String]) -> Result<Script> {
-    Ok(Script::load(path, overrides)?.with_search_models(&Checkpoints))
+    Script::load(path, overrides).map(with_search_models)
+}
+
+/// The script, whose searches load their models as its settings say.
+fn with_search_models(script: Script) -> Script {
+    let search = &script.settings.search;
+    let device = if search.device == DeviceChoice::Auto { script.settings.policy.device } else { search.device };
+    let models = Checkpoints { device, dtype: search.dtype };
+    script.with_search_models(models.kept())
 }
 
 /// A script kept by a run, whose searches may use models.
@@ -45,5 +53,5 @@ pub fn kept_script(
     modules: BTreeMap<String, String>,
     overrides: &[String],
 ) -> Result<Script> {
-    Ok(Script::kept(path, source, modules, overrides)?.with_search_models(&Checkpoints))
+    Script::kept(path, source, modules, overrides).map(with_search_models)
 }

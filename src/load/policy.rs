@@ -4,12 +4,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::adapter::{self, compute_kind};
+use super::adapter;
 use super::source::model_dir;
-use crate::config::{PolicySettings, refuse_server};
+use crate::config::{DeviceChoice, Dtype, PolicySettings, refuse_server};
 use crate::error::Result;
 use crate::hub::Fetching;
 use crate::model::{Model, RewardModel};
+use crate::native::compute_kind;
 use crate::store::verify;
 use crate::telemetry::Reporter;
 use crate::text::{Renderer, Style};
@@ -46,14 +47,14 @@ pub fn load_model(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Mo
     Ok((model, text))
 }
 
-/// Loads a reward model by directory or Hub id, in the default compute type; and its directory.
+/// Loads a reward model by directory or Hub id onto a device, in f32 on the CPU and bf16 on CUDA;
+/// and its directory.
 ///
 /// # Errors
 /// As [`RewardModel::load`], and as [`load_model`] for names.
-pub fn load_reward_model(name: &str, fetching: Fetching<'_>) -> Result<(RewardModel, PathBuf)> {
-    let policy = PolicySettings::default();
+pub fn load_reward_model(name: &str, device: DeviceChoice, fetching: Fetching<'_>) -> Result<(RewardModel, PathBuf)> {
     let dir = model_dir(name, fetching)?;
     verify(&dir, true)?;
-    let device = crate::native::device(policy.device)?;
-    Ok((RewardModel::load(&dir, device, compute_kind(policy.dtype, device))?, dir))
+    let device = crate::native::device(device)?;
+    Ok((RewardModel::load(&dir, device, compute_kind(Dtype::Auto, device))?, dir))
 }

@@ -48,6 +48,6 @@ impl ProgramApi for Programs {
     }
 
     fn search_models(&self) -> &'static dyn SearchModels {
-        &Checkpoints
+        &Checkpoints::AUTO
     }
 }

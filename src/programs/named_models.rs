@@ -14,7 +14,7 @@ use tokio::task::{LocalSet, spawn_local};
 
 use super::open_model::OpenModel;
 use super::reward_models::OpenRewardModel;
-use crate::config::PolicySettings;
+use crate::config::{DeviceChoice, PolicySettings};
 use crate::error::{Error, Kind, Result};
 use crate::script::NamedModels;
 use crate::script::named_models::{ModelInput, ModelResponse, ResponseRequest, RewardScores};
@@ -127,8 +127,9 @@ impl OpenModels {
         })
     }
 
-    fn reward_model(&self, name: &str) -> Result<Rc<OpenRewardModel>> {
-        opened(&self.reward_models, name, || OpenRewardModel::open(name, &self.reporter))
+    fn reward_model(&self, name: &str, device: DeviceChoice) -> Result<Rc<OpenRewardModel>> {
+        let on_device = format!("{name} on {}", device.name());
+        opened(&self.reward_models, &on_device, || OpenRewardModel::open(name, device, &self.reporter))
     }
 }
 
@@ -159,9 +160,14 @@ impl NamedModels for NamedModelThread {
         self.call(async move |models| models.model(&name)?.score(prompt, &text, temperature))
     }
 
-    fn reward(&self, model: &str, prompt: ModelInput) -> BoxFuture<'static, Result<RewardScores>> {
+    fn reward(
+        &self,
+        model: &str,
+        device: DeviceChoice,
+        prompt: ModelInput,
+    ) -> BoxFuture<'static, Result<RewardScores>> {
         let name = model.to_owned();
-        self.call(async move |models| models.reward_model(&name)?.reward(prompt).await)
+        self.call(async move |models| models.reward_model(&name, device)?.reward(prompt).await)
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::config::DeviceChoice;
 use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
 use crate::load;
@@ -32,8 +33,8 @@ pub(super) struct OpenRewardModel {
 
 impl OpenRewardModel {
     /// Opens a model by directory or Hub id.
-    pub(super) fn open(name: &str, reporter: &Reporter) -> Result<Self> {
-        let (model, dir) = load::load_reward_model(name, Fetching { reporter, interrupt: None })?;
+    pub(super) fn open(name: &str, device: DeviceChoice, reporter: &Reporter) -> Result<Self> {
+        let (model, dir) = load::load_reward_model(name, device, Fetching { reporter, interrupt: None })?;
         let renderer = Renderer::load_styled(&dir, &Style::of_format(FormatChoice::named(AUTO)?))?;
         Ok(Self { model, renderer, waiting: RefCell::default() })
     }

@@ -1,4 +1,4 @@
-//! The device of a model, as a setting.
+//! The device of a model and the type of its numbers, as settings.
 
 use crate::schema::choices;
 
@@ -8,5 +8,15 @@ choices! {
         Auto = "auto",
         Cpu = "cpu",
         Cuda = "cuda",
+    }
+}
+
+choices! {
+    /// Type of the weights and of the computation: f32 on the CPU and bf16 on CUDA, or the one
+    /// named.
+    pub enum Dtype {
+        Auto = "auto",
+        F32 = "f32",
+        Bf16 = "bf16",
     }
 }

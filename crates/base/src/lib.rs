@@ -19,7 +19,7 @@ pub mod mdp;
 pub mod schema;
 pub mod units;
 
-pub use device::DeviceChoice;
+pub use device::{DeviceChoice, Dtype};
 pub use error::{Error, Kind, Result};
 pub use libtorch::out_of_memory;
 

@@ -22,6 +22,10 @@ use r1_base::error::{Error, Kind, Result};
 
 /// Passages that are encoded at once: sorted by length, they need little padding.
 const AT_ONCE: usize = 64;
+/// The same on a GPU, which is waited for once.
+const AT_ONCE_ON_GPU: usize = 4096;
+/// Bytes of passages above which they are encoded, although they are fewer.
+const BYTES_AT_ONCE: usize = 64 << 20;
 /// Vector elements per scan above which it uses several threads.
 const LARGE: usize = 1 << 22;
 
@@ -38,8 +42,9 @@ pub(super) struct DenseWriter {
     vectors: VectorType,
     path: PathBuf,
     file: BufWriter<File>,
-    /// Texts to be encoded.
+    /// Texts to be encoded, and their bytes.
     texts: Vec<String>,
+    bytes: usize,
 }
 
 impl DenseWriter {
@@ -48,17 +53,21 @@ impl DenseWriter {
         let path = part.join(vectors.file());
         let length = passages * (encoder.dimension() * vectors.size()) as u64;
         std::fs::create_dir_all(part.join(FOLDER)).map_err(|error| Error::io(Kind::Store, "write", &path, &error))?;
-        Ok(Self { encoder, vectors, file: append(&path, length)?, path, texts: Vec::new() })
+        Ok(Self { encoder, vectors, file: append(&path, length)?, path, texts: Vec::new(), bytes: 0 })
     }
 
     pub(super) fn add(&mut self, passage: &Passage) -> Result<()> {
-        self.texts.push(passage_text(&self.encoder.options().passage_prefix, passage));
-        if self.texts.len() < AT_ONCE { Ok(()) } else { self.flush() }
+        let text = passage_text(&self.encoder.options().passage_prefix, passage);
+        self.bytes += text.len();
+        self.texts.push(text);
+        let limit = if self.encoder.is_on_gpu() { AT_ONCE_ON_GPU } else { AT_ONCE };
+        if self.texts.len() < limit && self.bytes < BYTES_AT_ONCE { Ok(()) } else { self.flush() }
     }
 
     fn flush(&mut self) -> Result<()> {
         let vectors = self.encoder.encode(&self.texts)?;
         self.texts.clear();
+        self.bytes = 0;
         let too_large = |number: &&f32| self.vectors == VectorType::F16 && !f16::from_f32(**number).is_finite();
         if let Some(number) = vectors.iter().find(too_large) {
             let why = format!("a vector has the number {number}, which is too large for f16");

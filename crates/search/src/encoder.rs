@@ -19,6 +19,10 @@ pub trait TextEncoder: Send + Sync {
     fn options(&self) -> &EncoderOptions;
     /// Dimension of a vector.
     fn dimension(&self) -> usize;
+    /// Whether it runs on a GPU, which computes many texts at once.
+    fn is_on_gpu(&self) -> bool {
+        false
+    }
     /// Vectors of texts, `[texts, dimension]`, one after the other: of unit length for
     /// [`Similarity::Cosine`](super::Similarity::Cosine). The prefixes are not added here.
     ///
@@ -38,7 +42,7 @@ pub trait Reranker: Send + Sync {
 }
 
 /// Loads the models of searches, which are not part of an index; a model without a loader is an
-/// error. `encoders::Checkpoints` loads BERT checkpoints, [`NoModels`] none.
+/// error. `encoders::Checkpoints` loads checkpoints, [`NoModels`] none.
 pub trait SearchModels: Any + Debug + Send + Sync {
     /// The encoder of a directory with the options of an index.
     ///

@@ -64,7 +64,7 @@ impl Default for HnswOptions {
 /// Inputs of a vector other than its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncoderOptions {
-    /// `mean` or `cls`.
+    /// `mean`, `cls` or `last`.
     pub pooling: String,
     /// Written before every query, and before every passage.
     #[serde(default)]

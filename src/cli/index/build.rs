@@ -74,9 +74,9 @@ fn dense(args: &BuildArgs) -> Result<Option<DenseOptions>> {
         pooling: args.pooling.as_deref().map(|name| Pooling::named("pooling", name)).transpose()?,
         query_prefix: args.query_prefix.clone(),
         passage_prefix: args.passage_prefix.clone(),
-        similarity: Similarity::named("similarity", &args.similarity)?,
+        similarity: args.similarity.as_deref().map(|name| Similarity::named("similarity", name)).transpose()?,
     };
-    let encoder = load_encoder(directory, settings)?;
+    let encoder = load_encoder(directory, settings, args.models.checkpoints()?)?;
     let hnsw = args.hnsw.then(|| HnswOptions {
         links: usize::from(args.hnsw_links),
         ef_construction: usize::from(args.hnsw_candidates),

@@ -10,7 +10,6 @@ use tokio::sync::Semaphore;
 use super::super::args::OutputArgs;
 use super::super::index_args::ServeArgs;
 use super::super::{interrupted, print};
-use crate::encoders::Checkpoints;
 use crate::error::{Error, Kind, Result};
 use crate::net::{ServedRequest, ServedResponse, ServerLimits, serve};
 use crate::search::{Index, SearchOptions, SearchRequest, respond};
@@ -18,7 +17,7 @@ use crate::telemetry::ctrl_c;
 
 pub(super) fn run(args: &ServeArgs, output: OutputArgs) -> Result<()> {
     let options = args.how.options(args.k.map_or(1, usize::from))?;
-    let index = Arc::new(Index::open_with(&args.directory, &Checkpoints)?);
+    let index = Arc::new(Index::open_with(&args.directory, args.how.models.checkpoints()?.kept())?);
     index.check(&options)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

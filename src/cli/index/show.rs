@@ -8,7 +8,6 @@ use serde_json::json;
 use super::super::args::OutputArgs;
 use super::super::index_args::SearchArgs;
 use super::super::print;
-use crate::encoders::Checkpoints;
 use crate::error::{Error, Kind, Result, without_control_characters};
 use crate::search::{Hit, Index, Manifest, verify};
 use crate::telemetry::{ReportStyle, Reporter, ctrl_c, report, thousands};
@@ -56,7 +55,7 @@ pub(super) fn verified(directory: &Path, output: OutputArgs) -> Result<()> {
 }
 
 pub(super) fn search(args: &SearchArgs, output: OutputArgs) -> Result<()> {
-    let index = Index::open_with(&args.directory, &Checkpoints)?;
+    let index = Index::open_with(&args.directory, args.how.models.checkpoints()?.kept())?;
     if args.query.trim().is_empty() {
         return Err(Error::new(Kind::Usage, "the query is empty"));
     }

@@ -29,7 +29,7 @@ arguments! {
 pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let host = host.clone();
     bind_async(lua, r1, "reward_model", move |lua, options: Value| {
-        let call = host.current();
+        let (call, device) = (host.current(), host.policy_device.get());
         let arguments = RewardModelArguments::read(&lua, NAME, &options);
         let outside = OutsideCall::new(&lua, NAME, None);
         async move {
@@ -47,7 +47,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                 ModelInput::Ids(ids) => ("ids", json!(ids)),
             };
             let request = json!({ "model": name, field: shown });
-            let live = async { outcome_of(shared_models(NAME, &name)?.reward(&name, prompt).await) };
+            let live = async { outcome_of(shared_models(NAME, &name)?.reward(&name, device, prompt).await) };
             let convert = |RewardScores { scores, tokens }: RewardScores| {
                 from_answer(&lua, &json!({ "score": scores.first(), "scores": scores, "tokens": tokens }))
             };

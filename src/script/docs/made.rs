@@ -10,7 +10,7 @@ use crate::config::settings;
 use crate::schema::{Setting, Table};
 
 /// Sections in the order of the reference, with a description.
-const SECTIONS: [(&str, &str); 9] = [
+const SECTIONS: [(&str, &str); 10] = [
     ("", "The run"),
     ("policy", "The model"),
     ("data", "Datasets of tasks (docs/guide/data.md)"),
@@ -18,6 +18,7 @@ const SECTIONS: [(&str, &str); 9] = [
     ("env", "The environment: fields of `r1.env` that are data"),
     ("rollout", "Rollouts"),
     ("eval", "Evaluation on `data.eval`"),
+    ("search", "The models of searches (docs/guide/search.md)"),
     ("checkpoint", "Checkpoints and the exported model"),
     ("limits", "Limits of the script (docs/guide/containment.md)"),
 ];

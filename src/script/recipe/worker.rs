@@ -65,6 +65,7 @@ impl Worker {
         let vm = api::vm(script.settings.limits.clone(), script.sources(), renderer)?;
         vm.host.params.borrow_mut().values.clone_from(&script.settings.params);
         vm.host.search_models.set(script.search_models);
+        vm.host.policy_device.set(script.settings.policy.device);
         let recipe = script.recipe(&vm)?;
         let envs = Envs::new(&vm, &recipe, script)?;
         let tools = envs.tools();

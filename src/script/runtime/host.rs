@@ -24,6 +24,7 @@ use super::passages::SearchPart;
 use super::record::{Record, RecordBranch};
 use super::shared_calls::SharedCalls;
 use super::state::ToolSession;
+use crate::config::DeviceChoice;
 use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::ToolRecord;
@@ -218,6 +219,8 @@ pub(crate) struct Host {
     /// The indexes and re-ranking models that the script names.
     pub(crate) searches: RefCell<Vec<SearchPart>>,
     pub(crate) search_models: Cell<&'static dyn SearchModels>,
+    /// The device of the policy, for its reward models.
+    pub(crate) policy_device: Cell<DeviceChoice>,
     /// The programs that the script named for its connections; a run starts them before its first
     /// trajectory.
     pub(crate) connections: RefCell<Vec<Rc<DeclaredConnection>>>,
@@ -275,6 +278,7 @@ impl Host {
             formats: RefCell::default(),
             searches: RefCell::default(),
             search_models: Cell::new(programs.as_ref().map_or(&NoModels, |programs| programs.search_models())),
+            policy_device: Cell::new(DeviceChoice::Auto),
             connections: RefCell::default(),
             shared: RefCell::default(),
             grants: RefCell::new(if echo.is_some() {

@@ -7,7 +7,7 @@ use futures_util::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
-use crate::config;
+use crate::config::{self, DeviceChoice};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{FinishReason, Message, Sampling, Seed, conversation};
 use crate::schema::{self, section};
@@ -26,8 +26,9 @@ pub trait NamedModels: Send + Sync {
         temperature: f64,
     ) -> BoxFuture<'static, Result<Vec<f64>>>;
 
-    /// Scores a conversation or a text with a reward model.
-    fn reward(&self, model: &str, prompt: ModelInput) -> BoxFuture<'static, Result<RewardScores>>;
+    /// Scores a conversation or a text with a reward model, which is loaded onto the device.
+    fn reward(&self, model: &str, device: DeviceChoice, prompt: ModelInput)
+    -> BoxFuture<'static, Result<RewardScores>>;
 }
 
 static SHARED: OnceLock<Arc<dyn NamedModels>> = OnceLock::new();

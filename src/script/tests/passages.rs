@@ -35,7 +35,7 @@ fn recipe_with(needs: &str, before: &str, tools: &str, body: &str) -> Bench {
 }
 
 fn reset(bench: &Bench, record: &Record) -> Result<Json, String> {
-    let script = bench.load(&[]).map_err(|error| bench.show(error))?.with_search_models(&Checkpoints);
+    let script = bench.load(&[]).map_err(|error| bench.show(error))?.with_search_models(&Checkpoints::AUTO);
     let worker = Worker::new(&script, None).map_err(|error| bench.show(error))?;
     let state = run(worker.reset_with(&json!({}), 0, record)).map_err(|failure| bench.show(failure))?;
     Ok(state.snapshot().unwrap()["state"]["it"].clone())

@@ -16,6 +16,17 @@ pub const SHARD_BYTES: u64 = 5_000_000_000;
 /// The output head's key in a checkpoint.
 const HEAD: &str = "lm_head.weight";
 
+/// What a checkpoint has after the transformer.
+#[derive(Clone, Copy)]
+enum CheckpointHead<'a> {
+    /// The output head.
+    Logits,
+    /// Another head: the name of its tensor and what it is read into.
+    Other(&'a str, &'a Tensor),
+    /// Nothing, or an output head that is not read.
+    Unread,
+}
+
 impl Model {
     /// Loads `config.json` and the safetensors (one file, or shards with an index) in `dir`.
     ///
@@ -33,7 +44,7 @@ impl Model {
     }
 
     fn load_for(dir: &Path, device: Device, kind: Kind, computes: bool) -> Result<Self> {
-        Self::read(Config::load(dir)?, dir, (device, kind), computes, None)
+        Self::read(Config::load(dir)?, dir, (device, kind), computes, CheckpointHead::Logits)
     }
 
     /// Loads a transformer whose checkpoint has another head than logits: `head` is the name of its
@@ -44,7 +55,13 @@ impl Model {
         options: (Device, Kind),
         head: (&str, &Tensor),
     ) -> Result<Self> {
-        Self::read(config, dir, options, true, Some(head))
+        Self::read(config, dir, options, true, CheckpointHead::Other(head.0, head.1))
+    }
+
+    /// Loads a transformer alone; the checkpoint may have an output head, and names of tensors with
+    /// or without `model.`.
+    pub(super) fn load_without_head(config: Config, dir: &Path, options: (Device, Kind)) -> Result<Self> {
+        Self::read(config, dir, options, true, CheckpointHead::Unread)
     }
 
     fn read(
@@ -52,7 +69,7 @@ impl Model {
         dir: &Path,
         (device, kind): (Device, Kind),
         computes: bool,
-        head: Option<(&str, &Tensor)>,
+        head: CheckpointHead<'_>,
     ) -> Result<Self> {
         let files = weights::files(dir)?;
         let wanted = Parameters::numbers(&config);
@@ -66,13 +83,23 @@ impl Model {
         // Old checkpoints have the rotary frequencies and a copy of the tied head, which are not
         // needed.
         let mut stored = parameters.stored();
-        stored.extend(head.map(|(name, tensor)| StoredTensor::whole(name, tensor)));
+        match head {
+            CheckpointHead::Logits => {}
+            CheckpointHead::Other(name, tensor) => stored.push(StoredTensor::whole(name, tensor)),
+            CheckpointHead::Unread if weights::shape_of(&files, "embed_tokens.weight")?.is_some() => {
+                for tensor in &mut stored {
+                    tensor.name = tensor.name.strip_prefix("model.").unwrap_or(&tensor.name).to_owned();
+                }
+            }
+            CheckpointHead::Unread => {}
+        }
         let predicted = predicted_layers(&config);
         weights::read_stored(&files, &stored, |name| {
             let of_others = predicted.iter().any(|prefix| name.starts_with(prefix));
             name.ends_with("rotary_emb.inv_freq") || (tied && name == HEAD) || of_others
         })?;
-        if tied && head.is_none() && weights::differ(&files, HEAD, "model.embed_tokens.weight")? {
+        let has_logits = matches!(head, CheckpointHead::Logits);
+        if tied && has_logits && weights::differ(&files, HEAD, "model.embed_tokens.weight")? {
             let message = format!("config.json ties the output head to the embedding, and {HEAD} is another tensor");
             return Err(Error::new(error::Kind::Model, message)
                 .at_path(dir)

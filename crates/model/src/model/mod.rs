@@ -7,10 +7,11 @@
 //!   scoring, [`Model::step`] for generation
 //! - [`Packed`]: packed rows without padding; [`Span`]: a chunk of one sequence for generation
 //! - [`LoraConfig`]: a low-rank adapter in PEFT's format: [`Model::add_adapter`], load, save, merge
-//! - [`Encoder`]: BERT encoders, from texts to vectors
+//! - [`Encoder`]: from texts to vectors; [`CrossEncoderModel`]: from pairs of texts to scores
 //! - [`KvCache`]: key-value cache, one slot per sequence
 
 mod batch;
+mod bert;
 mod cache;
 mod config;
 mod critic;
@@ -53,7 +54,7 @@ pub use config::{
     Activation, Biases, Config, ExpertStorage, Experts, Joint, LayerKind, Norms, Rope, Router, Scaling, SharedExpert,
 };
 pub use critic::Critic;
-pub use cross_encoder::{CrossEncoderModel, Pair};
+pub use cross_encoder::{CrossEncoderModel, Pair, PairFormat};
 pub use decode_ahead::DrawTokens;
 pub use encoder::{Encoder, Pooling};
 pub use families::Architecture;
@@ -69,7 +70,7 @@ pub use reward_model::RewardModel;
 pub use transfer::HostTransfer;
 pub use transfer::upload;
 pub(crate) use transfer::zeros;
-pub use weights::{files as weight_files, stored_dtype, write_file as write_tensors};
+pub use weights::{files as weight_files, read_json, stored_dtype, write_file as write_tensors};
 
 pub use crate::native::{OperationTime, release_memory, softmax, start_profile, stop_profile};
 

@@ -331,6 +331,12 @@ impl Model {
         Ok(hidden.f_linear(&self.parameters.lm_head, None::<&Tensor>)?)
     }
 
+    /// Logits `[N, ids]` f32 of a few ids, `[ids]` i64, of hidden states `[N, E]`.
+    pub(super) fn logits_of(&self, hidden: &Tensor, ids: &Tensor) -> Result<Tensor> {
+        let rows = self.parameters.lm_head.f_index_select(0, ids)?.f_to_kind(Kind::Float)?;
+        Ok(hidden.f_to_kind(Kind::Float)?.f_linear(&rows, None::<&Tensor>)?)
+    }
+
     /// Log-probability of `targets` `[N]` i64 and entropy (nats) of the distribution at each of the
     /// hidden states `[N, E]`, both `[N]` f32 (f64 for a model held in f64), at `temperature` > 0.
     /// Differentiable.

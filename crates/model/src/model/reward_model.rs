@@ -7,8 +7,8 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
-use super::{Config, Model, Packed, weights};
-use crate::native::upload;
+use super::encoder::take;
+use super::{Config, Model, Packed, weights, zeros};
 use r1_base::error::{self, Error, Result};
 
 const CLASS: &str = "ForSequenceClassification";
@@ -41,7 +41,7 @@ impl RewardModel {
         };
         let shape = weights::shape_of(&weights::files(dir)?, HEAD)?.ok_or_else(missing)?;
         let labels = shape.first().copied().filter(|labels| *labels > 0).ok_or_else(missing)?;
-        let head = Tensor::f_zeros([labels, width], (kind, device))?;
+        let head = zeros(&[labels, width], kind, device)?;
         let trunk = Model::load_with_head(config, dir, (device, kind), (HEAD, &head))?;
         let padding = json["pad_token_id"].as_u64().and_then(|id| u32::try_from(id).ok());
         Ok(Self { trunk, head, padding })
@@ -79,8 +79,7 @@ impl RewardModel {
         }
         let _guard = tch::no_grad_guard();
         let device = self.trunk.device();
-        let hidden = self.trunk.forward(&Packed::from_rows(rows, device)?)?;
-        let hidden = hidden.f_index_select(0, &upload(&Tensor::f_from_slice(&last)?, device)?)?;
+        let hidden = take(&self.trunk.forward(&Packed::from_rows(rows, device)?)?, &last, device)?;
         let scores = hidden.f_linear(&self.head, None::<&Tensor>)?.f_to_kind(Kind::Float)?;
         let flat: Vec<f32> = scores.f_view(-1)?.f_to_device(Device::Cpu)?.try_into()?;
         let labels = self.head.size()[0] as usize;

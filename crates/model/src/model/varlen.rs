@@ -69,7 +69,27 @@ impl Varlen {
             return self.attend_plain(q, k, v, scores);
         }
         let (begins, limit) = ([&self.first_query, &self.first_key], [self.most_queries, self.most_keys]);
-        native::flash([q, k, v], begins, self.keys.as_ref(), limit, scores.scale, scores.window)
+        native::flash([q, k, v], begins, self.keys.as_ref(), limit, scores.scale, scores.window, true)
+    }
+
+    /// Attention of every token to all tokens of its row, for [`Self::rows`]. q, k, v and the result
+    /// are `[T, H, D]`.
+    pub(super) fn attend_in_rows(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+        if native::meta::is_on() {
+            return Ok(q.f_mul(&k.f_add(v)?)?);
+        }
+        if q.device().is_cuda() {
+            let (begins, limit) = ([&self.first_query, &self.first_key], [self.most_queries, self.most_keys]);
+            return native::flash([q, k, v], begins, None, limit, None, None, false);
+        }
+        let ends: Vec<i64> = Vec::try_from(self.first_query.f_to_kind(Kind::Int64)?)?;
+        let row = |range: &[i64]| -> Result<Tensor> {
+            let part = |x: &Tensor| x.f_narrow(0, range[0], range[1] - range[0])?.f_transpose(0, 1)?.f_unsqueeze(0);
+            let (q, k, v) = (part(q)?, part(k)?, part(v)?);
+            let output = Tensor::f_scaled_dot_product_attention(&q, &k, &v, None::<&Tensor>, 0.0, false, None, false)?;
+            Ok(output.f_squeeze_dim(0)?.f_transpose(0, 1)?)
+        };
+        Ok(Tensor::f_cat(&ends.windows(2).map(row).collect::<Result<Vec<_>>>()?, 0)?)
     }
 
     /// Reference implementation of the kernel, sequence by sequence.

@@ -50,7 +50,10 @@ const MAX_JSON: u64 = 64 << 20;
 
 /// Reads a JSON file; `what` describes it in errors. Refuses special files and files above
 /// [`MAX_JSON`] before reading.
-pub(super) fn read_json(path: &Path, what: &str) -> Result<serde_json::Value> {
+///
+/// # Errors
+/// `Kind::Model` with the path.
+pub fn read_json(path: &Path, what: &str) -> Result<serde_json::Value> {
     let failed = |error: &std::io::Error| Error::io(Kind::Model, &format!("read {what}"), path, error);
     let bad = |why: String| Error::new(Kind::Model, format!("{what} {why}")).at_path(path);
     let metadata = std::fs::metadata(path).map_err(|error| failed(&error))?;

@@ -23,7 +23,7 @@ at::Tensor flash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, 
   if (sequences.keys.defined()) keys = sequences.keys;
   return std::get<0>(at::_flash_attention_forward(
       q, k, v, sequences.first_query, sequences.first_key, sequences.most_queries, sequences.most_keys,
-      /*dropout_p=*/0.0, /*is_causal=*/true, /*return_debug_mask=*/false, factor, left, right, keys));
+      /*dropout_p=*/0.0, /*is_causal=*/window >= 0, /*return_debug_mask=*/false, factor, left, right, keys));
 }
 
 }  // namespace r1

@@ -17,7 +17,7 @@ at::Tensor like(const at::Tensor& x, c10::DeviceType device) {
   return at::empty_strided(x.sizes(), x.strides(), x.options().device(device));
 }
 
-// Computes an operation that the meta device lacks with zeros on the CPU. Its result is one tensor,
+// Computes an operation that the meta device lacks with zeros on the CPU. Its results are tensors,
 // or its first argument for one in place.
 void with_zeros(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
   const auto& schema = operation.schema();
@@ -27,7 +27,8 @@ void with_zeros(const c10::OperatorHandle& operation, torch::jit::Stack* stack) 
     if (const c10::IValue value = (*stack)[i]; value.isTensor() && value.toTensor().defined())
       (*stack)[i] = like(value.toTensor(), c10::kCPU).zero_();
   operation.callBoxed(*stack);
-  stack->back() = schema.is_mutable() ? changed : like(stack->back().toTensor(), c10::kMeta);
+  for (size_t i = stack->size() - schema.returns().size(); i < stack->size(); i++)
+    (*stack)[i] = schema.is_mutable() ? changed : like((*stack)[i].toTensor(), c10::kMeta);
 }
 
 // tch has no name for the meta device, and takes it for MPS: new tensors there are of meta.
@@ -59,7 +60,7 @@ char* r1_add_meta_operations() {
       creation.impl("empty.memory_format", TORCH_FN(empty));
       creation.impl("empty_strided", TORCH_FN(empty_strided));
       for (const char* name : {"abs", "embedding_dense_backward", "index_select", "logical_and", "logical_and_",
-                               "logical_not", "logical_or", "max", "min", "where.self"})
+                               "logical_not", "logical_or", "max", "min", "native_layer_norm", "where.self"})
         library.impl(name, torch::CppFunction::makeFromBoxedFunction<&with_zeros>());
       return true;
     }();

@@ -26,7 +26,7 @@ pub(crate) use arena::Arena;
 pub(crate) use cpu::{Network, NetworkShape, attend_rows, gated_rows, linear_rows, panel};
 pub use cpu::{kernels, softmax};
 pub(crate) use cuda::CudaGraph;
-pub use cuda::{cuda_graphs, device, load_cuda_torch};
+pub use cuda::{compute_kind, cuda_graphs, device, load_cuda_torch};
 pub(crate) use cuda::{kernels_missing, wanted_kernels};
 pub(crate) use device::DeviceEvent;
 pub use device::meta;
@@ -271,12 +271,13 @@ pub(crate) fn grouped_linear(x: &Tensor, weight: &Tensor, ends: &Tensor, leaves:
     Ok(owned(out))
 }
 
-/// Causal flash attention (arXiv:2307.08691) over packed sequences, in f16 or bf16 on the GPU: q
+/// Flash attention (arXiv:2307.08691) over packed sequences, in f16 or bf16 on the GPU: q
 /// `[T, H, D]`, k and v `[N, Hkv, D]`, H a multiple of Hkv, D a multiple of 8 and at most 256;
 /// returns `[T, H, D]`. `begins` are the offsets of queries and keys of each sequence, [B + 1] i32;
 /// `keys` `[B]` i32 is the number of keys of each, up to the next offset if `None`. The last query
 /// of a sequence is at its last key. `most`: maximum queries and keys per sequence. `scale` is
-/// D^-0.5 if `None`. Differentiable without `keys`.
+/// D^-0.5 if `None`. Without `causal` a query attends to all keys of its sequence, and there is no
+/// window. Differentiable without `keys`.
 pub(crate) fn flash(
     qkv: [&Tensor; 3],
     begins: [&Tensor; 2],
@@ -284,10 +285,12 @@ pub(crate) fn flash(
     limit: [i64; 2],
     scale: Option<f64>,
     window: Option<usize>,
+    causal: bool,
 ) -> Result<Tensor> {
     let mut out = null_mut();
     let sequences = [pointer(begins[0]), pointer(begins[1]), keys.map_or(null(), pointer)];
     let (scale, window) = (scale.unwrap_or(0.0), window.map_or(0, |window| window as i64));
+    let window = if causal { window } else { -1 };
     // SAFETY: the pointers are live for the call; null is allowed.
     checked(unsafe {
         r1_flash(qkv.map(pointer).as_ptr(), sequences.as_ptr(), limit[0], limit[1], scale, window, &raw mut out)

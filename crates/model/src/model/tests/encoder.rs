@@ -8,6 +8,12 @@ use tch::{Device, Kind, Tensor};
 
 use super::families::fill_tensor;
 use crate::model::{Encoder, Pooling, write_tensors};
+use r1_base::error::Result;
+use r1_base::{DeviceChoice, Dtype};
+
+fn load(dir: &Path) -> Result<Encoder> {
+    Encoder::load(dir, DeviceChoice::Cpu, Dtype::F32)
+}
 
 fn goldens() -> Vec<Value> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/models/golden_encoder.json");
@@ -50,7 +56,7 @@ fn encoder_vectors_match_transformers() {
     for case in goldens() {
         let dir = tempfile::tempdir().unwrap();
         write(dir.path(), &case["config"], &tensors(&case));
-        let encoder = Encoder::load(dir.path()).unwrap();
+        let encoder = load(dir.path()).unwrap();
         assert_eq!(encoder.max_tokens(), 40);
         // Every row alone, rows of similar length together, and all rows padded to the longest.
         for tokens in [1, 40, 1000] {
@@ -74,7 +80,7 @@ fn encoders_with_old_norm_names_load_the_same() {
     });
     let dir = tempfile::tempdir().unwrap();
     write(dir.path(), &case["config"], &renamed.collect::<Vec<_>>());
-    let worst = worst(&case, &Encoder::load(dir.path()).unwrap(), 1000);
+    let worst = worst(&case, &load(dir.path()).unwrap(), 1000);
     assert!(worst < 1e-5, "{worst}");
 }
 
@@ -87,10 +93,11 @@ fn other_models_and_damaged_configs_are_no_encoders() {
         let mut config = case["config"].clone();
         config[field] = value;
         write(dir.path(), &config, &all);
-        Encoder::load(dir.path()).unwrap_err().to_string()
+        load(dir.path()).unwrap_err().to_string()
     };
     for (field, value, expected) in [
-        ("model_type", json!("roberta"), "`model_type` is \"roberta\"; an encoder is a `bert` model"),
+        ("model_type", json!("distilbert"), "`architectures` is [\"BertForCausalLM\"]"),
+        ("quantization_config", json!({}), "quantised weights are not read"),
         ("position_embedding_type", json!("relative_key"), "only \"absolute\" is supported"),
         ("is_decoder", json!(true), "`is_decoder` is true"),
         ("hidden_act", json!("mish"), "`hidden_act` is \"mish\""),
@@ -102,27 +109,5 @@ fn other_models_and_damaged_configs_are_no_encoders() {
     ] {
         let error = refusal(field, value);
         assert!(error.contains(expected), "{field}: {error}");
-    }
-}
-
-#[test]
-fn the_pooling_of_sentence_transformers_is_read() {
-    let dir = tempfile::tempdir().unwrap();
-    assert_eq!(Pooling::of(dir.path()).unwrap(), None);
-    std::fs::create_dir(dir.path().join("1_Pooling")).unwrap();
-    let read = |json: Value| {
-        std::fs::write(dir.path().join("1_Pooling/config.json"), json.to_string()).unwrap();
-        Pooling::of(dir.path())
-    };
-    let modes = |mean: bool, cls: bool, max: bool| {
-        json!({ "word_embedding_dimension": 24, "pooling_mode_mean_tokens": mean, "pooling_mode_cls_token": cls,
-            "pooling_mode_max_tokens": max })
-    };
-    assert_eq!(read(modes(true, false, false)).unwrap(), Some(Pooling::Mean));
-    assert_eq!(read(modes(false, true, false)).unwrap(), Some(Pooling::Cls));
-    assert_eq!(read(json!({ "pooling_mode": "cls" })).unwrap(), Some(Pooling::Cls));
-    for other in [modes(false, false, true), modes(true, true, false), modes(false, false, false), json!([])] {
-        let error = read(other.clone()).unwrap_err().message;
-        assert!(error.starts_with("the pooling of this model is not supported"), "{other}: {error}");
     }
 }

@@ -6,6 +6,7 @@ mod critic;
 mod cross_encoder;
 mod distinct;
 mod encoder;
+mod encoder_device;
 mod exchange;
 mod experts;
 mod families;

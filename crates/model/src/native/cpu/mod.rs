@@ -114,6 +114,9 @@ pub(crate) struct Network {
     handle: *mut c_void,
 }
 
+// SAFETY: the handle owns memory of the heap, and nothing in it belongs to a thread.
+unsafe impl Send for Network {}
+
 impl Network {
     /// `parameters` are contiguous on the CPU, all f32 or all bf16, in the order of `common.h`:
     /// embedding, layers, norm, head unless tied; `None` for a bias or a head's norm that the model

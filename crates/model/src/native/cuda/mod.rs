@@ -19,8 +19,8 @@ use std::sync::OnceLock;
 use tch::{Cuda, Device};
 
 use super::checked;
-use r1_base::DeviceChoice;
 use r1_base::error::{Error, Kind, Result};
+use r1_base::{DeviceChoice, Dtype};
 
 pub(crate) use graph::CudaGraph;
 pub(super) use launch::{Launcher, launcher};
@@ -44,6 +44,15 @@ pub fn device(choice: DeviceChoice) -> Result<Device> {
         DeviceChoice::Cpu => Ok(Device::Cpu),
         // libtorch must not be queried for CUDA before: it caches the result for the process.
         _ => CudaMachine::this().device(choice),
+    }
+}
+
+/// The compute type: the setting, or f32 on the CPU (the faster one there) and bf16 on CUDA.
+pub fn compute_kind(dtype: Dtype, device: Device) -> tch::Kind {
+    match dtype {
+        Dtype::Bf16 => tch::Kind::BFloat16,
+        Dtype::Auto if device.is_cuda() => tch::Kind::BFloat16,
+        Dtype::F32 | Dtype::Auto => tch::Kind::Float,
     }
 }
 
