@@ -16,7 +16,7 @@
 //! - [`hub`]: models and datasets from the Hugging Face Hub, and their cache
 //! - [`model`]: transformer architectures over libtorch, their weights and key-value caches
 //! - [`native`]: C++ over libtorch: operations that `tch` does not bind, and CPU kernels
-//! - [`encoders`]: the models of searches: text encoders and cross-encoders of BERT checkpoints
+//! - [`encoders`]: the models of searches: text encoders and cross-encoders
 //! - [`adamw`]: the optimiser
 //! - [`engine`]: continuous-batching generation, sampling, prefix reuse
 //! - [`remote`]: models behind servers: clients of OpenAI's and Anthropic's APIs, and the policy

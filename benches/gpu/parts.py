@@ -4,6 +4,7 @@ import json
 import math
 import sys
 
+import encoders
 import speed
 import weights
 
@@ -184,10 +185,12 @@ PARTS = {
     "networks": networks,
     "ahead": ahead,
     "updates": updates,
+    "encoders": encoders.encoders,
     "run": run,
     "batches": speed.batches,
     "host": speed.host,
     "decode": speed.decode,
     "update-speed": speed.update,
+    "encoder-speed": encoders.encoder_speed,
     "peers": speed.peers,
 }

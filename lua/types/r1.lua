@@ -819,6 +819,7 @@ function Expectation:raises(text) end
 ---@field rollout? r1.RolloutSettings Concurrency, retries and failures of rollouts.
 ---@field trainer? r1.Trainer Algorithm and its settings: a result of r1.grpo, r1.ppo, r1.sft or r1.trainer.
 ---@field eval? r1.EvalSettings Evaluation on data.eval.
+---@field search? r1.SearchSettings The models of searches: encoders and cross-encoders.
 ---@field checkpoint? r1.CheckpointSettings Checkpoints and the exported model.
 ---@field limits? r1.Limits Time and memory limits of script calls.
 ---@field params? table<string, any> Parameters of the script, with the names that it declares by r1.params.
@@ -1065,6 +1066,11 @@ function Expectation:raises(text) end
 ---@field accuracy? string Reward part that is reported as accuracy; if empty, a task is solved when its reward is above 0.
 ---@field store? number Trajectories stored of each evaluation; 0 stores none (default 128, trajectories, ≥ 0).
 
+---Device and type of the models of searches (docs/guide/search.md).
+---@class r1.SearchSettings
+---@field device? "auto"|"cpu"|"cuda" Device of encoders and cross-encoders; auto is policy.device (default "auto").
+---@field dtype? "auto"|"f32"|"bf16" Type of their weights and computation; auto is f32 on the CPU and bf16 on CUDA (default "auto").
+
 ---Checkpoints and the exported model.
 ---@class r1.CheckpointSettings
 ---@field every? number Training steps between checkpoints; 0 writes only the last (default 20, steps, ≥ 0).
@@ -1124,7 +1130,7 @@ r1 = {}
 r1.version = nil
 
 ---Defines a recipe: environment, reward, data and training settings. A recipe script returns it. docs/reference/settings.md has its other settings.
----@param recipe { env?: r1.Env, envs?: table<string, r1.Env>, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, privileged?: fun(state: any, task: any): string, row_order?: fun(row: r1.Task): number|string, row_weight?: fun(past: { successes: number, attempts: number }, row: r1.Task): number, advantage?: fun(group: r1.Group, options: table<string, any>): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, cold_start?: r1.Recipe|table<string, any>, name?: string, seed?: number, policy?: r1.PolicySettings, data?: r1.DataSettings, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, params?: table<string, any>, needs?: string[] }
+---@param recipe { env?: r1.Env, envs?: table<string, r1.Env>, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, privileged?: fun(state: any, task: any): string, row_order?: fun(row: r1.Task): number|string, row_weight?: fun(past: { successes: number, attempts: number }, row: r1.Task): number, advantage?: fun(group: r1.Group, options: table<string, any>): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, cold_start?: r1.Recipe|table<string, any>, name?: string, seed?: number, policy?: r1.PolicySettings, data?: r1.DataSettings, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, search?: r1.SearchSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, params?: table<string, any>, needs?: string[] }
 ---@return r1.Recipe
 function r1.recipe(recipe) end
 

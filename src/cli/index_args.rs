@@ -107,8 +107,8 @@ pub(super) struct BuildArgs {
     /// and tokenizer.json): BERT, XLM-R or a decoder such as Qwen3-Embedding
     #[arg(long, value_name = "DIR")]
     pub(super) encoder: Option<PathBuf>,
-    /// Pooling of token vectors [default: that of the model's modules.json, or last for a decoder, or
-    /// mean]
+    /// Pooling of token vectors [default: that of the model's modules.json, or else last for a
+    /// decoder and mean for other models]
     #[arg(long, value_name = "NAME", requires = "encoder", value_parser = Pooling::NAMES)]
     pub(super) pooling: Option<String>,
     /// Text before every query, such as "query: " for E5 [default: the model's prompt for queries]
@@ -227,8 +227,8 @@ pub(super) struct HowArgs {
     /// Compare the query with every vector, although the index has an HNSW graph
     #[arg(long, conflicts_with = "ef")]
     exact: bool,
-    /// Rank the best passages again with a cross-encoder: the directory of a BERT or XLM-R model with
-    /// one label, or of a Qwen3-Reranker (safetensors and tokenizer.json)
+    /// Rank the best passages again with a cross-encoder: the directory of a BERT or XLM-R model
+    /// with one label, or of a Qwen3-Reranker (safetensors and tokenizer.json)
     #[arg(long, value_name = "DIR")]
     rerank: Option<PathBuf>,
     #[arg(long, value_name = "N", help = format!("Passages that are ranked again [default: {RERANKED}, or the number of hits]"), requires = "rerank", value_parser = clap::value_parser!(u16).range(1..=1000))]

@@ -174,7 +174,7 @@ fn r1_index_refuses_bad_vectors_and_encoders() {
     let build = |options: &[&str]| fail(dir, &[&["index", "build", "c.jsonl", "--out", "j"], options].concat());
     shows(&build(&["--encoder", "nowhere"]), "nowhere/config.json");
     shows(&build(&["--pooling", "mean"]), "--encoder <DIR>");
-    shows(&build(&["--encoder", "encoder", "--pooling", "max"]), "[possible values: mean, cls]");
+    shows(&build(&["--encoder", "encoder", "--pooling", "max"]), "[possible values: mean, cls, last]");
     let search = |query: &str| fail(dir, &["index", "search", "i", query, "--mode", "dense"]);
     shows(&search(" "), "the query is empty");
     let model = dir.join("encoder/model.safetensors");

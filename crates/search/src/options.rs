@@ -30,8 +30,7 @@ names! {
 /// A cross-encoder and the number of passages that it re-ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RerankOptions {
-    /// Directory of the model: `BertForSequenceClassification` with one label, in safetensors, and
-    /// `tokenizer.json`.
+    /// Directory of the model, in safetensors, and `tokenizer.json` (docs/guide/search.md).
     pub model: PathBuf,
     /// Number of re-ranked passages; `None` for [`RERANKED`], or the number of hits if that is
     /// more.

@@ -72,7 +72,7 @@ impl Index {
     }
 
     /// As [`open`](Self::open), for searches that need models: vectors and re-ranking. The loader
-    /// of BERT checkpoints is `encoders::Checkpoints` of r1.
+    /// of checkpoints is `encoders::Checkpoints` of r1.
     ///
     /// # Errors
     /// As [`Index::open`].

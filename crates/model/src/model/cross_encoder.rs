@@ -101,8 +101,8 @@ impl CrossEncoderModel {
         }
     }
 
-    /// The score of every pair: the logit, without a sigmoid; of a decoder the logit of the first of
-    /// `answers` minus that of the second. Pairs of similar length are computed together.
+    /// The score of every pair: the logit, without a sigmoid; of a decoder the logit of the first
+    /// of `answers` minus that of the second. Pairs of similar length are computed together.
     ///
     /// # Errors
     /// `Kind::Model` for a pair without ids, with too many, or with an id or a type that the model

@@ -72,8 +72,8 @@ impl Varlen {
         native::flash([q, k, v], begins, self.keys.as_ref(), limit, scores.scale, scores.window, true)
     }
 
-    /// Attention of every token to all tokens of its row, for [`Self::rows`]. q, k, v and the result
-    /// are `[T, H, D]`.
+    /// Attention of every token to all tokens of its row, for [`Self::rows`]. q, k, v and the
+    /// result are `[T, H, D]`.
     pub(super) fn attend_in_rows(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         if native::meta::is_on() {
             return Ok(q.f_mul(&k.f_add(v)?)?);

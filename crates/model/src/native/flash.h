@@ -12,8 +12,8 @@ struct Sequences {
 };
 
 // Causal attention of q [T, H, D] over k and v [N, Hkv, D], the last query of a sequence at its
-// last key; `scale` 0 for D^-0.5, `window` 0 for none. With the window -1 a query attends to all keys
-// of its sequence. Differentiable without `keys`.
+// last key; `scale` 0 for D^-0.5, `window` 0 for none. With the window -1 a query attends to all
+// keys of its sequence. Differentiable without `keys`.
 at::Tensor flash(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const Sequences& sequences, double scale,
                  int64_t window);
 

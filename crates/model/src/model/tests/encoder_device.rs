@@ -99,8 +99,8 @@ fn encoders_in_bf16_differ_by_its_rounding() {
     }
 }
 
-/// An operation with a tensor on another device, and one that waits for numbers of the device, fails
-/// on the meta device.
+/// On the meta device, an operation fails with a tensor on another device, and if it waits for
+/// numbers.
 #[test]
 fn encoders_run_on_their_device_without_waiting() {
     let check = |tensor: Tensor, rows: usize| {
