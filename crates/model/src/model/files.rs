@@ -84,14 +84,13 @@ impl Model {
         // needed.
         let mut stored = parameters.stored();
         match head {
-            CheckpointHead::Logits => {}
             CheckpointHead::Other(name, tensor) => stored.push(StoredTensor::whole(name, tensor)),
             CheckpointHead::Unread if weights::shape_of(&files, "embed_tokens.weight")?.is_some() => {
                 for tensor in &mut stored {
                     tensor.name = tensor.name.strip_prefix("model.").unwrap_or(&tensor.name).to_owned();
                 }
             }
-            CheckpointHead::Unread => {}
+            CheckpointHead::Logits | CheckpointHead::Unread => {}
         }
         let predicted = predicted_layers(&config);
         weights::read_stored(&files, &stored, |name| {
