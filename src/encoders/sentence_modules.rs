@@ -96,16 +96,11 @@ impl SentenceModules {
             let why = format!("`default_prompt_name` is {default_name}, which is not in `prompts`");
             return Err(refused(&path, why));
         }
-        self.similarity = match &json["similarity_fn_name"] {
-            Json::Null => None,
-            name => match Similarity::ALL.iter().find(|similarity| *name == similarity.name()) {
-                Some(similarity) => Some(*similarity),
-                None => {
-                    let why = format!("`similarity_fn_name` is {name}; supported are cosine and dot");
-                    return Err(refused(&path, why));
-                }
-            },
-        };
+        let name = &json["similarity_fn_name"];
+        self.similarity = Similarity::ALL.into_iter().find(|similarity| *name == similarity.name());
+        if self.similarity.is_none() && !name.is_null() {
+            return Err(refused(&path, format!("`similarity_fn_name` is {name}; supported are cosine and dot")));
+        }
         Ok(())
     }
 
