@@ -184,7 +184,8 @@ const CYCLES: &[(&str, usize)] = &[
     ("answers", 3),
     ("cli", 4),
     ("config", 4),
-    ("model", 9),
+    // A file for each model family.
+    ("model", 18),
     ("native", 2),
     ("rl", 2),
     ("rollout", 5),

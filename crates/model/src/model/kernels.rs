@@ -4,7 +4,8 @@ use tch::{Device, Kind, Tensor};
 
 use super::Config;
 use super::config::{Activation, Joint, LayerKind, Norms, Rope};
-use super::layers::Parameters;
+use super::layers::{Block, Parameters};
+use super::mixers::{Attention, Mixer};
 use crate::native;
 use r1_base::error::Result;
 
@@ -60,4 +61,39 @@ pub(super) fn native_model(
         magnitude: rope.magnitude(),
     };
     native::Network::new(&shape, frequencies, &tensors).map(Some)
+}
+
+impl Parameters {
+    /// Tensors in the order that the native code expects, with `None` for missing parts; `None` if
+    /// the native code does not support this model.
+    pub(super) fn native(&self) -> Option<Vec<Option<Tensor>>> {
+        let mut all = vec![Some(&self.embed)];
+        for layer in &self.layers {
+            let (Block::Dense(mlp), Mixer::Attention(attention)) = (&layer.block, &layer.mixer) else { return None };
+            let Attention { q, kv: Some([k, v]), o, head_norms, .. } = attention else { return None };
+            let up = mlp.up.as_ref()?;
+            let linears = [q, k, v, o, &mlp.gate, up, &mlp.down];
+            let (Some(input_norm), Some(before_block)) = (&layer.input_norm, &layer.before_block) else { return None };
+            if linears.iter().any(|linear| linear.lora.is_some()) {
+                return None;
+            }
+            let unbiased = [o, &mlp.gate, up, &mlp.down].iter().all(|linear| linear.bias.is_none());
+            if !unbiased || layer.after_attention.is_some() || layer.after_block.is_some() {
+                return None;
+            }
+            let heads = head_norms.as_ref();
+            all.push(Some(input_norm));
+            for linear in [q, k, v] {
+                all.extend([Some(&linear.weight), linear.bias.as_ref()]);
+            }
+            all.extend([heads.map(|norms| &norms.q), heads.map(|norms| &norms.k)]);
+            all.extend([o, &mlp.gate, up, &mlp.down].map(|linear| Some(&linear.weight)));
+            all.push(Some(before_block));
+        }
+        all.push(Some(&self.norm));
+        if !self.tied {
+            all.push(Some(&self.lm_head));
+        }
+        Some(all.into_iter().map(|tensor| tensor.map(Tensor::shallow_clone)).collect())
+    }
 }

@@ -6,7 +6,7 @@ use super::Config;
 use super::config::{ExpertStorage, Experts, Norms, Router, SharedExpert};
 use super::experts::GroupedExperts;
 use super::lora::Lora;
-use super::mixers::{Attention, Mixer};
+use super::mixers::Mixer;
 use super::plain::Arithmetic;
 use super::stacked::{Stack, stacks};
 use crate::native::Arena;
@@ -152,7 +152,7 @@ pub(super) struct Parameters {
     pub norm: Tensor,
     /// A shallow clone of `embed` when tied.
     pub lm_head: Tensor,
-    tied: bool,
+    pub tied: bool,
     /// Names that differ from Llama's.
     renamed: &'static [(&'static str, &'static str)],
 }
@@ -375,39 +375,6 @@ impl Parameters {
                 linears.into_iter().map(move |(name, linear)| (layer_name(renamed, index, &name), linear))
             })
             .collect()
-    }
-
-    /// Tensors in the order that the native code expects, with `None` for missing parts; `None` if
-    /// the native code does not support this model.
-    pub(super) fn native(&self) -> Option<Vec<Option<Tensor>>> {
-        let mut all = vec![Some(&self.embed)];
-        for layer in &self.layers {
-            let (Block::Dense(mlp), Mixer::Attention(attention)) = (&layer.block, &layer.mixer) else { return None };
-            let Attention { q, kv: Some([k, v]), o, head_norms, .. } = attention else { return None };
-            let up = mlp.up.as_ref()?;
-            let linears = [q, k, v, o, &mlp.gate, up, &mlp.down];
-            let (Some(input_norm), Some(before_block)) = (&layer.input_norm, &layer.before_block) else { return None };
-            if linears.iter().any(|linear| linear.lora.is_some()) {
-                return None;
-            }
-            let unbiased = [o, &mlp.gate, up, &mlp.down].iter().all(|linear| linear.bias.is_none());
-            if !unbiased || layer.after_attention.is_some() || layer.after_block.is_some() {
-                return None;
-            }
-            let heads = head_norms.as_ref();
-            all.push(Some(input_norm));
-            for linear in [q, k, v] {
-                all.extend([Some(&linear.weight), linear.bias.as_ref()]);
-            }
-            all.extend([heads.map(|norms| &norms.q), heads.map(|norms| &norms.k)]);
-            all.extend([o, &mlp.gate, up, &mlp.down].map(|linear| Some(&linear.weight)));
-            all.push(Some(before_block));
-        }
-        all.push(Some(&self.norm));
-        if !self.tied {
-            all.push(Some(&self.lm_head));
-        }
-        Some(all.into_iter().map(|tensor| tensor.map(Tensor::shallow_clone)).collect())
     }
 }
 

@@ -13,6 +13,7 @@
 mod batch;
 mod bert;
 mod cache;
+mod checkpoint;
 mod config;
 mod critic;
 mod cross_encoder;

@@ -3,8 +3,6 @@
 
 use tch::Tensor;
 
-use super::config::ExpertStorage;
-use super::layers::{Block, Linear, Mlp, Parameters};
 use r1_base::error::Result;
 
 /// A tensor of a checkpoint and the parameters in it.
@@ -34,7 +32,8 @@ impl StoredTensor {
         parameters.iter().map(|(name, tensor)| Self::whole(name, tensor)).collect()
     }
 
-    fn of_experts(name: String, experts: Vec<Vec<Tensor>>) -> Self {
+    /// A tensor with a projection of all experts.
+    pub(super) fn of_experts(name: String, experts: Vec<Vec<Tensor>>) -> Self {
         let parts = experts.first().map(Vec::as_slice).unwrap_or_default();
         let part = parts.first().map(Tensor::size).unwrap_or_default();
         let mut shape = vec![experts.len() as i64];
@@ -110,37 +109,4 @@ impl StoredTensor {
 fn alternating(stored: &Tensor, count: usize) -> Result<Vec<Tensor>> {
     let rows = if stored.dim() == 2 { stored.f_tr()? } else { stored.shallow_clone() };
     (0..count as i64).map(|first| Ok(rows.f_slice(0, first, None, count as i64)?)).collect()
-}
-
-impl Parameters {
-    /// The tensors of a checkpoint.
-    pub(super) fn stored(&self) -> Vec<StoredTensor> {
-        let mut together = Vec::new();
-        for (index, layer) in self.layers.iter().enumerate() {
-            if let Block::Sparse { experts, storage: ExpertStorage::Transposed, .. } = &layer.block {
-                let stored = of_experts(experts).into_iter().filter(|(_, parts)| !parts[0].is_empty());
-                let name = |name| self.name(index, &format!("mlp.experts.{name}"));
-                together.extend(stored.map(|(part, parts)| StoredTensor::of_experts(name(part), parts)));
-            }
-        }
-        let single = |name: &str| together.is_empty() || !name.contains(".mlp.experts.");
-        let named: Vec<_> = self.named().into_iter().filter(|(name, _)| single(name)).collect();
-        let mut all = StoredTensor::all(&named);
-        all.extend(together);
-        all
-    }
-}
-
-/// Weights and biases of experts, with their names in a checkpoint.
-fn of_experts<'a>(experts: &'a [Mlp]) -> [(&'static str, Vec<Vec<Tensor>>); 4] {
-    let each = |parts: &dyn Fn(&'a Mlp) -> Vec<Tensor>| experts.iter().map(parts).collect();
-    let both = |expert: &'a Mlp| std::iter::once(&expert.gate).chain(&expert.up);
-    let weight = |linear: &Linear| linear.weight.shallow_clone();
-    let bias = |linear: &Linear| linear.bias.as_ref().map(Tensor::shallow_clone);
-    [
-        ("gate_up_proj", each(&|expert| both(expert).map(weight).collect())),
-        ("gate_up_proj_bias", each(&|expert| both(expert).filter_map(bias).collect())),
-        ("down_proj", each(&|expert| vec![weight(&expert.down)])),
-        ("down_proj_bias", each(&|expert| bias(&expert.down).into_iter().collect())),
-    ]
 }

@@ -1,5 +1,6 @@
 //! Mistral 7B and similar models (arXiv:2310.06825): Llama's layers, each with the same sliding
-//! window if there is one; and Ministral, where `layer_types` can select the layers with the window.
+//! window if there is one; and Ministral, where `layer_types` can select the layers with the
+//! window.
 
 use super::{Architecture, Config, Defaults, Fields, Result, uniform, windows};
 

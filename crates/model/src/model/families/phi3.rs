@@ -1,5 +1,5 @@
-//! Phi-3 and Phi-4 (arXiv:2404.14219, arXiv:2412.08905): Llama's layers with queries, keys and values
-//! as one projection, and gate and up, too. Part of each head can be rotated.
+//! Phi-3 and Phi-4 (arXiv:2404.14219, arXiv:2412.08905): Llama's layers with queries, keys and
+//! values as one projection, and gate and up, too. Part of each head can be rotated.
 
 use super::{Architecture, Config, Defaults, Fields, Joint, Result, uniform, windows};
 

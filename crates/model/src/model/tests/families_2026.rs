@@ -5,7 +5,10 @@ use tch::{Device, Kind, Tensor};
 
 use super::families::cases;
 use crate::model::layers::Parameters;
-use crate::model::{Activation, Config, Joint, LoraConfig, Model, Norms, Router, Scaling, SharedExpert, weights};
+use crate::model::{
+    Activation, Architecture, Config, Footprint, Joint, LoraConfig, Model, Norms, Router, Scaling, SharedExpert,
+    weights,
+};
 
 /// The first golden config of a family, with other fields.
 fn config_of(family: &str, fields: &Value) -> Value {
@@ -228,4 +231,28 @@ fn messages_about_unsupported_families_say_what_is_missing() {
     let error = Config::from_json(&config_of("olmo2", &json!({"model_type": "gemma3n_text"}))).unwrap_err();
     assert!(error.message.contains("embeddings of each layer"), "{error}");
     assert!(error.hint.is_some_and(|hint| hint.contains("GptOssForCausalLM")));
+}
+
+#[test]
+fn plans_count_the_weights_and_adapters_of_new_families() {
+    let targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+    let adapter = LoraConfig::new(3, 4.0, &targets);
+    for case in cases("golden_2026").into_iter().filter(|case| case.name.ends_with(" 1")) {
+        let mut model = case.model();
+        let size = |tensors: Vec<(String, Tensor)>, wanted: &dyn Fn(&Tensor) -> bool| -> usize {
+            tensors.iter().filter(|(_, tensor)| wanted(tensor)).map(|(_, tensor)| tensor.numel()).sum()
+        };
+        let matrices = size(model.parameters(), &|tensor| tensor.dim() == 2);
+        let config = model.config.clone();
+        let (device, kind) = (Device::Cpu, Kind::Float);
+        let plan =
+            Footprint { config: &config, device, kind, adapter: Some(&adapter), checkpointing: false, threads: 1 };
+        assert_eq!(plan.numbers(), matrices as u64, "{}", case.name);
+        assert!(plan.learning(100) > 0 && plan.sampling(100, 2) > 0 && plan.packed() == 0);
+        // Layers with experts and layers without them are counted alike.
+        if config.experts.is_none() || config.architecture == Architecture::GptOss {
+            model.add_adapter(adapter.clone(), 1).unwrap();
+            assert_eq!(plan.adapted(), size(model.parameters(), &Tensor::requires_grad) as u64, "{}", case.name);
+        }
+    }
 }

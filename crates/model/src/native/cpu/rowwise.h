@@ -11,8 +11,8 @@ at::Tensor linear_rows(const at::Tensor& x, const at::Tensor& weight, const at::
 at::Tensor gated_rows(const at::Tensor& gate, const at::Tensor& up, bool gelu);
 // Causal attention of queries q [T, H, D] over cached keys and values [slots, capacity, Hkv, D].
 // Query t belongs to sequence slots[t], has position positions[t] and attends to its own and
-// earlier keys, at most `window` in total if that is positive. Sinks [H] (or an undefined tensor) are
-// scores of heads without a key and a value. Returns [T, H, D].
+// earlier keys, at most `window` in total if that is positive. Sinks [H] (or an undefined tensor)
+// are scores of heads without a key and a value. Returns [T, H, D].
 at::Tensor attend_rows(const at::Tensor& q, const at::Tensor& keys, const at::Tensor& values, const at::Tensor& sinks,
                        const at::Tensor& slots, const at::Tensor& positions, double scale, int64_t window);
 
