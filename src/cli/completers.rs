@@ -10,7 +10,7 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathComplete
 use crate::algorithms;
 use crate::config::{algorithm_names, settings};
 use crate::hub::Hub;
-use crate::load::MODEL_NANO;
+use crate::load::{MODEL_NANO, MODEL_SMOLLM2};
 use crate::rl::advantages::Estimator;
 use crate::rl::objective::PolicyLoss;
 use crate::script::docs;
@@ -41,13 +41,15 @@ pub(super) fn runs() -> ArgValueCompleter {
     })
 }
 
-/// Completes a model: a run, the embedded model, one in the Hub's cache, a directory.
+/// Completes a model: a run, a model with a name, one in the Hub's cache, a directory, a GGUF file.
 pub(super) fn models() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         let text = typed.to_str().unwrap_or_default();
         let cached = Hub::from_env().map(|hub| hub.cached_models()).unwrap_or_default();
-        let named = cached.into_iter().chain([MODEL_NANO.to_owned()]).filter(|name| name.starts_with(text));
-        let paths = PathCompleter::dir().complete(typed);
+        let named = cached.into_iter().chain([MODEL_NANO, MODEL_SMOLLM2].map(str::to_owned));
+        let named = named.filter(|name| name.starts_with(text));
+        let is_model = |path: &Path| path.is_dir() || path.extension().is_some_and(|extension| extension == "gguf");
+        let paths = PathCompleter::any().filter(is_model).complete(typed);
         named.map(CompletionCandidate::new).chain(runs_of(text)).chain(paths).collect()
     })
 }

@@ -7,8 +7,8 @@ use crate::schema::{Time, choices, section};
 section! {
     /// The model, its type and device.
     pub struct PolicySettings: "policy.", restart() {
-        /// The model: a directory in Hugging Face layout, a Hub id (ORG/NAME or ORG/NAME@REVISION),
-        /// or r1-nano.
+        /// The model: a directory in Hugging Face layout, a GGUF file, a Hub id (ORG/NAME,
+        /// ORG/NAME@REVISION, or ORG/NAME:FILE for a GGUF file), r1-nano, or smollm2-135m.
         model: String = "r1-nano".to_owned();
         /// Base model of an adapter (policy.model, or a resumed run's checkpoint); if empty, the
         /// one in adapter_config.json.
