@@ -827,7 +827,7 @@ function Expectation:raises(text) end
 
 ---The model, its type and device.
 ---@class r1.PolicySettings
----@field model? string The model: a directory in Hugging Face layout, a Hub id (ORG/NAME or ORG/NAME@REVISION), or r1-nano (default "r1-nano").
+---@field model? string The model: a directory in Hugging Face layout, a GGUF file, a Hub id (ORG/NAME, ORG/NAME@REVISION, or ORG/NAME:FILE for a GGUF file), r1-nano, or smollm2-135m (default "r1-nano").
 ---@field base? string Base model of an adapter (policy.model, or a resumed run's checkpoint); if empty, the one in adapter_config.json.
 ---@field dtype? "auto"|"f32"|"bf16" Type of the weights in memory; auto is f32 on the CPU and bf16 on CUDA (default "auto").
 ---@field device? "auto"|"cpu"|"cuda" Device of the model; auto is CUDA if available (default "auto").
@@ -1298,7 +1298,7 @@ function r1.sleep(length) end
 function r1.join(functions) end
 
 ---Opens a model. A model directory without a tokenizer takes token ids only.
----@param model string Directory, Hub id, or r1-nano
+---@param model string Directory, GGUF file, Hub id, or r1-nano
 ---@param options? { base?: string, device?: string, dtype?: string, max_context?: number, format?: string }
 ---@return r1.Model
 function r1.model(model, options) end

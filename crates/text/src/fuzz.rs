@@ -252,3 +252,46 @@ fn mutated_replies_are_parsed() {
         }
     });
 }
+
+/// Metadata of GGUF files with random values is refused with a message, or makes a tokenizer.
+#[test]
+fn mutated_gguf_metadata_is_refused_or_read() {
+    let values = [
+        Value::Null,
+        json!(0),
+        json!(-1),
+        json!(u64::MAX),
+        json!(1e300),
+        json!("gpt2"),
+        json!("llama"),
+        json!("qwen2"),
+        json!([]),
+        json!([[]]),
+        json!(["a", "", "\u{2581}", " "]),
+        json!([0.5, null, -1e300]),
+    ];
+    let kinds = ["gpt2", "llama"].map(crate::gguf::tests::metadata);
+    repeat_with_seeds(|dice| {
+        let mut fields = dice.pick(&kinds).clone();
+        for _ in 0..=dice.below(3) {
+            let at = dice.below(fields.len());
+            let Some((_, field)) = fields.iter_mut().nth(at) else { continue };
+            match field.as_array_mut().filter(|list| !list.is_empty()) {
+                Some(list) if dice.below(3) > 0 => {
+                    let at = dice.below(list.len());
+                    list[at] = dice.pick(&values).clone();
+                }
+                _ => *field = dice.pick(&values).clone(),
+            }
+        }
+        let loaded = crate::tokenizer_files(&fields).and_then(|files| Tokenizer::from_files(files, "t".to_owned()));
+        match loaded {
+            Err(error) => assert!(error.kind == Kind::Model && error.to_string().len() < 9000, "{error}"),
+            Ok(tokenizer) => {
+                tokenizer.decode(&tokenizer.encode("ab  1 <tool>é").unwrap_or_default(), false);
+                assert!(tokenizer.token_bytes().len() == tokenizer.vocab_size());
+                drop(Template::of(&tokenizer));
+            }
+        }
+    });
+}

@@ -339,4 +339,4 @@ fn chat_template(metadata: &Map<String, Value>) -> Option<Value> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

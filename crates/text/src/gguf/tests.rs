@@ -8,7 +8,7 @@ use crate::tokenizer::Tokenizer;
 use r1_base::error::Kind;
 
 /// A byte-level vocabulary, and one of SentencePiece.
-fn metadata(kind: &str) -> Map<String, Value> {
+pub(crate) fn metadata(kind: &str) -> Map<String, Value> {
     let fields = if kind == "gpt2" {
         json!({
             "tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "smollm",
