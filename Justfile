@@ -11,6 +11,9 @@ one_thread := "OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}"
 # Tests that need data outside the repository.
 data_tests := 'qwen2_matches_transformers|qwen3_matches_transformers|llama3_matches_transformers|trained_llama_matches_transformers|hub_model_configs_are_read_or_refused_by_name|loss_masks_agree_with_generation_tags|native_tool_calls_extend_in_real_templates|every_real_template_appends_or_rewrites|real_tokenizers_agree_with_recorded_ids|chat_templates_select_their_tool_call_format|recorded_replies_agree|recorded_reasoning_agrees|huggingface_js_template_cases_agree|real_templates_render_as_recorded|gradients_and_ten_updates_equal_pytorch|short_answers_are_graded_as_by_squad_and_hotpotqa|denotations_are_graded_as_by_wikitablequestions|final_numbers_are_graded_as_in_gsm8k|math_replies_are_graded_as_by_math_verify|games_agree_with_reference_data'
 
+# Tests with SmolLM2-135M-Instruct.
+real_tests := 'real_model_weights_logits_and_greedy_tokens_equal_transformers|real_model_adapter_step_equals_peft|real_model_samples_have_the_probabilities_of_transformers|real_model_tokens_templates_and_tool_calls'
+
 _list:
     @just --list --unsorted
 
@@ -52,7 +55,7 @@ test-data *args:
 # Tests with SmolLM2-135M-Instruct, compared with transformers (tests/golden/real); they are skipped if it can't be fetched
 test-real *args:
     @if ! model=$(setup/real-model.sh); then echo "test-real: skipped, the model could not be fetched" >&2; exit 0; fi; \
-        {{torch}} && {{one_thread}} R1_REAL_MODEL="$model" cargo nextest run --release --no-fail-fast --run-ignored only --lib -E 'test(/real_model_/)' {{args}}
+        {{torch}} && {{one_thread}} R1_REAL_MODEL="$model" cargo nextest run --release --no-fail-fast --run-ignored only --lib -E 'test(/({{real_tests}})$/)' {{args}}
 
 # Tests of the Python tool with numpy, pandas and matplotlib, which it installs in a virtual environment
 test-python-packages dir="target/python-packages":

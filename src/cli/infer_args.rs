@@ -29,7 +29,7 @@ pub(super) const MAX_NEW_TOKENS: usize = 512;
 In a chat, Ctrl-C stops a reply, Ctrl-D leaves, and /help lists the commands."
 )]
 pub(super) struct InferArgs {
-    /// A run, a checkpoint, any directory in Hugging Face layout, a GGUF file, a Hub id, or r1-nano;
+    /// A run, a checkpoint, a directory in Hugging Face layout, a GGUF file, a Hub id, or r1-nano;
     /// with --api-base, the model's name on the server [default: the recipe's]
     #[arg(long, short, add = models())]
     pub(super) model: Option<String>,

@@ -2,7 +2,7 @@
 //!
 //! - [`load_script`]: a script whose searches may use models
 //! - [`Loaded`]: a script with its worker and a tokenizer
-//! - [`model_dir`]: the directory of a model: a path, a run, a GGUF file, the embedded model, the Hub
+//! - [`model_dir`]: the directory of a model: a path, a run, a GGUF file, one with a name, the Hub
 //! - [`load_policy`], [`load_model`], [`load_renderer`], [`load_reward_model`]: its parts in memory
 //! - `adapter`: an adapter with its base model, and the adapter that a recipe adds
 

@@ -16,7 +16,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::bert::{Affine, Bert, is_bert, is_roberta};
 use super::encoder::{BATCH_TOKENS, batches, check_row, take};
-use super::{Architecture, HostTransfer, Model, Packed, upload, weights};
+use super::{Architecture, HostTransfer, Model, Packed, json_file, upload, weights};
 use crate::native;
 use r1_base::error::{self, Error, Result};
 use r1_base::{DeviceChoice, Dtype};
@@ -66,7 +66,7 @@ impl CrossEncoderModel {
         let device = native::device(device)?;
         let kind = native::compute_kind(dtype, device);
         let path = dir.join("config.json");
-        let json = weights::read_json(&path, "config.json")?;
+        let json = json_file::read_json(&path, "config.json")?;
         let class = json["architectures"][0].as_str().unwrap_or_default();
         if class == Architecture::Qwen3.class() {
             return Ok(Self { layers: CrossEncoderLayers::Decoder(Box::new(Model::load(dir, device, kind)?)) });

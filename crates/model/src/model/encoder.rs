@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
 use super::bert::{Bert, is_bert};
-use super::{Config, HostTransfer, Model, Packed, upload, weights};
+use super::{Config, HostTransfer, Model, Packed, json_file, upload};
 use crate::native;
 use r1_base::error::{self, Error, Result};
 use r1_base::schema::names;
@@ -56,7 +56,7 @@ impl Encoder {
         let device = native::device(device)?;
         let kind = native::compute_kind(dtype, device);
         let path = dir.join("config.json");
-        let json = weights::read_json(&path, "config.json")?;
+        let json = json_file::read_json(&path, "config.json")?;
         let layers = if is_bert(&json) {
             EncoderLayers::Bert(Bert::load(dir, &json, (device, kind), |_, _| Ok(()))?.0)
         } else {

@@ -3,14 +3,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::fs::File;
-use std::path::Path;
 
-use safetensors::tensor::{Dtype, SafeTensors};
+use safetensors::tensor::Dtype;
 use tch::Tensor;
 
-use super::gguf::{self, BlockType, Rearrangement};
-use r1_base::error::{Error, Kind, Result, readable};
+use super::gguf::blocks::BlockType;
+use r1_base::error::{Error, Kind, Result};
 
 /// A tensor of a file.
 pub(super) struct FileTensor<'a> {
@@ -78,31 +76,27 @@ impl FileTensor<'_> {
     }
 }
 
-/// Maps a file, safetensors or GGUF, and passes its tensors to `f`.
-pub(super) fn with_tensors<T>(path: &Path, f: impl FnOnce(&[FileTensor<'_>]) -> Result<T>) -> Result<T> {
-    if path.extension().is_some_and(|extension| extension == "gguf") {
-        return gguf::with_file(path, |gguf, bytes| f(&gguf::renamed(&gguf, bytes)?));
-    }
-    let file = readable(path).and_then(|()| File::open(path));
-    let file = file.map_err(|error| Error::io(Kind::Model, "open the weights", path, &error))?;
-    // SAFETY: the map is read only during this call. Truncation by another process in this time
-    // would end the program, as for every reader of mapped checkpoints.
-    let map = unsafe { memmap2::Mmap::map(&file) }
-        .map_err(|error| Error::io(Kind::Model, "read the weights", path, &error))?;
-    let tensors = SafeTensors::deserialize(&map).map_err(|error| {
-        Error::new(Kind::Model, format!("the weights are damaged or cut short: {error}"))
-            .at_path(path)
-            .hint("fetch or copy the file again")
-    })?;
-    let views: Vec<_> = tensors.iter().collect();
-    let tensors: Vec<FileTensor<'_>> = views
-        .iter()
-        .map(|(name, view)| FileTensor {
-            name: Cow::Borrowed(*name),
-            shape: view.shape().iter().map(|&size| size as i64).collect(),
-            numbers: FileNumbers::Plain(view.dtype()),
-            bytes: view.data(),
+/// What must be undone in the numbers of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Rearrangement {
+    None,
+    /// The rows of each of so many heads alternate between the first and the second half of the
+    /// head, as rotary embeddings over neighbouring numbers need it.
+    Interleaved(i64),
+    /// The weights of a norm plus 1.
+    PlusOne,
+}
+
+impl Rearrangement {
+    /// Undoes it in a tensor of f32.
+    pub(super) fn undo(self, tensor: Tensor) -> Result<Tensor> {
+        Ok(match self {
+            Self::None => tensor,
+            Self::PlusOne => tensor.f_sub_scalar(1.0)?,
+            Self::Interleaved(heads) => {
+                let pairs = tensor.f_reshape([heads, -1, 2, tensor.numel() as i64 / tensor.size()[0]])?;
+                pairs.f_transpose(1, 2)?.f_reshape(tensor.size())?
+            }
         })
-        .collect();
-    f(&tensors)
+    }
 }

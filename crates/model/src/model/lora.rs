@@ -16,7 +16,7 @@ use super::config::{Config, ExpertStorage, Joint};
 use super::layers::{Linear, ParameterNode, Parameters};
 use super::plain::Arithmetic;
 use super::stored::StoredTensor;
-use super::weights;
+use super::{json_file, weights};
 use r1_base::error::{Error, Kind as ErrorKind, Result, suggest};
 
 const CONFIG: &str = "adapter_config.json";
@@ -103,7 +103,7 @@ impl LoraConfig {
         if !path.exists() {
             return Ok(None);
         }
-        let value = weights::read_json(&path, CONFIG)?;
+        let value = json_file::read_json(&path, CONFIG)?;
         Self::from_json(&value).map(Some).map_err(|error| error.at_path(&path))
     }
 
@@ -111,7 +111,7 @@ impl LoraConfig {
         let wrong = |name: &str, value: &Value, expected: &str| {
             Error::new(
                 ErrorKind::Model,
-                format!("`{name}` is {} in {CONFIG}; {expected}", weights::clipped(&value.to_string())),
+                format!("`{name}` is {} in {CONFIG}; {expected}", json_file::clipped(&value.to_string())),
             )
         };
         let Value::Object(source) = value else {

@@ -28,6 +28,7 @@ mod file_tensor;
 mod files;
 mod footprint;
 mod gguf;
+mod json_file;
 mod kernel_checks;
 mod kernels;
 mod layers;
@@ -62,6 +63,7 @@ pub use families::Architecture;
 pub use files::SHARD_BYTES;
 pub use footprint::Footprint;
 pub use gguf::{GGUF_FILE, Gguf};
+pub use json_file::read_json;
 pub use kernel_checks::{KernelCheck, check_kernels};
 pub use lora::LoraConfig;
 pub use memory::{available as available_memory, peak as peak_memory, resident as resident_memory};
@@ -71,7 +73,7 @@ pub use reward_model::RewardModel;
 pub use transfer::HostTransfer;
 pub use transfer::upload;
 pub(crate) use transfer::zeros;
-pub use weights::{files as weight_files, read_json, stored_dtype, write_file as write_tensors};
+pub use weights::{files as weight_files, stored_dtype, write_file as write_tensors};
 
 pub use crate::native::{OperationTime, release_memory, softmax, start_profile, stop_profile};
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
 use super::encoder::take;
-use super::{Config, Model, Packed, weights, zeros};
+use super::{Config, Model, Packed, json_file, weights, zeros};
 use r1_base::error::{self, Error, Result};
 
 const CLASS: &str = "ForSequenceClassification";
@@ -31,7 +31,7 @@ impl RewardModel {
     /// `Kind::Model` for a model of another class, and as [`Model::load`].
     pub fn load(dir: &Path, device: Device, kind: Kind) -> Result<Self> {
         let path = dir.join("config.json");
-        let json = weights::read_json(&path, "config.json")?;
+        let json = json_file::read_json(&path, "config.json")?;
         let config = trunk_config(&json).map_err(|error| error.at_path(&path))?;
         let width = config.hidden_size as i64;
         let missing = || {

@@ -7,14 +7,16 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-use safetensors::tensor::{Dtype, View};
+use safetensors::tensor::{Dtype, SafeTensors, View};
 use tch::Tensor;
 
-use super::file_tensor::{FileNumbers, FileTensor, with_tensors};
-use super::gguf::GGUF_FILE;
+use super::file_tensor::{FileNumbers, FileTensor};
+use super::gguf::header::{GGUF_FILE, with_file};
+use super::gguf::names::renamed;
+use super::json_file::{clipped, read_json};
 use super::mxfp4;
 use super::stored::StoredTensor;
-use r1_base::error::{Error, Kind, Result, Subject};
+use r1_base::error::{Error, Kind, Result, Subject, readable};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -43,28 +45,6 @@ pub(super) fn read_stored(
         Some(first) => error.at_path(first),
         None => error,
     })
-}
-
-/// Maximum size of a JSON file of a model, bytes. The index of the largest public models has 15 MB.
-const MAX_JSON: u64 = 64 << 20;
-
-/// Reads a JSON file; `what` describes it in errors. Refuses special files and files above
-/// [`MAX_JSON`] before reading.
-///
-/// # Errors
-/// `Kind::Model` with the path.
-pub fn read_json(path: &Path, what: &str) -> Result<serde_json::Value> {
-    let failed = |error: &std::io::Error| Error::io(Kind::Model, &format!("read {what}"), path, error);
-    let bad = |why: String| Error::new(Kind::Model, format!("{what} {why}")).at_path(path);
-    let metadata = std::fs::metadata(path).map_err(|error| failed(&error))?;
-    if !metadata.is_file() {
-        return Err(bad("is not a file".to_owned()));
-    }
-    if metadata.len() > MAX_JSON {
-        return Err(bad(format!("has {} bytes; no model's has more than {MAX_JSON}", metadata.len())));
-    }
-    let bytes = std::fs::read(path).map_err(|error| failed(&error))?;
-    serde_json::from_slice(&bytes).map_err(|error| bad(format!("is not JSON: {error}")))
 }
 
 const SAME_MODEL: &str = "config.json and the weights must come from the same model";
@@ -130,6 +110,35 @@ pub(super) fn differ(files: &[PathBuf], one: &str, other: &str) -> Result<bool> 
         })?;
     }
     Ok(matches!(digests.as_slice(), [one, other] if one != other))
+}
+
+/// Maps a file, safetensors or GGUF, and passes its tensors to `f`.
+fn with_tensors<T>(path: &Path, f: impl FnOnce(&[FileTensor<'_>]) -> Result<T>) -> Result<T> {
+    if path.extension().is_some_and(|extension| extension == "gguf") {
+        return with_file(path, |gguf, bytes| f(&renamed(&gguf, bytes)?));
+    }
+    let file = readable(path).and_then(|()| File::open(path));
+    let file = file.map_err(|error| Error::io(Kind::Model, "open the weights", path, &error))?;
+    // SAFETY: the map is read only during this call. Truncation by another process in this time
+    // would end the program, as for every reader of mapped checkpoints.
+    let map = unsafe { memmap2::Mmap::map(&file) }
+        .map_err(|error| Error::io(Kind::Model, "read the weights", path, &error))?;
+    let tensors = SafeTensors::deserialize(&map).map_err(|error| {
+        Error::new(Kind::Model, format!("the weights are damaged or cut short: {error}"))
+            .at_path(path)
+            .hint("fetch or copy the file again")
+    })?;
+    let views: Vec<_> = tensors.iter().collect();
+    let tensors: Vec<FileTensor<'_>> = views
+        .iter()
+        .map(|(name, view)| FileTensor {
+            name: Cow::Borrowed(*name),
+            shape: view.shape().iter().map(|&size| size as i64).collect(),
+            numbers: FileNumbers::Plain(view.dtype()),
+            bytes: view.data(),
+        })
+        .collect();
+    f(&tensors)
 }
 
 /// Fills every parameter from the files; returns the missing, unexpected or misshapen tensors.
@@ -362,14 +371,6 @@ pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
         );
     }
     Ok(names.into_iter().map(|name| dir.join(name)).collect())
-}
-
-/// Truncates a value of a file for a message.
-pub(super) fn clipped(text: &str) -> String {
-    match text.char_indices().nth(100) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
 }
 
 /// At most eight names, and the number of further ones.

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::model::weights::clipped;
+use crate::model::json_file::clipped;
 use r1_base::error::{Error, Kind, Result};
 
 /// Fields without effect on a forward pass: generation defaults, past training, bookkeeping.

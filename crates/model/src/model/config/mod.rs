@@ -12,7 +12,7 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::families::{self, Architecture};
-use super::weights;
+use super::json_file;
 use r1_base::error::{Error, Kind, Result};
 
 pub(super) use fields::Fields;
@@ -246,7 +246,7 @@ impl Config {
                 .at_path(&path)
                 .hint("a model is a directory with config.json, model.safetensors and tokenizer.json"));
         }
-        let value = weights::read_json(&path, "config.json")?;
+        let value = json_file::read_json(&path, "config.json")?;
         Self::from_json(&value).map_err(|error| error.at_path(&path))
     }
 

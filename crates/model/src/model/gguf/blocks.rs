@@ -7,8 +7,6 @@
 
 use half::{bf16, f16};
 
-use super::{Error, Kind, Result, clipped};
-
 /// A type of tensors: numbers (blocks of 1) or blocks of quantised numbers.
 #[derive(Debug)]
 pub(in crate::model) struct BlockType {
@@ -71,17 +69,19 @@ const OTHERS: [&str; 40] = [
 ];
 
 impl BlockType {
-    /// The type with a number in the file.
-    ///
-    /// # Errors
-    /// `Kind::Model` with the names of the supported types.
-    pub(super) fn of(id: u32, tensor: &str) -> Result<&'static Self> {
-        const { &TYPES }.iter().find(|kind| kind.id == id).ok_or_else(|| {
-            let other = OTHERS.get(id as usize).filter(|name| !name.is_empty()).unwrap_or(&"of an unknown kind");
-            let names = TYPES.map(|kind| kind.name.to_uppercase()).join(", ");
-            Error::new(Kind::Model, format!("{} has type {id} ({other}), which is not supported", clipped(tensor)))
-                .hint(format!("supported are {names}; another file of the model may have one of them"))
-        })
+    /// The type with a number in a file.
+    pub(super) fn of(id: u32) -> Option<&'static Self> {
+        const { &TYPES }.iter().find(|kind| kind.id == id)
+    }
+
+    /// Names of the types, for messages.
+    pub(super) fn names() -> String {
+        TYPES.map(|kind| kind.name.to_uppercase()).join(", ")
+    }
+
+    /// The name of a type that is not supported, for messages.
+    pub(super) fn other(id: u32) -> &'static str {
+        OTHERS.get(id as usize).filter(|name| !name.is_empty()).unwrap_or(&"of an unknown kind")
     }
 
     /// The numbers of whole blocks.

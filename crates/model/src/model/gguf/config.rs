@@ -3,9 +3,12 @@
 //! Every field of the architecture is used or refused: a field that is not known could change the
 //! numbers of the model. What a file does not say is as in llama.cpp.
 
+use std::path::Path;
+
 use serde_json::{Map, Value, json};
 
-use super::{Gguf, clipped};
+use super::header::{Gguf, with_file};
+use crate::model::json_file::clipped;
 use r1_base::error::{Error, Kind, Result};
 
 /// A family of models.
@@ -42,6 +45,16 @@ impl Family {
             Error::new(Kind::Model, format!("GGUF files of the architecture `{}` are not supported", clipped(name)))
                 .hint(format!("supported are {names}; of other families r1 reads safetensors"))
         })
+    }
+}
+
+impl Gguf {
+    /// The `config.json` of the model at `path`.
+    ///
+    /// # Errors
+    /// `Kind::Model` for an unsupported architecture or field.
+    pub fn config(path: &Path) -> Result<Value> {
+        with_file(path, |gguf, bytes| config(&gguf, bytes)).map_err(|error| error.at_path(path))
     }
 }
 
@@ -91,7 +104,7 @@ impl MetadataFields {
 }
 
 /// The `config.json` of a file, whose content is `file`.
-pub(super) fn config(gguf: &Gguf, file: &[u8]) -> Result<Value> {
+fn config(gguf: &Gguf, file: &[u8]) -> Result<Value> {
     let family = Family::of(gguf)?;
     let prefix = format!("{}.", family.gguf);
     let inner = |(name, value): (&String, &Value)| Some((name.strip_prefix(&prefix)?.to_owned(), value.clone()));

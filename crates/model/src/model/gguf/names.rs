@@ -4,37 +4,11 @@
 use std::borrow::Cow;
 
 use serde_json::Value;
-use tch::Tensor;
 
 use super::config::Family;
-use super::{Gguf, GgufTensor};
-use crate::model::file_tensor::{FileNumbers, FileTensor};
+use super::header::{Gguf, GgufTensor};
+use crate::model::file_tensor::{FileNumbers, FileTensor, Rearrangement};
 use r1_base::error::Result;
-
-/// What must be undone in the numbers of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::model) enum Rearrangement {
-    None,
-    /// The rows of each of so many heads alternate between the first and the second half of the
-    /// head, as rotary embeddings over neighbouring numbers need it.
-    Interleaved(i64),
-    /// The weights of a norm plus 1.
-    PlusOne,
-}
-
-impl Rearrangement {
-    /// Undoes it in a tensor of f32.
-    pub(in crate::model) fn undo(self, tensor: Tensor) -> Result<Tensor> {
-        Ok(match self {
-            Self::None => tensor,
-            Self::PlusOne => tensor.f_sub_scalar(1.0)?,
-            Self::Interleaved(heads) => {
-                let pairs = tensor.f_reshape([heads, -1, 2, tensor.numel() as i64 / tensor.size()[0]])?;
-                pairs.f_transpose(1, 2)?.f_reshape(tensor.size())?
-            }
-        })
-    }
-}
 
 /// Modules outside of layers.
 const OUTER: [(&str, &str); 3] =

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tch::{Device, Kind, Tensor};
 
-use super::{BlockType, GGUF_FILE, Gguf};
+use super::blocks::BlockType;
+use super::{GGUF_FILE, Gguf};
 use crate::model::{Config, Model, Packed, stored_dtype};
 use r1_base::error;
 
@@ -44,7 +45,7 @@ fn every_type_is_dequantised_as_by_gguf() {
         let hex = case["bytes"].as_str().unwrap();
         let bytes: Vec<u8> =
             (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect();
-        let kind = BlockType::of(case["type"].as_u64().unwrap() as u32, "x").unwrap();
+        let kind = BlockType::of(case["type"].as_u64().unwrap() as u32).unwrap();
         assert_eq!(kind.name.to_uppercase(), case["name"].as_str().unwrap());
         let numbers = kind.dequantise(&bytes);
         let first: Vec<f32> = serde_json::from_value(case["first"].clone()).unwrap();
