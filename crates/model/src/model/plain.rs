@@ -27,8 +27,8 @@ impl Arithmetic {
         }
     }
 
-    /// A function of single numbers. The last bits of libtorch's exponentials depend on the place of
-    /// a number in its tensor, so that row by row they are computed in f64.
+    /// A function of single numbers. The last bits of libtorch's exponentials depend on the place
+    /// of a number in its tensor, so that row by row they are computed in f64.
     pub(super) fn pointwise(self, x: &Tensor, f: impl Fn(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
         match self {
             Self::Libtorch => f(x),

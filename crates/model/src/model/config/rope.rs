@@ -159,8 +159,8 @@ impl Rope {
         (head_dim as f64 * self.partial) as usize
     }
 
-    /// Frequencies `[R / 2]` of the R rotated numbers for a sequence of `length` tokens, f32 or f64.
-    /// Operations and their order are the same as in transformers, so that angles are bitwise
+    /// Frequencies `[R / 2]` of the R rotated numbers for a sequence of `length` tokens, f32 or
+    /// f64. Operations and their order are the same as in transformers, so that angles are bitwise
     /// equal.
     pub(in crate::model) fn frequencies(
         &self,
