@@ -10,10 +10,11 @@ use super::source::model_dir;
 use crate::config::{LoraSettings, PolicySettings};
 use crate::error::{Error, Kind, Result};
 use crate::hub::{Fetching, ModelId, commit_of};
-use crate::model::{LoraConfig, Model};
+use crate::model::{LoraConfig, Model, tensors_beside_text};
 use crate::native::compute_kind;
 use crate::script::Script;
 use crate::store::verify;
+use crate::telemetry::Reporter;
 
 /// Loads the model in `dir`, or the adapter in `dir` with its base model. Also returns the
 /// directory of tokenizer and settings: the adapter's or the base model's.
@@ -41,10 +42,13 @@ pub(crate) fn load_with(
             .at_path(dir)
             .hint("leave out --base or policy.base"));
         }
-        return Ok((read(dir, device, kind)?, dir.to_owned()));
+        let model = read(dir, device, kind)?;
+        report_left_out(&model, dir, fetching.reporter)?;
+        return Ok((model, dir.to_owned()));
     };
     let base = base_dir(dir, &config, policy, fetching)?;
     let mut model = read(&base, device, kind)?;
+    report_left_out(&model, &base, fetching.reporter)?;
     model.load_adapter(dir)?;
     if !policy.base.is_empty() {
         let (name, revision) = base_of(&policy.base, &base);
@@ -86,6 +90,17 @@ pub(crate) fn base_dir(
             .hint(OVERRIDE));
     }
     Ok(base)
+}
+
+/// Warns about tensors of images and multi-token prediction.
+fn report_left_out(model: &Model, dir: &Path, reporter: &Reporter) -> Result<()> {
+    let count = if model.config.is_recurrent() { tensors_beside_text(dir)? } else { 0 };
+    if count > 0 {
+        reporter.warn(&format!(
+            "{count} tensors for images or multi-token prediction are left out: r1 reads and writes the text model alone"
+        ));
+    }
+    Ok(())
 }
 
 /// [`load`], with the adapter of the recipe. `merging`: whether it is merged at the end.

@@ -75,6 +75,8 @@ MOE = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 20, 
 GEMMA = {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}
 GEMMA |= {"query_pre_attn_scalar": 24, "head_dim": 16}
 WINDOW = {"use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1}
+# Their norms are stored as weights minus 1.
+ZERO_CENTRED = ["gemma3_text", "qwen3_5_text", "qwen3_5_moe_text", "qwen3_next"]
 SMOL = {"no_rope_layers": [1, 0, 1]}
 FAMILIES = {
     "qwen2": (Qwen2Config, {"head_dim": 8}),
@@ -147,7 +149,7 @@ def fill(config, directory, deviation=None):
     model = model.to_empty(device="cpu")
     model.save_pretrained(directory)
     (directory / "generation_config.json").unlink(missing_ok=True)
-    offset = 0.0 if config.model_type == "gemma3_text" else 1.0
+    offset = 0.0 if config.model_type in ZERO_CENTRED else 1.0
     shapes = {}
     for path in directory.glob("*.safetensors"):
         tensors = load_file(path)
@@ -333,7 +335,7 @@ def reward(name, config):
         AutoModelForSequenceClassification.from_config(config).save_pretrained(directory)
         path = directory / "model.safetensors"
         shapes = {name: list(tensor.shape) for name, tensor in load_file(path).items()}
-        offset = 0.0 if config.model_type == "gemma3_text" else 1.0
+        offset = 0.0 if config.model_type in ZERO_CENTRED else 1.0
         save_file({name: weights(name, shape, offset) for name, shape in shapes.items()}, path, {"format": "pt"})
         model = AutoModelForSequenceClassification.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
         # Without the id of padding, which is 0 and may be inside a text.

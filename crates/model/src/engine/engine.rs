@@ -337,9 +337,12 @@ impl Engine {
 
     /// Assigns free slots to waiting requests, in order.
     pub(super) fn assign_slots(&mut self) {
+        let reachable = |slot: usize, limit: usize| self.cache.reachable(slot, limit);
         while let Some(pending) = self.waiting.front() {
             let request = &pending.request;
-            let Some(slot) = self.slots.assign_slot(request.conversation, &request.prompt_ids) else { break };
+            let Some(slot) = self.slots.assign_slot(request.conversation, &request.prompt_ids, &reachable) else {
+                break;
+            };
             let Some(pending) = self.waiting.pop_front() else { break };
             self.running.push(Running::new(pending, slot, self.next_serial));
             self.next_serial += 1;
@@ -351,9 +354,14 @@ impl Engine {
         let prompt = self.running[index].cacheable();
         let ahead = self.running[..index].iter();
         // Requests that sample already have their whole prompt in the cache.
-        let coming = ahead.filter(|other| !other.is_sampling()).map(|other| shared(other.cacheable(), prompt)).max();
+        let coming = ahead.filter(|other| !other.is_sampling()).map(|other| {
+            let (whole, length) = (other.cacheable().len(), shared(other.cacheable(), prompt));
+            // A recurrent state is kept at the end of the prefix.
+            if self.model.config.is_recurrent() && length < whole { 0 } else { length }
+        });
+        let coming = coming.max();
         let Some(coming) = coming.filter(|&coming| coming >= WORTH_COPYING) else { return false };
-        let here = self.slots.longest_prefix(prompt).1;
+        let here = self.slots.longest_prefix(prompt, &|slot, limit| self.cache.reachable(slot, limit)).1;
         coming >= here + WORTH_COPYING && 2 * (coming - here) >= prompt.len() - here
     }
 
@@ -361,7 +369,8 @@ impl Engine {
     pub(super) fn copy_prefix(&mut self, index: usize) -> Result<()> {
         let running = &self.running[index];
         let cached = self.slots.ids(running.slot).len();
-        let (from, length) = self.slots.longest_prefix(running.cacheable());
+        let reachable = |slot: usize, limit: usize| self.cache.reachable(slot, limit);
+        let (from, length) = self.slots.longest_prefix(running.cacheable(), &reachable);
         if length >= cached + WORTH_COPYING {
             self.cache.copy_prefix(from, running.slot, length)?;
             self.slots.copy(from, running.slot, length);

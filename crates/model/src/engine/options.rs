@@ -86,6 +86,8 @@ impl EngineOptions {
         let mut options = Self::sized(config, model.cache_options(), 1, max_context);
         if model.device() == Device::Cpu && !config.turns_by_length(options.capacity) {
             let heads = 2 * (config.num_attention_heads + config.num_key_value_heads) * config.head_dim;
+            let delta = config.delta.map_or(0, |delta| delta.channels() + 2 * delta.values());
+            let heads = heads.max(delta);
             let inner = config.experts.as_ref().map_or(config.intermediate_size, |e| e.chosen * e.intermediate_size);
             let weights = config.hidden_size * (heads + 3 * inner);
             options.prefill_tokens = (PATIENCE / weights.max(1)).clamp(64, options.prefill_tokens);
@@ -96,8 +98,8 @@ impl EngineOptions {
     /// Maximum size of the cache, bytes.
     pub fn bytes(&self, config: &Config, kind: Kind) -> u64 {
         let token =
-            2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * kind.elt_size_in_bytes();
-        token as u64 * self.slots as u64 * self.rows() as u64
+            2 * config.attention_layers() * config.num_key_value_heads * config.head_dim * kind.elt_size_in_bytes();
+        self.slots as u64 * (token as u64 * self.rows() as u64 + KvCache::state_bytes(config, kind))
     }
 
     /// Maximum tokens per slot: the capacity rounded up to the allocation unit of the cache.

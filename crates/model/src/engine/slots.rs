@@ -39,6 +39,10 @@ enum Hold {
     },
 }
 
+/// The largest number of the first tokens of a slot that a sequence can go on from, by slot and
+/// limit ([`KvCache::reachable`](crate::model::KvCache::reachable)).
+pub(super) type Reachable<'a> = &'a dyn Fn(usize, usize) -> usize;
+
 impl Slots {
     pub(super) fn new(count: usize) -> Self {
         let slot = || Slot { ids: Vec::new(), experts: Vec::new(), hold: Hold::Free, used: 0 };
@@ -65,16 +69,20 @@ impl Slots {
     /// the longest common prefix, else the least recently used reserved slot; `None` if all are
     /// busy. The slot keeps the common prefix, except for the prompt's last token, whose logits
     /// must be computed.
-    pub(super) fn assign_slot(&mut self, conversation: u64, prompt: &[u32]) -> Option<usize> {
+    pub(super) fn assign_slot(&mut self, conversation: u64, prompt: &[u32], reachable: Reachable<'_>) -> Option<usize> {
+        let kept = |index: usize, slot: &Slot| {
+            let limit = shared(&slot.ids, prompt).min(prompt.len().saturating_sub(1));
+            reachable(index, limit)
+        };
         let is_own_slot = |slot: &Slot| slot.hold == Hold::Warm(conversation);
         let free = |slot: &Slot| slot.hold == Hold::Free;
         let index = self
-            .most_shared(prompt, is_own_slot)
-            .or_else(|| self.most_shared(prompt, free))
+            .most_kept(kept, is_own_slot)
+            .or_else(|| self.most_kept(kept, free))
             .or_else(|| self.least_recent(|slot| matches!(slot.hold, Hold::Warm(_))))?;
         self.clock += 1;
         let slot = &mut self.slots[index];
-        let keep = shared(&slot.ids, prompt).min(prompt.len().saturating_sub(1));
+        let keep = kept(index, slot);
         slot.ids.truncate(keep);
         slot.experts.truncate(keep * self.width);
         slot.hold = Hold::Busy { conversation, released: false };
@@ -83,8 +91,9 @@ impl Slots {
     }
 
     /// Slot with the longest prefix of `prompt`, and its length.
-    pub(super) fn longest_prefix(&self, prompt: &[u32]) -> (usize, usize) {
+    pub(super) fn longest_prefix(&self, prompt: &[u32], reachable: Reachable<'_>) -> (usize, usize) {
         let lengths = self.slots.iter().map(|slot| shared(&slot.ids, prompt)).enumerate();
+        let lengths = lengths.map(|(index, length)| (index, reachable(index, length)));
         lengths.fold((0, 0), |best, (index, length)| if length > best.1 { (index, length) } else { best })
     }
 
@@ -140,12 +149,12 @@ impl Slots {
         }
     }
 
-    /// The slot among those that pass with the longest common prefix; the least recently used of
-    /// equals.
-    fn most_shared(&self, prompt: &[u32], pass: impl Fn(&Slot) -> bool) -> Option<usize> {
+    /// The slot among those that pass with the most tokens that are kept; the least recently used
+    /// of equals.
+    fn most_kept(&self, kept: impl Fn(usize, &Slot) -> usize, pass: impl Fn(&Slot) -> bool) -> Option<usize> {
         let mut best: Option<(usize, usize)> = None;
         for (index, slot) in self.slots.iter().enumerate().filter(|(_, slot)| pass(slot)) {
-            let length = shared(&slot.ids, prompt);
+            let length = kept(index, slot);
             let better = best.is_none_or(|(rival, best_length)| {
                 length > best_length || (length == best_length && slot.used < self.slots[rival].used)
             });
@@ -178,8 +187,10 @@ mod tests {
 
     use super::*;
 
+    const ALL: Reachable<'static> = &|_, limit| limit;
+
     fn run(slots: &mut Slots, conversation: u64, ids: &[u32]) -> (usize, usize) {
-        let index = slots.assign_slot(conversation, ids).unwrap();
+        let index = slots.assign_slot(conversation, ids, ALL).unwrap();
         let cached = slots.ids(index).len();
         slots.extend(index, &ids[cached..], &mut &[][..]);
         slots.park(index);
@@ -217,12 +228,12 @@ mod tests {
     #[test]
     fn busy_slots_are_never_evicted() {
         let mut slots = Slots::new(1);
-        let index = slots.assign_slot(1, &[1]).unwrap();
-        assert_eq!(slots.assign_slot(1, &[1]), None);
+        let index = slots.assign_slot(1, &[1], ALL).unwrap();
+        assert_eq!(slots.assign_slot(1, &[1], ALL), None);
         slots.release(1);
-        assert_eq!(slots.assign_slot(2, &[1]), None);
+        assert_eq!(slots.assign_slot(2, &[1], ALL), None);
         slots.park(index);
-        assert_eq!(slots.assign_slot(2, &[1]), Some(index));
+        assert_eq!(slots.assign_slot(2, &[1], ALL), Some(index));
     }
 
     #[test]
@@ -231,7 +242,7 @@ mod tests {
         let (a, _) = run(&mut slots, 1, &[1, 2, 3]);
         let (b, _) = run(&mut slots, 2, &[4, 5, 6]);
         slots.release(2);
-        assert_eq!(slots.longest_prefix(&[4, 5, 9]), (b, 2));
+        assert_eq!(slots.longest_prefix(&[4, 5, 9], ALL), (b, 2));
         assert_eq!(run(&mut slots, 3, &[4, 5, 9]), (b, 2));
         assert_eq!(run(&mut slots, 1, &[1, 2, 3, 4]), (a, 3));
     }
@@ -257,7 +268,7 @@ mod tests {
             let mut busy: Vec<(usize, Vec<u32>)> = Vec::new();
             for (kind, conversation, ids) in moves {
                 match kind {
-                    0 | 1 => if let Some(index) = slots.assign_slot(conversation, &ids) {
+                    0 | 1 => if let Some(index) = slots.assign_slot(conversation, &ids, ALL) {
                         prop_assert!(busy.iter().all(|(taken, _)| *taken != index));
                         prop_assert!(slots.ids(index).len() < ids.len());
                         prop_assert!(ids.starts_with(slots.ids(index)));
@@ -266,7 +277,7 @@ mod tests {
                         prop_assert_eq!(busy.len(), 3);
                     },
                     2 => if let Some((index, ids)) = busy.pop() {
-                        let (from, length) = slots.longest_prefix(&ids[..ids.len() - 1]);
+                        let (from, length) = slots.longest_prefix(&ids[..ids.len() - 1], ALL);
                         prop_assert_eq!(&slots.ids(from)[..length], &ids[..length]);
                         prop_assert!(length >= slots.ids(index).len());
                         slots.copy(from, index, length);

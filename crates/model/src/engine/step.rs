@@ -160,6 +160,10 @@ impl Engine {
             let mut piece = missing;
             if !running.is_sampling() {
                 piece = piece.min(allowance);
+                // A step ends where a recurrent state is kept: before the last token.
+                if missing > 1 && self.model.config.is_recurrent() {
+                    piece = piece.min(missing - 1);
+                }
                 allowance -= piece;
             }
             match (missing, piece) {
@@ -247,6 +251,11 @@ impl Engine {
         let mut experts = recorded.as_slice();
         for &(index, count, _) in &plan.spans {
             self.count_span(index, count, &mut experts);
+            let running = &self.running[index];
+            let (computed, prefix) = (self.slots.ids(running.slot).len(), running.cacheable().len());
+            if !running.is_sampling() && computed == prefix && self.model.config.is_recurrent() {
+                self.cache.snapshot(running.slot)?;
+            }
         }
         Ok(Some(logits))
     }

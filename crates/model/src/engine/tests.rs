@@ -19,6 +19,7 @@ use r1_base::mdp::{Completion, FinishReason, Policy, Request, Sampling, StreamSe
 mod ahead;
 mod device;
 mod real;
+mod recurrent;
 mod serving;
 mod sleep;
 

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tch::{Device, Kind, Tensor};
 
-use super::Config;
 use super::decode_ahead::Prepared;
+use super::recurrent::RecurrentStates;
 use super::transfer::zeros;
+use super::{Config, Span};
 use crate::native::Arena;
 use r1_base::error;
 use r1_base::error::{Error, Result};
@@ -18,9 +19,11 @@ use r1_base::error::{Error, Result};
 /// The owner tracks the tokens of each slot: a position is valid after a span wrote it.
 #[derive(Debug)]
 pub struct KvCache {
-    /// One tensor per layer, in the format of `layout`.
+    /// One tensor per layer, in the format of `layout`; empty for a layer of linear attention.
     pub(super) keys: Vec<Tensor>,
     pub(super) values: Vec<Tensor>,
+    /// States of the layers of linear attention.
+    pub(super) states: Option<RecurrentStates>,
     /// [2, slots + 1] i64 on the device: id and position of the next token of each slot, for decode
     /// steps. The last column is of the spare slot, which pads recorded steps.
     pub(super) next: Tensor,
@@ -38,8 +41,7 @@ pub struct KvCache {
     slots: usize,
     capacity: usize,
     pub(super) layout: Layout,
-    heads: usize,
-    head_dim: usize,
+    config: Config,
 }
 
 /// The execution mode of a step for its sequences of one token.
@@ -80,10 +82,10 @@ impl KvCache {
         kind: Kind,
     ) -> Result<Self> {
         let capacity = capacity.max(1).next_multiple_of(Self::GRAIN);
-        let (heads, head_dim) = (config.num_key_value_heads, config.head_dim);
         let mut new = Self {
             keys: Vec::new(),
             values: Vec::new(),
+            states: None,
             next: zeros(&[2, slots as i64 + 1], Kind::Int64, device)?,
             prepared: Vec::new(),
             recording: Duration::ZERO,
@@ -94,19 +96,26 @@ impl KvCache {
             slots,
             capacity,
             layout,
-            heads,
-            head_dim,
+            config: config.clone(),
         };
-        new.allocate(config.num_hidden_layers)?;
+        new.allocate()?;
         Ok(new)
     }
 
-    fn allocate(&mut self, layers: usize) -> Result<()> {
+    fn allocate(&mut self) -> Result<()> {
         let arena = Arena::new();
-        for _ in 0..layers {
+        let (kind, device) = self.options;
+        for index in 0..self.config.num_hidden_layers {
+            if self.config.layer(index).linear {
+                self.keys.push(zeros(&[0], kind, device)?);
+                self.values.push(zeros(&[0], kind, device)?);
+                continue;
+            }
             self.keys.push(arena.take(&self.keys_shape(self.capacity), self.options)?.f_zero_()?);
             self.values.push(arena.take(&self.values_shape(self.capacity), self.options)?.f_zero_()?);
         }
+        let spare = if let Layout::Tokens { spare } = self.layout { spare } else { 0 };
+        self.states = RecurrentStates::new(&self.config, self.slots + spare, kind, device)?;
         Ok(())
     }
 
@@ -115,7 +124,7 @@ impl KvCache {
     pub fn release(&mut self) {
         if self.released.is_none() {
             self.released = Some(self.addresses());
-            (self.keys, self.values) = (Vec::new(), Vec::new());
+            (self.keys, self.values, self.states) = (Vec::new(), Vec::new(), None);
         }
     }
 
@@ -128,8 +137,8 @@ impl KvCache {
     pub fn restore(&mut self) -> Result<()> {
         let Some(before) = self.released.take() else { return Ok(()) };
         let _guard = tch::no_grad_guard();
-        if let Err(error) = self.allocate(before.len() / 2) {
-            (self.keys, self.values) = (Vec::new(), Vec::new());
+        if let Err(error) = self.allocate() {
+            (self.keys, self.values, self.states) = (Vec::new(), Vec::new(), None);
             self.released = Some(before);
             return Err(error);
         }
@@ -140,21 +149,30 @@ impl KvCache {
         Ok(())
     }
 
+    fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        let states = self.states.iter().flat_map(RecurrentStates::tensors);
+        self.keys.iter().chain(&self.values).chain(states)
+    }
+
     fn addresses(&self) -> Vec<usize> {
-        self.keys.iter().chain(&self.values).map(|tensor| tensor.data_ptr() as usize).collect()
+        self.tensors().map(|tensor| tensor.data_ptr() as usize).collect()
     }
 
     fn keys_shape(&self, capacity: usize) -> Vec<i64> {
+        let Config { num_key_value_heads: heads, head_dim, .. } = self.config;
         let shape = match self.layout {
-            Layout::Panels(panel) => vec![self.slots, self.heads, capacity / panel, self.head_dim, panel],
-            Layout::Tokens { spare } => vec![self.slots + spare, capacity, self.heads, self.head_dim],
+            Layout::Panels(panel) => vec![self.slots, heads, capacity / panel, head_dim, panel],
+            Layout::Tokens { spare } => vec![self.slots + spare, capacity, heads, head_dim],
         };
         shape.into_iter().map(|size| size as i64).collect()
     }
 
     fn values_shape(&self, capacity: usize) -> Vec<i64> {
         match self.layout {
-            Layout::Panels(_) => [self.slots, self.heads, capacity, self.head_dim].map(|size| size as i64).to_vec(),
+            Layout::Panels(_) => {
+                let Config { num_key_value_heads: heads, head_dim, .. } = self.config;
+                [self.slots, heads, capacity, head_dim].map(|size| size as i64).to_vec()
+            }
             Layout::Tokens { .. } => self.keys_shape(capacity),
         }
     }
@@ -166,6 +184,11 @@ impl KvCache {
 
     pub(super) fn device(&self) -> Device {
         self.options.1
+    }
+
+    /// Memory of the recurrent states of a slot, bytes.
+    pub fn state_bytes(config: &Config, kind: Kind) -> u64 {
+        RecurrentStates::slot_bytes(config, kind)
     }
 
     /// Number of slots.
@@ -185,9 +208,7 @@ impl KvCache {
 
     /// Memory of the cache, bytes.
     pub fn bytes(&self) -> usize {
-        let element = self.keys.first().map_or(0, |tensor| tensor.kind().elt_size_in_bytes());
-        let numbers: usize = self.keys.iter().chain(&self.values).map(Tensor::numel).sum();
-        numbers * element
+        self.tensors().map(|tensor| tensor.numel() * tensor.kind().elt_size_in_bytes()).sum()
     }
 
     /// Refuses slots of a step that are out of range or given twice.
@@ -219,6 +240,9 @@ impl KvCache {
         self.prepared.clear();
         let arena = Arena::new();
         for layer in 0..self.keys.len() {
+            if self.config.layer(layer).linear {
+                continue;
+            }
             let keys = grown(&arena, &self.keys[layer], &self.keys_shape(capacity), self.along())?;
             let values = grown(&arena, &self.values[layer], &self.values_shape(capacity), self.along())?;
             (self.keys[layer], self.values[layer]) = (keys, values);
@@ -246,12 +270,38 @@ impl KvCache {
         // Selecting a slot removes one dimension.
         let along = self.along() - 1;
         for (tensors, count) in [(&self.keys, keys), (&self.values, length)] {
-            for tensor in tensors {
+            for tensor in tensors.iter().filter(|tensor| tensor.numel() > 0) {
                 let source = tensor.f_select(0, from as i64)?.f_narrow(along, 0, count as i64)?;
                 tensor.f_select(0, to as i64)?.f_narrow(along, 0, count as i64)?.f_copy_(&source)?;
             }
         }
-        Ok(())
+        self.states.as_mut().map_or(Ok(()), |states| states.copy(from, to, length))
+    }
+
+    /// The largest number of the first `limit` tokens of a slot that a sequence can go on from:
+    /// all, unless the model has recurrent states.
+    pub fn reachable(&self, slot: usize, limit: usize) -> usize {
+        self.states.as_ref().map_or(limit, |states| states.reachable(slot, limit))
+    }
+
+    /// Keeps the recurrent state of a slot after its last token, to which the slot can return.
+    pub fn snapshot(&mut self, slot: usize) -> Result<()> {
+        let _guard = tch::no_grad_guard();
+        self.states.as_mut().map_or(Ok(()), |states| states.snapshot(slot))
+    }
+
+    /// Makes the recurrent states before the spans the current ones.
+    pub(super) fn rewind(&mut self, items: &[Span<'_>]) -> Result<()> {
+        let Some(states) = &mut self.states else { return Ok(()) };
+        items.iter().try_for_each(|span| states.rewind(span.slot, span.start))
+    }
+
+    /// Records that the spans are computed.
+    pub(super) fn advance(&mut self, items: &[Span<'_>]) {
+        let Some(states) = &mut self.states else { return };
+        for span in items {
+            states.advance(span.slot, span.start + span.ids.len());
+        }
     }
 }
 

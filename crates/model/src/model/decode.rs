@@ -63,10 +63,10 @@ impl Model {
     /// A step as single operations.
     fn step_eager(&self, cache: &KvCache, items: &[Span<'_>], stop: &dyn Fn() -> bool) -> Result<Option<Tensor>> {
         let (tokens, varlen) =
-            (SpanTokens::new(items, self.device)?, Varlen::spans(items, cache.capacity(), self.device)?);
+            (SpanTokens::new(items, self, Arithmetic::Libtorch)?, Varlen::spans(items, cache.capacity(), self.device)?);
         let angles = self.angles(&tokens.positions, &tokens.lengths)?;
         let attend = |inputs: [&Tensor; 3], scores: Scores<'_>| self.attend_varlen(&varlen, inputs, scores);
-        let x = self.span_layers(cache, tokens.each(), &angles, Arithmetic::Libtorch, &attend, stop)?;
+        let x = self.span_layers(cache, tokens.step(), &angles, Arithmetic::Libtorch, &attend, stop)?;
         x.map(|x| self.last_logits(&tokens.last(&x)?)).transpose()
     }
 

@@ -16,8 +16,10 @@ use tch::{Device, Kind, Tensor};
 
 use super::cache::Decoding;
 use super::decode::{RECORDING, bucket, buckets};
+use super::gated_delta::DeltaRows;
 use super::network::Graphs;
 use super::plain::{Arithmetic, Scores};
+use super::spans::StepTokens;
 use super::transfer::upload;
 use super::varlen::Varlen;
 use super::{KvCache, Model};
@@ -56,6 +58,8 @@ struct DecodeInputs {
     /// [size + 1] i32: offset of the keys of each sequence.
     first_key: Tensor,
     first_query: Tensor,
+    /// A row for each sequence, for Gated DeltaNet layers.
+    delta: Option<DeltaRows>,
 }
 
 impl KvCache {
@@ -87,9 +91,14 @@ impl KvCache {
 impl Model {
     /// Whether steps of this model can be queued before their tokens are known
     /// ([`decode_ahead`](Self::decode_ahead)): attention is variable-length, and no operation
-    /// depends on the tokens or waits for numbers.
+    /// depends on the tokens or waits for numbers. A step ahead of a response that has ended would
+    /// change its recurrent state.
     pub fn decodes_ahead(&self) -> bool {
-        self.varlen && self.config.experts.is_none() && !self.has_dynamic_rope() && !self.adapter_disabled.get()
+        self.varlen
+            && self.config.experts.is_none()
+            && !self.config.is_recurrent()
+            && !self.has_dynamic_rope()
+            && !self.adapter_disabled.get()
     }
 
     /// A decode step of the next tokens of `slots`, which are written to the cache. Returns what
@@ -222,7 +231,9 @@ impl Model {
         };
         let angles = self.angles(&positions, &[])?;
         let attend = |inputs: [&Tensor; 3], scores: Scores<'_>| self.attend_varlen(&varlen, inputs, scores);
-        let tokens = [&ids, &positions, &inputs.slots];
+        let slots = &inputs.slots;
+        let delta = inputs.delta.as_ref().map(|rows| (rows, slots));
+        let tokens = StepTokens { ids: &ids, positions: &positions, slots, delta };
         let x = self.span_layers(cache, tokens, &angles, Arithmetic::Libtorch, &attend, &|| false)?;
         let Some(x) = x else { return Err(Error::new(error::Kind::Internal, "a step ended early without a stop")) };
         cache.draw(&inputs.slots, &positions, &self.last_logits(&x)?, draw)
@@ -236,6 +247,7 @@ impl DecodeInputs {
             slots: upload(&Tensor::f_zeros([count], (Kind::Int64, Device::Cpu))?, model.device)?,
             first_key: upload(&Tensor::f_zeros([count + 1], (Kind::Int, Device::Cpu))?, model.device)?,
             first_query: upload(&Tensor::f_arange(count + 1, (Kind::Int, Device::Cpu))?, model.device)?,
+            delta: model.delta_rows(&vec![1; size], Arithmetic::Libtorch)?,
         })
     }
 

@@ -4,6 +4,7 @@ use tch::Tensor;
 
 use super::config::Activation;
 use super::expert_routing::Routes;
+use super::gated_delta::{DeltaRows, Recurrence};
 use super::layers::{AdapterUse, Block, Layer, Linear, Mlp};
 use super::mixers::{Attention, Mixer};
 use super::plain::{self, Arithmetic, Scores};
@@ -42,6 +43,8 @@ pub(super) struct With<'a> {
     pub routes: &'a Routes<'a>,
     /// Where keys and values go, in generation.
     pub cached: Option<Cached<'a>>,
+    /// Rows and states of Gated DeltaNet layers.
+    pub recurrence: Option<Recurrence<'a>>,
 }
 
 /// Rows of one batch: distinct tokens, and their layout for attention.
@@ -50,6 +53,8 @@ pub(super) struct BatchRows {
     ends: Ends,
     /// Deduplication of shared prefixes.
     distinct: Option<PrefixDedup>,
+    /// Rows for Gated DeltaNet layers.
+    delta: Option<DeltaRows>,
     /// Experts of the distinct tokens, in the form of [`Packed::routing`].
     routing: Option<Tensor>,
 }
@@ -94,7 +99,8 @@ impl Model {
         };
         // With dynamic scaling a token depends on the length of its row.
         let distinct = if self.has_dynamic_rope() { None } else { PrefixDedup::find(batch)? };
-        let mut rows = BatchRows { ends, distinct, routing: None };
+        let delta = self.delta_rows(&batch.lengths, Arithmetic::Libtorch)?;
+        let mut rows = BatchRows { ends, distinct, delta, routing: None };
         batch.routing.as_ref().map_or(Ok(()), |routing| self.check_routing(routing))?;
         rows.routing = batch.routing.as_ref().map(|routing| rows.take(routing)).transpose()?;
         Ok(rows)
@@ -104,7 +110,9 @@ impl Model {
     pub(super) fn row_layer(&self, index: usize, x: &Residual, angles: &Angles, rows: &BatchRows) -> Result<Residual> {
         let (layer, scores) = (&self.parameters.layers[index], self.scores(index));
         let routes = self.given_routes(rows.routing.as_ref(), index)?;
-        let with = With { arithmetic: Arithmetic::Libtorch, routes: &routes, cached: None };
+        let distinct = rows.distinct.as_ref();
+        let recurrence = rows.delta.as_ref().map(|rows| Recurrence { rows, distinct, carried: None });
+        let with = With { arithmetic: Arithmetic::Libtorch, routes: &routes, cached: None, recurrence };
         self.layer(index, layer, x, angles, with, |q, new| {
             let [k, v] = new.ok_or_else(unexpected)?;
             let (q, k, v) = (rows.spread(q)?, rows.spread(k)?, rows.spread(v)?);
@@ -154,6 +162,7 @@ impl Model {
                 }
                 attention.o.apply(&out, adapter, arithmetic)?
             }
+            Mixer::Delta(delta) => self.gated_delta(index, delta, &hidden, with)?,
         };
         if let Some(weight) = &layer.after_attention {
             out = self.norm(&out, weight)?;
@@ -362,8 +371,10 @@ impl Model {
     }
 
     pub(super) fn scores(&self, index: usize) -> Scores<'_> {
-        let Mixer::Attention(attention) = &self.parameters.layers[index].mixer;
-        let sinks = attention.sinks.as_ref();
+        let sinks = match &self.parameters.layers[index].mixer {
+            Mixer::Attention(attention) => attention.sinks.as_ref(),
+            Mixer::Delta(_) => None,
+        };
         Scores { window: self.config.layer(index).window, scale: self.config.attention_scale, sinks }
     }
 

@@ -11,6 +11,7 @@ use super::gguf::blocks::BlockType;
 use r1_base::error::{Error, Kind, Result};
 
 /// A tensor of a file.
+#[derive(Clone)]
 pub(super) struct FileTensor<'a> {
     pub(super) name: Cow<'a, str>,
     pub(super) shape: Vec<i64>,

@@ -7,7 +7,7 @@ use tch::{Device, Kind, Tensor};
 use super::kernels::packs;
 use super::layers::Parameters;
 use super::stored::StoredTensor;
-use super::{Config, Model, memory, weights};
+use super::{Config, Model, memory, text_model, weights};
 use r1_base::error::{self, Error, Result};
 
 /// Maximum size of a weight file with more than one tensor.
@@ -94,11 +94,15 @@ impl Model {
         }
         let predicted = predicted_layers(&config);
         weights::read_stored(&files, &stored, |name| {
-            let of_others = predicted.iter().any(|prefix| name.starts_with(prefix));
+            let of_others = predicted.iter().any(|prefix| name.starts_with(prefix))
+                || (config.is_recurrent() && text_model::is_beside(name));
             name.ends_with("rotary_emb.inv_freq") || (tied && name == HEAD) || of_others
         })?;
-        let has_logits = matches!(head, CheckpointHead::Logits);
-        if tied && has_logits && weights::differ(&files, HEAD, "model.embed_tokens.weight")? {
+        let differs = |embed| weights::differ(&files, HEAD, embed);
+        if tied
+            && matches!(head, CheckpointHead::Logits)
+            && (differs("model.embed_tokens.weight")? || differs("model.language_model.embed_tokens.weight")?)
+        {
             let message = format!("config.json ties the output head to the embedding, and {HEAD} is another tensor");
             return Err(Error::new(error::Kind::Model, message)
                 .at_path(dir)

@@ -52,20 +52,19 @@ impl Footprint<'_> {
     /// Number of weights of the adapter.
     pub fn adapted(&self) -> u64 {
         let rank = self.adapter.map_or(0, |adapter| adapter.rank as u64);
-        self.layers() * self.in_adapted(|inputs, outputs| (inputs + outputs) * rank)
+        self.in_adapted(|inputs, outputs| (inputs + outputs) * rank)
     }
 
     /// Copies of the weights that an adapter applies to, for sampling, bytes.
     pub fn merged(&self) -> u64 {
-        self.layers() * self.in_adapted(|inputs, outputs| inputs * outputs) * self.element()
+        self.in_adapted(|inputs, outputs| inputs * outputs) * self.element()
     }
 
     fn layers(&self) -> u64 {
         self.config.num_hidden_layers as u64
     }
 
-    /// The sum of a number of the inputs and outputs of each projection of a layer that has an
-    /// adapter.
+    /// The sum of a number of the inputs and outputs of each projection that has an adapter.
     fn in_adapted(&self, number: impl Fn(u64, u64) -> u64) -> u64 {
         let Some(adapter) = self.adapter else { return 0 };
         let targets = adapted_modules(self.config, &adapter.target_modules);
@@ -89,6 +88,7 @@ impl Footprint<'_> {
     pub fn sampling(&self, prefill: u64, slots: u64) -> u64 {
         let Sizes { hidden, queries, keys, inner, .. } = self.sizes();
         let row = 4 * (2 * hidden + 2 * queries + 2 * keys) + if self.native() { 0 } else { 8 * inner };
+        let row = row.max(self.delta_layer());
         prefill * row + 2 * 4 * slots * self.config.vocab_size as u64
     }
 
@@ -127,12 +127,20 @@ impl Footprint<'_> {
         };
         let norms = if self.config.norms == super::Norms::Around { 4 } else { 2 };
         // Queries, keys and values per head, padded; the result before and after unpadding.
-        let attention = element * queries * 11 / 2 + 4 * heads;
+        let gate = if self.config.output_gate { 2 * queries } else { 0 };
+        let attention = element * (queries * 11 / 2 + gate) + 4 * heads;
         let wide = if element < 4 { 4 } else { 0 };
-        let adapted = self.in_adapted(|inputs, _| wide * inputs);
-        let layer = norms * norm + attention + element * 4 * inner * self.experts_chosen() + adapted;
+        let adapted = self.in_adapted(|inputs, _| wide * inputs) / self.layers().max(1);
+        let shared = self.shared().map_or(0, |shared| shared.intermediate_size as u64);
+        let layer = norms * norm + element * 4 * (inner * self.experts_chosen() + shared) + adapted;
+        let (attentions, delta) = (self.config.attention_layers() as u64, self.delta_layer());
+        let mixers = if self.checkpointing {
+            attention.max(delta)
+        } else {
+            attention * attentions + delta * (self.layers() - attentions)
+        };
         let inputs = if self.checkpointing { self.layers() * hidden * element } else { 0 };
-        tokens * (self.layers_kept() * layer + inputs + 6 * hidden * element.max(4))
+        tokens * (self.layers_kept() * layer + mixers + inputs + 6 * hidden * element.max(4))
     }
 
     fn layers_kept(&self) -> u64 {
@@ -143,26 +151,52 @@ impl Footprint<'_> {
         self.config.experts.map_or(1, |experts| experts.chosen as u64)
     }
 
-    /// Name, inputs, outputs and number of the projections of a layer.
+    fn shared(&self) -> Option<super::SharedExpert> {
+        self.config.experts.and_then(|experts| experts.shared)
+    }
+
+    /// Numbers of a token that a Gated DeltaNet layer keeps for backward, bytes: the inputs and
+    /// outputs of the convolution, and in f32 queries, keys, values, the matrices of a block and the
+    /// solutions of its system.
+    fn delta_layer(&self) -> u64 {
+        let Some(delta) = self.config.delta else { return 0 };
+        let [channels, values, heads] = [delta.channels(), delta.values(), delta.value_heads].map(|n| n as u64);
+        let keys = heads * delta.key_dim as u64;
+        let blocks = 5 * heads * super::delta_rule::BLOCK as u64;
+        4 * (3 * channels + 10 * keys + 8 * values + blocks) + self.element() * (3 * channels + 2 * values)
+    }
+
+    /// Name, inputs, outputs and number of the projections of all layers.
     fn projections(&self) -> Vec<(&'static str, u64, u64, u64)> {
         let Sizes { hidden, queries, keys, inner, .. } = self.sizes();
+        let (layers, attentions) = (self.layers(), self.config.attention_layers() as u64);
         let count = match self.config.experts {
-            Some(experts) if experts.storage == ExpertStorage::Single => experts.count as u64,
+            Some(experts) if experts.storage == ExpertStorage::Single => layers * experts.count as u64,
             // They have no adapters.
             Some(_) => 0,
-            None => 1,
+            None => layers,
         };
-        vec![
-            ("q_proj", hidden, queries, 1),
-            ("k_proj", hidden, keys, 1),
-            ("v_proj", hidden, keys, 1),
-            ("qkv_proj", hidden, queries + 2 * keys, 1),
-            ("o_proj", queries, hidden, 1),
-            ("gate_proj", hidden, inner, count),
-            ("up_proj", hidden, inner, count),
-            ("gate_up_proj", hidden, 2 * inner, count),
-            ("down_proj", inner, hidden, count),
-        ]
+        let gated = if self.config.output_gate { 2 * queries } else { queries };
+        let mut all = vec![
+            ("q_proj", hidden, gated, attentions),
+            ("k_proj", hidden, keys, attentions),
+            ("v_proj", hidden, keys, attentions),
+            ("qkv_proj", hidden, queries + 2 * keys, attentions),
+            ("o_proj", queries, hidden, attentions),
+        ];
+        let shared = self.shared().map(|shared| (shared.intermediate_size as u64, layers));
+        for (inner, count) in [(inner, count)].into_iter().chain(shared) {
+            let (up, down) = ((hidden, inner), (inner, hidden));
+            let ends = [("gate_proj", up), ("up_proj", up), ("gate_up_proj", (hidden, 2 * inner)), ("down_proj", down)];
+            all.extend(ends.map(|(name, (inputs, outputs))| (name, inputs, outputs, count)));
+        }
+        if let Some(delta) = self.config.delta {
+            let linear = layers - attentions;
+            let projections = delta.named_projections().into_iter();
+            all.extend(projections.map(|(name, outputs)| (name, hidden, outputs as u64, linear)));
+            all.push(("out_proj", delta.values() as u64, hidden, linear));
+        }
+        all
     }
 
     fn sizes(&self) -> Sizes {

@@ -258,7 +258,7 @@ impl Maker {
         let after = || norm(config.norms != Norms::Before);
         Ok(Layer {
             input_norm: before()?,
-            mixer: Mixer::new(self, config)?,
+            mixer: Mixer::new(self, config, index)?,
             after_attention: after()?,
             before_block: before()?,
             block: self.block(config, config.experts.filter(|_| config.layer(index).sparse))?,
@@ -308,7 +308,12 @@ impl Parameters {
             }
             None => 3 * hidden * inner,
         };
-        let layers: u128 = (0..config.num_hidden_layers).map(|index| attention + layer(index)).sum();
+        let delta = config.delta.map_or(0, |shape| {
+            let outputs = shape.projections().iter().sum::<usize>() + shape.values();
+            outputs as u128 * hidden + (shape.channels() * shape.taps) as u128
+        });
+        let mixer = |index: usize| if config.layer(index).linear { delta } else { attention };
+        let layers: u128 = (0..config.num_hidden_layers).map(|index| mixer(index) + layer(index)).sum();
         layers + vocab * hidden * if config.tie_word_embeddings { 1 } else { 2 }
     }
 

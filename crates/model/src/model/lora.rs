@@ -16,7 +16,7 @@ use super::config::{Config, ExpertStorage, Joint};
 use super::layers::{Linear, ParameterNode, Parameters};
 use super::plain::Arithmetic;
 use super::stored::StoredTensor;
-use super::{json_file, weights};
+use super::{json_file, text_model, weights};
 use r1_base::error::{Error, Kind as ErrorKind, Result, suggest};
 
 const CONFIG: &str = "adapter_config.json";
@@ -310,7 +310,7 @@ pub(super) fn load(parameters: &mut Parameters, dir: &Path) -> Result<LoraConfig
     let config = LoraConfig::load(dir)?
         .ok_or_else(|| Error::new(ErrorKind::Model, format!("there is no {CONFIG}")).at_path(dir))?;
     let path = dir.join(WEIGHTS);
-    let names = weights::names(&path)?;
+    let names: Vec<String> = weights::names(&path)?.iter().map(|name| text_model::name_of(name)).collect();
     for (module, linear) in parameters.linears_mut() {
         if names.contains(&format!("{PREFIX}{module}.lora_A.weight")) {
             linear.lora = Some(Lora::empty(linear, &config)?);

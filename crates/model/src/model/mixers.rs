@@ -3,13 +3,16 @@
 use tch::Tensor;
 
 use super::Config;
+use super::gated_delta::GatedDelta;
 use super::layers::{Linear, Maker, ParameterNode, set_merged};
 use super::stacked::Stack;
 use r1_base::error::Result;
 
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant)] // one for each layer
 pub(super) enum Mixer {
     Attention(Attention),
+    Delta(GatedDelta),
 }
 
 #[derive(Debug)]
@@ -35,7 +38,10 @@ pub(super) struct HeadNorms {
 
 impl Mixer {
     /// Uninitialised parameters.
-    pub(super) fn new(maker: &Maker, config: &Config) -> Result<Self> {
+    pub(super) fn new(maker: &Maker, config: &Config, index: usize) -> Result<Self> {
+        if let Some(shape) = config.delta.filter(|_| config.layer(index).linear) {
+            return Ok(Self::Delta(GatedDelta::new(maker, config, shape)?));
+        }
         Ok(Self::Attention(Attention::new(maker, config)?))
     }
 
@@ -43,6 +49,7 @@ impl Mixer {
     pub(super) fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {
         match self {
             Self::Attention(attention) => attention.walk(f),
+            Self::Delta(delta) => delta.walk(f),
         }
     }
 
@@ -58,6 +65,7 @@ impl Mixer {
                 }
                 add("o", o);
             }
+            Self::Delta(delta) => delta.linears_mut(all),
         }
     }
 
@@ -70,6 +78,7 @@ impl Mixer {
                 }
                 set_merged([o], None, on)
             }
+            Self::Delta(delta) => delta.set_merged(on),
         }
     }
 }

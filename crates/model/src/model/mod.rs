@@ -20,6 +20,7 @@ mod cross_encoder;
 mod decode;
 mod decode_ahead;
 mod decoder;
+mod delta_rule;
 mod encoder;
 mod expert_routing;
 mod experts;
@@ -27,6 +28,7 @@ mod families;
 mod file_tensor;
 mod files;
 mod footprint;
+mod gated_delta;
 mod gguf;
 mod json_file;
 mod kernel_checks;
@@ -41,11 +43,13 @@ mod network;
 mod own_kernels;
 mod pass;
 mod plain;
+mod recurrent;
 mod reward_model;
 mod shared_prefix;
 mod spans;
 mod stacked;
 mod stored;
+mod text_model;
 mod transfer;
 mod varlen;
 mod weights;
@@ -53,7 +57,8 @@ mod weights;
 pub use batch::{OnHost, Packed, Span};
 pub use cache::{Decoding, KvCache};
 pub use config::{
-    Activation, Biases, Config, ExpertStorage, Experts, Joint, LayerKind, Norms, Rope, Router, Scaling, SharedExpert,
+    Activation, Biases, Config, DeltaShape, ExpertStorage, Experts, Joint, LayerKind, Norms, Rope, Router, Scaling,
+    SharedExpert,
 };
 pub use critic::Critic;
 pub use cross_encoder::{CrossEncoderModel, Pair, PairFormat};
@@ -70,6 +75,7 @@ pub use memory::{available as available_memory, peak as peak_memory, resident as
 pub use network::Model;
 pub use pass::Pass;
 pub use reward_model::RewardModel;
+pub use text_model::tensors_beside_text;
 pub use transfer::HostTransfer;
 pub use transfer::upload;
 pub(crate) use transfer::zeros;

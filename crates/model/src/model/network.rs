@@ -76,8 +76,15 @@ impl Model {
         let norm = if config.zero_centred_norms { 0.0 } else { 1.0 };
         let _guard = tch::no_grad_guard();
         for (stream, (name, mut tensor)) in (0..).zip(parameters.named()) {
-            if name.ends_with("norm.weight") {
+            if name.ends_with("linear_attn.norm.weight") || name.ends_with("dt_bias") {
+                let _ = tensor.f_fill_(1.0)?;
+            } else if name.ends_with("norm.weight") {
                 let _ = tensor.f_fill_(norm)?;
+            } else if name.ends_with("A_log") {
+                // Decay rates between 0.01 and 16.
+                let rates = Tensor::f_arange(tensor.numel() as i64, (Kind::Double, device))?.f_add_scalar(0.5)?;
+                let rates = rates.f_mul_scalar(15.99 / tensor.numel() as f64)?.f_add_scalar(0.01)?;
+                tensor.f_copy_(&rates.f_log()?)?;
             } else if name.ends_with("bias") {
                 let _ = tensor.f_fill_(0.0)?;
             } else {
@@ -425,16 +432,18 @@ impl Model {
         }
         let longest = items.iter().map(|span| span.start + span.ids.len()).max().unwrap_or(0);
         cache.reserve(longest)?;
+        cache.rewind(items)?;
         // Left over from a stopped step.
         cache.routes.iter_mut().for_each(|routes| routes.get_mut().clear());
-        match &self.native {
+        let logits = match &self.native {
             Some(native) => {
                 let spans = items.iter().map(|span| (span.slot, span.start, span.ids));
                 native.step(&cache.keys, &cache.values, cache.capacity(), spans, stop)
             }
             None if self.varlen => self.step_varlen(cache, items, stop),
             None => self.step_plain(cache, items, stop),
-        }
+        }?;
+        Ok(logits.inspect(|_| cache.advance(items)))
     }
 
     fn check_spans(&self, cache: &KvCache, items: &[Span<'_>]) -> Result<()> {

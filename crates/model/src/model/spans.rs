@@ -4,6 +4,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::decoder::{Angles, Residual, With, scaled};
+use super::gated_delta::{Carried, DeltaRows, Recurrence};
 use super::plain::{self, Arithmetic};
 use super::{KvCache, Model, Span};
 use crate::native::{self, Cached};
@@ -19,10 +20,23 @@ pub(super) struct SpanTokens {
     pub lengths: Vec<(i64, i64)>,
     /// `[spans]` i64: the last token of each.
     ends: Tensor,
+    /// Rows for Gated DeltaNet layers, and their slots.
+    delta: Option<(DeltaRows, Tensor)>,
+}
+
+/// The tokens of a step on the device: `[T]` i64 each.
+#[derive(Clone, Copy)]
+pub(super) struct StepTokens<'a> {
+    pub ids: &'a Tensor,
+    pub positions: &'a Tensor,
+    pub slots: &'a Tensor,
+    /// Rows for Gated DeltaNet layers, and their slots.
+    pub delta: Option<(&'a DeltaRows, &'a Tensor)>,
 }
 
 impl SpanTokens {
-    pub(super) fn new(items: &[Span<'_>], device: Device) -> Result<Self> {
+    pub(super) fn new(items: &[Span<'_>], model: &Model, arithmetic: Arithmetic) -> Result<Self> {
+        let device = model.device;
         let tensor = |numbers: Vec<i64>| native::upload(&Tensor::f_from_slice(&numbers)?, device);
         let each = |number: fn(&Span<'_>, usize) -> i64| {
             tensor(items.iter().flat_map(|span| (0..span.ids.len()).map(move |at| number(span, at))).collect())
@@ -32,7 +46,10 @@ impl SpanTokens {
             *end += span.ids.len() as i64;
             Some(*end - 1)
         });
+        let slots = items.iter().map(|span| span.slot as i64).collect();
+        let rows: Vec<i64> = items.iter().map(|span| span.ids.len() as i64).collect();
         Ok(Self {
+            delta: model.delta_rows(&rows, arithmetic)?.zip(Some(tensor(slots)?)),
             ids: each(|span, at| i64::from(span.ids[at]))?,
             positions: each(|span, at| (span.start + at) as i64)?,
             slots: each(|span, _| span.slot as i64)?,
@@ -41,9 +58,9 @@ impl SpanTokens {
         })
     }
 
-    /// Ids, positions and slots.
-    pub(super) fn each(&self) -> [&Tensor; 3] {
-        [&self.ids, &self.positions, &self.slots]
+    pub(super) fn step(&self) -> StepTokens<'_> {
+        let delta = self.delta.as_ref().map(|(rows, slots)| (rows, slots));
+        StepTokens { ids: &self.ids, positions: &self.positions, slots: &self.slots, delta }
     }
 
     /// The rows of x `[T, E]` of the last token of each span.
@@ -64,8 +81,8 @@ impl Model {
         items: &[Span<'_>],
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Tensor>> {
-        let tokens = SpanTokens::new(items, self.device)?;
         let arithmetic = self.generation_arithmetic();
+        let tokens = SpanTokens::new(items, self, arithmetic)?;
         let windows: Vec<Option<usize>> =
             (0..self.config.num_hidden_layers).map(|index| self.config.layer(index).window).collect();
         let groups = match arithmetic {
@@ -81,7 +98,7 @@ impl Model {
         let attend = |[q, keys, values]: [&Tensor; 3], scores: plain::Scores<'_>| {
             if arithmetic == Arithmetic::Rowwise {
                 let scale = scores.scale.unwrap_or((self.config.head_dim as f64).powf(-0.5));
-                let [_, positions, slots] = tokens.each();
+                let StepTokens { positions, slots, .. } = tokens.step();
                 return native::attend_rows([q, keys, values], slots, positions, (scale, scores.window), scores.sinks);
             }
             let mut out = q.f_zeros_like()?;
@@ -98,24 +115,28 @@ impl Model {
             }
             Ok(out)
         };
-        let x = self.span_layers(cache, tokens.each(), &angles, arithmetic, &attend, stop)?;
+        let x = self.span_layers(cache, tokens.step(), &angles, arithmetic, &attend, stop)?;
         let Some(x) = x else { return Ok(None) };
         let hidden = self.norm(&tokens.last(&x)?, &self.parameters.norm)?;
         let hidden = scaled(hidden, self.config.logits_scale)?;
         Ok(Some(arithmetic.linear(&hidden, &self.parameters.lm_head, None)?.f_to_kind(Kind::Float)?))
     }
 
-    /// All layers over tokens `[T]` of spans (ids, positions, slots), which are written to the
-    /// cache. `None` if stopped.
+    /// All layers over the tokens of a step, which are written to the cache. `None` if stopped.
     pub(super) fn span_layers(
         &self,
         cache: &KvCache,
-        [ids, positions, slots]: [&Tensor; 3],
+        tokens: StepTokens<'_>,
         angles: &Angles,
         arithmetic: Arithmetic,
         attend: AttendCached<'_>,
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Tensor>> {
+        let StepTokens { ids, positions, slots, delta } = tokens;
+        let carried = delta.zip(cache.states.as_ref()).map(|((_, slots), states)| Carried::new(states, slots));
+        let recurrence = delta.zip(carried.as_ref());
+        let recurrence =
+            recurrence.map(|((rows, _), carried)| Recurrence { rows, distinct: None, carried: Some(carried) });
         let mut x = Residual::new(self.embed(ids)?);
         for (index, layer) in self.parameters.layers.iter().enumerate() {
             if stop() {
@@ -123,7 +144,7 @@ impl Model {
             }
             let (mut keys, mut values) = (cache.keys[index].shallow_clone(), cache.values[index].shallow_clone());
             let cached = Cached { keys: &cache.keys[index], values: &cache.values[index], slots, positions };
-            let with = With { arithmetic, routes: &cache.routes(), cached: Some(cached) };
+            let with = With { arithmetic, routes: &cache.routes(), cached: Some(cached), recurrence };
             x = self.layer(index, layer, &x, angles, with, |q, new| {
                 if let Some([k, v]) = new {
                     let cells = [Some(slots), Some(positions)];
@@ -133,7 +154,9 @@ impl Model {
                 attend([q, &keys, &values], self.scores(index))
             })?;
         }
-        x.sum().map(Some)
+        let x = x.sum()?;
+        carried.map_or(Ok(()), Carried::commit)?;
+        Ok(Some(x))
     }
 
     /// In f32 on the CPU, results must not depend on the batch, so that equal seeds give equal

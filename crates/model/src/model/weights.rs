@@ -16,6 +16,7 @@ use super::gguf::names::renamed;
 use super::json_file::{clipped, read_json};
 use super::mxfp4;
 use super::stored::StoredTensor;
+use super::text_model;
 use r1_base::error::{Error, Kind, Result, Subject, readable};
 
 const SINGLE: &str = "model.safetensors";
@@ -157,7 +158,10 @@ pub(super) fn read_files(
     let (mut extra, mut misshapen) = (Vec::new(), Vec::new());
     for path in files {
         with_tensors(path, |tensors| {
-            for tensor in tensors {
+            let parts = tensors.iter().flat_map(|tensor| {
+                if all.contains_key(&*tensor.name) { vec![tensor.clone()] } else { text_model::parts(tensor) }
+            });
+            for tensor in &parts.collect::<Vec<_>>() {
                 let name = &*tensor.name;
                 if let Some(stored) = wanted.remove(name) {
                     if tensor.shape == stored.shape {

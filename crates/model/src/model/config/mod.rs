@@ -79,6 +79,8 @@ pub struct Config {
     pub interleaved_ropes: bool,
     /// Experts of sparse layers.
     pub experts: Option<Experts>,
+    /// Sizes of the Gated DeltaNet layers.
+    pub delta: Option<DeltaShape>,
     /// One per layer; empty if all are [`LayerKind::default`].
     pub layers: Vec<LayerKind>,
     /// The content of the file, which is written back with the sizes above.
@@ -178,6 +180,33 @@ pub struct SharedExpert {
     pub gated: bool,
 }
 
+/// Sizes of Gated DeltaNet layers (arXiv:2412.06464).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaShape {
+    /// Heads of queries and keys; divides the value heads.
+    pub key_heads: usize,
+    pub value_heads: usize,
+    pub key_dim: usize,
+    pub value_dim: usize,
+    /// Tokens that the convolution combines.
+    pub taps: usize,
+    /// Whether queries, keys, values and output gates are one projection, in the order of the key
+    /// heads.
+    pub joint: bool,
+}
+
+impl DeltaShape {
+    /// Numbers of the values of a token.
+    pub fn values(&self) -> usize {
+        self.value_heads * self.value_dim
+    }
+
+    /// Channels of the convolution: queries, keys, values.
+    pub fn channels(&self) -> usize {
+        2 * self.key_heads * self.key_dim + self.values()
+    }
+}
+
 /// Per-layer settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LayerKind {
@@ -188,11 +217,13 @@ pub struct LayerKind {
     pub rope: Option<usize>,
     /// Whether the feed-forward block is a mixture of experts.
     pub sparse: bool,
+    /// Whether the layer is a Gated DeltaNet in place of attention.
+    pub linear: bool,
 }
 
 impl Default for LayerKind {
     fn default() -> Self {
-        Self { window: None, rope: Some(0), sparse: false }
+        Self { window: None, rope: Some(0), sparse: false, linear: false }
     }
 }
 
@@ -228,6 +259,7 @@ impl Default for Config {
             ropes: vec![Rope::default()],
             interleaved_ropes: false,
             experts: None,
+            delta: None,
             layers: Vec::new(),
             source: Map::new(),
         }
@@ -255,6 +287,8 @@ impl Config {
         let Value::Object(object) = value else {
             return Err(Error::new(Kind::Model, "config.json is not a JSON object"));
         };
+        let text = families::text_config(object)?;
+        let object = text.as_ref().unwrap_or(object);
         let architecture = Architecture::of(object)?;
         let mut fields = Fields::new(object.clone());
         let mut config = families::read(architecture, &mut fields)?;
@@ -315,6 +349,16 @@ impl Config {
         (self.max_position_embeddings as f64 * factor).min(LARGEST_CONTEXT) as usize
     }
 
+    /// Whether sequences have a state that exists for one number of tokens only.
+    pub fn is_recurrent(&self) -> bool {
+        self.delta.is_some()
+    }
+
+    /// Number of layers of attention.
+    pub fn attention_layers(&self) -> usize {
+        (0..self.num_hidden_layers).filter(|&index| !self.layer(index).linear).count()
+    }
+
     /// Whether the rotary angles of a sequence of `tokens` depend on its length (dynamic scaling),
     /// so that cached keys differ from the keys of a full pass.
     pub fn turns_by_length(&self, tokens: usize) -> bool {
@@ -352,8 +396,23 @@ impl Config {
         });
         let shared = self.experts.and_then(|experts| experts.shared);
         let shared = shared.map(|shared| ("shared_expert_intermediate_size", shared.intermediate_size));
+        let delta = self.delta.map(|delta| {
+            [
+                ("linear_num_key_heads", delta.key_heads),
+                ("linear_num_value_heads", delta.value_heads),
+                ("linear_key_head_dim", delta.key_dim),
+                ("linear_value_head_dim", delta.value_dim),
+                ("linear_conv_kernel_dim", delta.taps),
+            ]
+        });
         let windows = self.layers.iter().filter_map(|layer| layer.window).map(|window| ("sliding_window", window));
-        for (field, value) in self.sizes().into_iter().chain(experts.into_iter().flatten()).chain(shared).chain(windows)
+        for (field, value) in self
+            .sizes()
+            .into_iter()
+            .chain(experts.into_iter().flatten())
+            .chain(shared)
+            .chain(delta.into_iter().flatten())
+            .chain(windows)
         {
             if value == 0 || value > 1 << 30 {
                 return bad(field, format!("is {value}; it must be between 1 and 2^30"));
@@ -368,6 +427,10 @@ impl Config {
         let dynamic = self.ropes.iter().any(Rope::is_dynamic);
         if !self.head_dim.is_multiple_of(2) || (dynamic && self.head_dim < 4) {
             return bad("head_dim", format!("is {}; rotary embeddings need a larger or an even one", self.head_dim));
+        }
+        if let Some(delta) = self.delta.filter(|delta| !delta.value_heads.is_multiple_of(delta.key_heads)) {
+            let why = format!("is {}, which does not divide {} value heads", delta.key_heads, delta.value_heads);
+            return bad("linear_num_key_heads", why);
         }
         for rope in &self.ropes {
             let rotated = rope.rotated(self.head_dim);

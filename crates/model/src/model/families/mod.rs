@@ -14,7 +14,9 @@ mod phi3;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
+mod qwen3_5;
 mod qwen3_moe;
+mod qwen3_next;
 mod smollm3;
 
 use serde_json::{Map, Value, json};
@@ -42,6 +44,9 @@ pub enum Architecture {
     Ministral,
     Glm4,
     Phi3,
+    Qwen35,
+    Qwen35Moe,
+    Qwen3Next,
 }
 
 /// Architecture, class in transformers, `model_type`.
@@ -62,6 +67,9 @@ const ALL: &[(Architecture, &str, &str)] = &[
     (Architecture::Ministral, "MinistralForCausalLM", "ministral"),
     (Architecture::Glm4, "Glm4ForCausalLM", "glm4"),
     (Architecture::Phi3, "Phi3ForCausalLM", "phi3"),
+    (Architecture::Qwen35, "Qwen3_5ForCausalLM", "qwen3_5_text"),
+    (Architecture::Qwen35Moe, "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"),
+    (Architecture::Qwen3Next, "Qwen3NextForCausalLM", "qwen3_next"),
 ];
 
 /// Parts of unsupported families that no supported family has.
@@ -154,7 +162,15 @@ pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Co
         Architecture::Granite => granite::read(fields),
         Architecture::Glm4 => glm4::read(fields),
         Architecture::Phi3 => phi3::read(fields),
+        Architecture::Qwen35 => qwen3_5::read(fields),
+        Architecture::Qwen35Moe => qwen3_5::read_moe(fields),
+        Architecture::Qwen3Next => qwen3_next::read(fields),
     }
+}
+
+/// The config of the text model in the config of a model that sees images; `None` for others.
+pub(super) fn text_config(object: &Map<String, Value>) -> Result<Option<Map<String, Value>>> {
+    qwen3_5::text_config(object)
 }
 
 /// Defaults of a family for missing fields.
@@ -163,6 +179,8 @@ struct Defaults {
     max_position: usize,
     /// `hidden_size / num_attention_heads` if `None`.
     head_dim: Option<usize>,
+    /// The field is required if `None`.
+    intermediate_size: Option<usize>,
     /// Part of each head that is rotated; the whole head, and no other value of the field, if
     /// `None`.
     partial: Option<f64>,
@@ -172,7 +190,15 @@ struct Defaults {
 
 impl Default for Defaults {
     fn default() -> Self {
-        Self { theta: 10_000.0, max_position: 32_768, head_dim: None, partial: None, tied: false, rms_norm_eps: 1e-6 }
+        Self {
+            theta: 10_000.0,
+            max_position: 32_768,
+            head_dim: None,
+            intermediate_size: None,
+            partial: None,
+            tied: false,
+            rms_norm_eps: 1e-6,
+        }
     }
 }
 
@@ -203,7 +229,7 @@ fn common(
         architecture,
         vocab_size: fields.size("vocab_size", None)?,
         hidden_size,
-        intermediate_size: fields.size("intermediate_size", None)?,
+        intermediate_size: fields.size("intermediate_size", defaults.intermediate_size)?,
         num_hidden_layers,
         num_attention_heads,
         num_key_value_heads: fields.size("num_key_value_heads", Some(num_attention_heads))?,
@@ -228,6 +254,7 @@ fn common(
         ropes: rope(fields, defaults.theta, max_position)?,
         interleaved_ropes: false,
         experts: None,
+        delta: None,
         layers: Vec::new(),
         source: Map::new(),
     })

@@ -12,6 +12,7 @@ mod experts;
 mod families;
 mod families_2026;
 mod files;
+mod gated_delta;
 mod golden;
 #[cfg(feature = "cpu-kernels")]
 mod half;

@@ -75,7 +75,7 @@ fn apply(
     cache: Option<&(Tensor, Tensor)>,
 ) -> r1_base::Result<Tensor> {
     let layer = &model.parameters.layers[0];
-    let with = With { arithmetic: Arithmetic::Libtorch, routes: &Routes::Free, cached: None };
+    let with = With { arithmetic: Arithmetic::Libtorch, routes: &Routes::Free, cached: None, recurrence: None };
     let out = model.layer(0, layer, &Residual::new(x.shallow_clone()), angles, with, |q, new| {
         let [k, v] = new.unwrap();
         if let Some((keys, values)) = cache {

@@ -20,7 +20,7 @@ pub(super) fn forward(model: &Model, ids: &[i64], mask: &[i64], positions: &[i64
     let angles = model.angles(&Tensor::from_slice(positions), &[(tokens, longest)]).unwrap();
     let row = Tensor::arange(tokens, (Kind::Int64, model.device()));
     let back = row.unsqueeze(1) - row.unsqueeze(0);
-    let with = With { arithmetic: Arithmetic::Libtorch, routes: &Routes::Free, cached: None };
+    let with = With { arithmetic: Arithmetic::Libtorch, routes: &Routes::Free, cached: None, recurrence: None };
     let mut x = Residual::new(model.embed(&Tensor::from_slice(ids)).unwrap());
     for (index, layer) in model.parameters.layers.iter().enumerate() {
         let mut seen = back.ge(0).logical_and(&Tensor::from_slice(mask).ne(0));
@@ -34,7 +34,7 @@ pub(super) fn forward(model: &Model, ids: &[i64], mask: &[i64], positions: &[i64
             let shared = q.size()[1] / k.size()[1];
             let heads = |x: &Tensor| x.repeat_interleave_self_int(shared, 1, None).transpose(0, 1);
             let mut scores = q.transpose(0, 1).matmul(&heads(k).transpose(1, 2)) * scale + &bias;
-            let Mixer::Attention(attention) = &layer.mixer;
+            let Mixer::Attention(attention) = &layer.mixer else { panic!("a layer without attention") };
             if let Some(sinks) = &attention.sinks {
                 let sinks = sinks.view([-1, 1, 1]).expand([-1, scores.size()[1], 1], false);
                 scores = Tensor::cat(&[scores, sinks], -1);

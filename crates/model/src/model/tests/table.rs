@@ -89,7 +89,7 @@ fn parity_table() {
         let measures = [forward_and_backward(&case), greedy(&case), ways(&case)].concat();
         (case.name, measures)
     };
-    let families: Vec<_> = all_cases().into_iter().map(small).collect();
+    let families: Vec<_> = all_cases().into_iter().chain(cases("golden_delta")).map(small).collect();
     let lora = ["golden_lora", "golden_2026_lora"].into_iter().flat_map(cases);
     let adapters: Vec<_> = lora.map(|case| (case.name.clone(), lora::measure(&case))).collect();
     let shapes: Vec<_> = cases("golden_large").iter().map(|case| (case.name.clone(), large(case))).collect();
@@ -108,7 +108,9 @@ fn parity_table() {
 #[test]
 fn parity_table_has_every_case() {
     let text = std::fs::read_to_string(path()).unwrap();
-    for case in ["golden", "golden_2026", "golden_lora", "golden_2026_lora", "golden_large"].into_iter().flat_map(cases)
+    for case in ["golden", "golden_2026", "golden_delta", "golden_lora", "golden_2026_lora", "golden_large"]
+        .into_iter()
+        .flat_map(cases)
     {
         assert!(
             text.contains(&format!("| {} |", case.name)),

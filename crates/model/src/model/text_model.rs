@@ -1,0 +1,58 @@
+//! The text model in the checkpoint of a model that sees images: its tensors have other names, and
+//! those of all experts of a layer are one.
+//!
+//! The other parts, which are not read, are the images' and multi-token prediction.
+
+use std::borrow::Cow;
+use std::path::Path;
+
+use super::file_tensor::{FileNumbers, FileTensor};
+use super::weights;
+use r1_base::error::Result;
+
+/// The text model's part of a name in a model that sees images.
+pub(super) fn name_of(name: &str) -> String {
+    name.replacen("model.language_model.", "model.", 1)
+}
+
+/// A tensor by the name of the text model, or, for the gate and up projections or the down
+/// projections of all experts of a layer `[experts, out, in]`, those of each expert.
+pub(super) fn parts<'a>(tensor: &FileTensor<'a>) -> Vec<FileTensor<'a>> {
+    let name = name_of(&tensor.name);
+    let parts: &[&str] = match name.rsplit_once(".mlp.experts.") {
+        Some((_, "gate_up_proj")) => &["gate_proj", "up_proj"],
+        Some((_, "down_proj")) => &["down_proj"],
+        _ => &[],
+    };
+    let count = parts.len().max(1);
+    let (&[experts, outputs, inputs], FileNumbers::Plain(_), Some((layer, _))) =
+        (tensor.shape.as_slice(), tensor.numbers, name.rsplit_once('.').filter(|_| !parts.is_empty()))
+    else {
+        return vec![FileTensor { name: Cow::Owned(name), ..tensor.clone() }];
+    };
+    let bytes = tensor.bytes.len() / (experts as usize * count).max(1);
+    if !(outputs as usize).is_multiple_of(count) || bytes == 0 {
+        return vec![FileTensor { name: Cow::Owned(name.clone()), ..tensor.clone() }];
+    }
+    let places = (0..experts).flat_map(|expert| parts.iter().map(move |part| (expert, part)));
+    let each = places.zip(tensor.bytes.chunks_exact(bytes)).map(|((expert, part), bytes)| FileTensor {
+        name: Cow::Owned(format!("{layer}.{expert}.{part}.weight")),
+        shape: vec![outputs / count as i64, inputs],
+        numbers: tensor.numbers,
+        bytes,
+    });
+    each.collect()
+}
+
+/// Whether a tensor belongs to a part of the model that is not read: the images' or multi-token
+/// prediction.
+pub(super) fn is_beside(name: &str) -> bool {
+    ["mtp.", "model.mtp.", "model.visual.", "visual."].iter().any(|start| name.starts_with(start))
+}
+
+/// Number of tensors in `dir` that are not read because they are not part of the text model.
+pub fn tensors_beside_text(dir: &Path) -> Result<usize> {
+    let each = weights::files(dir)?.into_iter().map(|path| weights::names(&path));
+    let counts = each.map(|names| Ok(names?.iter().filter(|name| is_beside(name)).count()));
+    counts.sum()
+}
