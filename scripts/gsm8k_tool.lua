@@ -2,16 +2,27 @@
 --- that says whether an answer is right. By default products that r1-nano can't work out without
 --- them.
 ---
+--- With params.solutions, a file of GSM8K with its annotated solutions, the tool calls have the form
+--- of the annotations (<<48/2>>), and the cold start learns from the solutions.
+---
 ---   r1 run scripts/gsm8k_tool.lua
+---   r1 run scripts/gsm8k_tool.lua policy.model=smollm2-135m params.solutions=data/gsm8k/train.jsonl \
+---     params.check=false data.train=data/gsm8k/train.jsonl data.eval=data/gsm8k/test.jsonl \
+---     sampling.max_new_tokens=128 env.max_steps=12 cold_start.trainer.lr=2e-4 trainer.lr=1e-5
 ---   r1 run scripts/gsm8k_tool.lua policy.model=Qwen/Qwen3-4B-Instruct-2507 \
 ---     data.train.hf=openai/gsm8k data.train.subset=main sampling.max_new_tokens=2048
 
+local annotated = require("./lib/annotated")
 local calculator = require("@r1/calculator")
 local demonstrations = require("@r1/demonstrations")
 local problems = require("./lib/problems")
 local rewards = require("@r1/rewards")
 
-local params = r1.params { check = true } -- whether there is the tool check_answer
+local params = r1.params {
+  check = true, -- whether there is the tool check_answer
+  solutions = "", -- a file with GSM8K's columns; relative to this script
+}
+local solutions = params.solutions ~= "" and r1.resource(params.solutions) or nil
 local SYSTEM = "Solve the problem. Write the final number after ####."
 
 local tools = { calculator.tool() }
@@ -66,12 +77,32 @@ local function demonstration()
   return demonstrations.row(SYSTEM, tools, messages)
 end
 
+--- A solution of the file. Columns: GSM8K's, or those of `r1 data get gsm8k`.
+local function solved(index)
+  local task = solutions[(index - 1) % #solutions + 1]
+  local messages = annotated.messages(task.solution or task.answer)
+  table.insert(messages, 1, r1.user(task.question or task.problem))
+  return demonstrations.row(SYSTEM, tools, messages)
+end
+
 return r1.recipe {
-  env = r1.env { tools = tools, system = SYSTEM, max_steps = 5, call_rewards = { malformed = -0.1 } },
+  env = r1.env {
+    tools = tools,
+    format = solutions and annotated.format or nil,
+    system = SYSTEM,
+    max_steps = 5,
+    call_rewards = { malformed = -0.1 },
+  },
   reward = reward,
   policy = { model = "r1-nano" },
   cold_start = {
-    data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
+    data = {
+      train = r1.data.generate {
+        count = solutions and #solutions or 20000,
+        seed = 3,
+        row = solutions and solved or demonstration,
+      },
+    },
     trainer = r1.sft { steps = 1500, batch_size = 16, lr = 1e-3, warmup = 50 },
   },
   data = {
