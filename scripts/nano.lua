@@ -7,25 +7,6 @@
 
 local problems = require("./lib/problems")
 
---- Calls the interpreter for each program, then answers (ReTool format).
-local function retool_trace(made)
-  local messages = { r1.user(made.problem) }
-  for _, call in ipairs(made.plan) do
-    r1.push(messages, r1.assistant("<code>" .. call.code .. "</code>"))
-    r1.push(messages, { role = "tool", content = call.output })
-  end
-  r1.push(messages, r1.assistant("<answer>\\boxed{" .. made.answer .. "}</answer>"))
-  return { messages = messages, format = "retool" }
-end
-
---- Answers at once. For products of two-digit numbers that is a guess.
-local function direct_trace(made)
-  return {
-    messages = { r1.user(made.problem), r1.assistant("<answer>\\boxed{" .. made.answer .. "}</answer>") },
-    format = "retool",
-  }
-end
-
 --- The same calls in the Hermes format, with the tool's schema in the system prompt.
 local function hermes_trace(made)
   local messages = { r1.user(made.problem) }
@@ -65,8 +46,9 @@ local function demonstration()
   if kind < 0.04 then return chat_trace() end
   local made = problems.problem()
   if kind < 0.16 then return hermes_trace(made) end
-  if kind < 0.65 then return direct_trace(made) end
-  return retool_trace(made)
+  -- For products of two-digit numbers an answer without a program is a guess.
+  if kind < 0.65 then return problems.guess(made, made.answer) end
+  return problems.solution(made)
 end
 
 return r1.recipe {

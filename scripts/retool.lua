@@ -9,11 +9,17 @@
 ---
 --- r1-nano was fine-tuned for this format and gets no instruction; params.instruct explains it to
 --- other models. scripts/retool_sft.lua is the cold start on the published demonstrations.
+--- params.demonstrate adds a cold start on generated ones, for small models:
+---
+---   r1 run scripts/retool.lua policy.model=smollm2-135m params.demonstrate=true trainer.lr=2e-5
 
 local problems = require("./lib/problems")
 local tasks = require("@r1/tasks")
 
-local params = r1.params { instruct = false }
+local params = r1.params {
+  instruct = false, -- the prompt explains the format
+  demonstrate = false, -- a cold start on demonstrations
+}
 local python = r1.tools.python { timeout = 5, memory = "512MiB", max_result_tokens = 512 }
 
 local INSTRUCTION = [[
@@ -72,10 +78,21 @@ local function reward(state, outcome)
   }
 end
 
+--- Half of the demonstrations guess, so that reinforcement learning has something to improve.
+local function demonstration()
+  local made = problems.problem()
+  if math.random() < 0.5 then return problems.guess(made, made.answer + math.random(-300, 300)) end
+  return problems.solution(made)
+end
+
 return r1.recipe {
   env = env,
   reward = reward,
   policy = { model = "r1-nano" },
+  cold_start = params.demonstrate and {
+    data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
+    trainer = r1.sft { steps = 100, batch_size = 16, lr = 2e-4, warmup = 10 },
+  } or nil,
   data = {
     train = r1.data.generate { count = 100000, seed = 1, row = problems.problem },
     eval = r1.data.generate { count = 256, seed = 2, row = problems.problem },

@@ -111,6 +111,26 @@ local function problem()
   return made
 end
 
+--- The messages of a good solver in ReTool's format: calls the interpreter for each program, then
+--- answers.
+local function solution(made)
+  local messages = { r1.user(made.problem) }
+  for _, call in ipairs(made.plan) do
+    r1.push(messages, r1.assistant("<code>" .. call.code .. "</code>"))
+    r1.push(messages, { role = "tool", content = call.output })
+  end
+  r1.push(messages, r1.assistant("<answer>\\boxed{" .. made.answer .. "}</answer>"))
+  return { messages = messages, format = "retool" }
+end
+
+--- The messages of a solver that answers at once with a number, in ReTool's format.
+local function guess(made, answer)
+  return {
+    messages = { r1.user(made.problem), r1.assistant("<answer>\\boxed{" .. answer .. "}</answer>") },
+    format = "retool",
+  }
+end
+
 --- The interpreter's schema in the Hermes format.
 local python_schema = {
   type = "function",
@@ -121,4 +141,7 @@ local python_schema = {
   },
 }
 
-return { problem = problem, shapes = shapes, order = order, python_schema = python_schema }
+return {
+  problem = problem, solution = solution, guess = guess,
+  shapes = shapes, order = order, python_schema = python_schema,
+}
