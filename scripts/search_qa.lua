@@ -5,6 +5,12 @@
 ---   r1 run scripts/search_qa.lua
 ---   r1 run scripts/search_qa.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct params.index=/data/wiki \
 ---     params.passages=3 data.train=hotpotqa.jsonl data.eval=hotpotqa_dev.jsonl
+---
+--- With params.questions, a file of questions with their paragraphs, the search is over all these
+--- paragraphs, and the cold start learns from four fifths of the questions:
+---
+---   r1 run scripts/search_qa.lua policy.model=smollm2-135m params.questions=hotpotqa.jsonl \
+---     cold_start.trainer.lr=2e-4 cold_start.trainer.steps=150 trainer.lr=1e-5
 
 local demonstrations = require("@r1/demonstrations")
 local knowledge = require("./lib/knowledge")
@@ -16,18 +22,21 @@ local tasks = require("@r1/tasks")
 local params = r1.params {
   index = "", -- directory of `r1 index build`; relative to this script
   url = "", -- or a retrieval server
+  questions = "", -- or a file of questions with paragraphs; relative to this script
   passages = 1, -- passages per search
   reward = "em", -- em, f1, or qa_em_and_format (Agent-R1's, from -1 to 1)
 }
 local SYSTEM = "Search, then give the answer alone in <answer></answer>."
 
+local multihop = params.questions ~= "" and require("./lib/multihop")(params.questions) or nil
+local passages = multihop and multihop.passages or knowledge.passages
 local tool
 if params.url ~= "" then
   tool = r1.tools.search { url = params.url, k = params.passages, retries = 2 }
 elseif params.index ~= "" then
   tool = r1.tools.search { index = params.index, k = params.passages }
 else
-  tool = search.tool(knowledge.passages, { k = params.passages })
+  tool = search.tool(passages, { k = params.passages })
 end
 
 local function reward(state, outcome)
@@ -68,6 +77,17 @@ local function demonstration()
   return demonstrations.row(SYSTEM, { tool }, messages)
 end
 
+--- Rows of generated datasets: those of the file, or of the generated knowledge base.
+local function rows(list, count, seed, generated)
+  return r1.data.generate {
+    count = multihop and #list or count,
+    seed = seed,
+    row = multihop and function(index) return list[index] end or generated,
+  }
+end
+local train, held_out = multihop and multihop.train or {}, multihop and multihop.held_out or {}
+local function of_file(index) return multihop.demonstration(index, SYSTEM, { tool }, params.passages) end
+
 return r1.recipe {
   env = r1.env {
     tools = { tool },
@@ -79,12 +99,12 @@ return r1.recipe {
   reward = reward,
   policy = { model = "r1-nano" },
   cold_start = {
-    data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
+    data = { train = r1.data.generate { count = 20000, seed = 3, row = multihop and of_file or demonstration } },
     trainer = r1.sft { steps = 1000, batch_size = 24, lr = 1.5e-3, warmup = 50 },
   },
   data = {
-    train = r1.data.generate { count = 20000, seed = 1, row = knowledge.train },
-    eval = r1.data.generate { count = 128, seed = 2, row = knowledge.held_out },
+    train = rows(train, 20000, 1, knowledge.train),
+    eval = rows(held_out, 128, 2, knowledge.held_out),
   },
   sampling = { max_new_tokens = 64 },
   trainer = r1.grpo { steps = 60, group_size = 8, groups_per_step = 8, lr = 2e-4 },
