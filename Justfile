@@ -178,6 +178,10 @@ check-kernels dir="target/nvrtc":
 bench-decode *args: build
     benches/run.sh decode {{args}}
 
+# GRPO and SFT of a real model compared with TRL: `just bench-real --model DIR`
+bench-real *args: build
+    benches/run.sh real {{args}}
+
 # Policy updates of that model compared with transformers: time, memory, merged rows
 bench-update *args: build
     benches/run.sh update {{args}}

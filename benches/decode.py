@@ -1,6 +1,7 @@
 """Decode and prefill of a model of a real shape on the CPU, compared with transformers, llama.cpp and the machine's limits.
 
-The model is Qwen2.5-0.5B's shape with random weights, made once in the cache. Every side samples
+The model is Qwen2.5-0.5B's shape with random weights, made once in the cache, or with --model a Llama
+or Qwen2 model in Hugging Face layout. Every side samples
 greedily the same number of tokens after prompts of the same length; a step's time is (17 tokens - 1
 token) / 16, so that prefill is not in it. Sides take turns; the smallest time of each is compared,
 because other load on the machine only adds time. The limits are measured before and after r1's part
@@ -23,6 +24,7 @@ from statistics import median
 from compare import RESULTS, ROOT, Side, machine
 
 BATCHES = (1, 8, 32)
+MODEL = None  # the directory of --model
 PROMPT, NEW, LONG = 32, 16, 512
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "r1/shapes"
 SHAPE = {
@@ -33,7 +35,9 @@ SHAPE = {
 
 
 def make(kind):
-    """The directory of the random model in f32 or bf16."""
+    """The directory of the model: --model, or the random one in f32 or bf16."""
+    if MODEL:
+        return MODEL
     dir = CACHE / f"qwen2.5-0.5b-{kind}"
     if not (dir / "model.safetensors").exists():
         import torch
@@ -45,17 +49,23 @@ def make(kind):
     return dir
 
 
+def shape():
+    return json.loads((MODEL / "config.json").read_text()) if MODEL else SHAPE
+
+
 def gguf(kind):
     """The same weights in GGUF, written with llama.cpp's package `gguf`."""
     import gguf
     import torch
     from safetensors.torch import load_file
 
-    path = CACHE / f"qwen2.5-0.5b-{kind}.gguf"
+    # The rotary embedding of Llama is permuted in GGUF. Its speed is that of the other order.
+    SHAPE, family = shape(), shape().get("model_type", "qwen2")
+    path = CACHE / f"{MODEL.name if MODEL else 'qwen2.5-0.5b'}-{kind}.gguf"
     if path.exists():
         return path
     type = gguf.GGMLQuantizationType.F32 if kind == "f32" else gguf.GGMLQuantizationType.BF16
-    writer = gguf.GGUFWriter(str(path) + ".part", "qwen2")
+    writer = gguf.GGUFWriter(str(path) + ".part", family)
     writer.add_context_length(SHAPE["max_position_embeddings"])
     writer.add_embedding_length(SHAPE["hidden_size"])
     writer.add_block_count(SHAPE["num_hidden_layers"])
@@ -69,7 +79,7 @@ def gguf(kind):
     writer.add_token_list([f"t{id}" for id in range(SHAPE["vocab_size"])])
     writer.add_token_types([gguf.TokenType.NORMAL] * SHAPE["vocab_size"])
     writer.add_token_merges(["t 0"])
-    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.QWEN2, SHAPE["num_hidden_layers"])
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[family.upper()], SHAPE["num_hidden_layers"])
     for name, tensor in load_file(make(kind) / "model.safetensors").items():
         new = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if new is None:
@@ -99,7 +109,7 @@ def peer(name, kind):
         transformers.logging.set_verbosity_error()
         transformers.logging.disable_progress_bar()
         type = torch.float32 if kind == "f32" else torch.bfloat16
-        model = transformers.Qwen2ForCausalLM.from_pretrained(make(kind), dtype=type, attn_implementation="sdpa")
+        model = transformers.AutoModelForCausalLM.from_pretrained(make(kind), dtype=type, attn_implementation="sdpa")
         model.generation_config.eos_token_id = model.config.eos_token_id = None
 
         def generate(batch, prompt, new):
@@ -156,11 +166,14 @@ def measure(args, kind):
             except PackageNotFoundError:
                 print("llama-cpp-python is not installed: left out", file=sys.stderr)
                 continue
-        sides[name] = Side([sys.executable, __file__, "--peer", name, "--kind", kind], args.threads)
+        own = ["--model", str(MODEL)] if MODEL else []
+        sides[name] = Side([sys.executable, __file__, "--peer", name, "--kind", kind, *own], args.threads)
     shapes = [(batch, PROMPT, new) for batch in BATCHES for new in (1, NEW + 1)] + [(1, LONG, 1)]
-    inner = SHAPE["num_hidden_layers"] * SHAPE["hidden_size"] * (
-        2 * SHAPE["hidden_size"] + 2 * 128 + 3 * SHAPE["intermediate_size"])
-    head = SHAPE["vocab_size"] * SHAPE["hidden_size"]
+    sizes = shape()
+    width = sizes["hidden_size"]
+    values = 2 * width // sizes["num_attention_heads"] * sizes["num_key_value_heads"]
+    inner = sizes["num_hidden_layers"] * width * (2 * width + values + 3 * sizes["intermediate_size"])
+    head = sizes["vocab_size"] * width
 
     def shortest(limits):
         """Lower bounds of the seconds of a step and of a prefill at these limits."""
@@ -224,9 +237,12 @@ def main():
     parser.add_argument("--binary", help="the r1 binary (not used here)")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--model", type=Path, help="a model in place of the random one")
     parser.add_argument("--kind", choices=("f32", "bf16"), help="measure one type only, and write no results")
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     args = parser.parse_args()
+    global MODEL
+    MODEL = args.model and args.model.resolve()
     if args.peer:
         return peer(args.peer, args.kind)
     results = {kind: measure(args, kind) for kind in ([args.kind] if args.kind else ("f32", "bf16"))}
@@ -247,14 +263,14 @@ def main():
                        f"{span(result, 'flops', 0)} GFLOP/s" for kind, result in results.items())
     text = (f"{about['date']}, {about['machine']}, {args.threads} threads, r1 {about['r1']}, "
             + ", ".join(f"{name} {number}" for name, number in peers.items())
-            + f". Qwen2.5-0.5B's shape, random weights, {PROMPT} + {NEW} tokens, smallest of {args.repetitions + 1}. {limits}. "
+            + f". {MODEL.name if MODEL else "Qwen2.5-0.5B's shape, random weights"}, {PROMPT} + {NEW} tokens, smallest of {args.repetitions + 1}. {limits}. "
             + "The limit of a step is reading the weights once; that of prefill, the products at libtorch's rate. The column "
             + "`limit` has the best of the whole run; `r1 to limit` is the median over repetitions, each against the limits "
             + "measured just before and after it.\n\n"
             + table(results) + "\n")
     print(text)
     if not args.kind:
-        name = f"{about['date']}-{re.sub('[^a-z0-9]+', '-', about['machine'].lower()).strip('-')}-decode"
+        name = f"{about['date']}-{re.sub('[^a-z0-9]+', '-', about['machine'].lower()).strip('-')}-decode{'-' + MODEL.name if MODEL else ''}"
         (RESULTS / f"{name}.md").write_text(f"# Decode and prefill of a real shape\n\n{text}")
         flat = {kind: {**result, "steps": {name: {str(b): t for b, t in steps.items()}
                                            for name, steps in result["steps"].items()}} for kind, result in results.items()}

@@ -3,8 +3,10 @@
 # (about 6 GB: the torch wheel includes CUDA libraries).
 #
 #   benches/run.sh [--repetitions N] [--threads N] [--only NAME] [--model DIR]
-#   benches/run.sh decode [--repetitions N] [--threads N] [--kind f32|bf16]
+#   benches/run.sh decode [--repetitions N] [--threads N] [--kind f32|bf16] [--model DIR]
 #       a model of Qwen2.5-0.5B's shape, with transformers and llama.cpp (built once, 10-20 minutes)
+#   benches/run.sh real --model DIR [--steps N] [--only grpo_sum|grpo_spread|sft]
+#       GRPO and SFT of a real model, with TRL: time of a step by parts, memory, rewards
 #   benches/run.sh update [--repetitions N] [--threads N]
 #       updates of that model, with transformers: time, memory, rows merged over steps
 #   benches/run.sh scripts [--repetitions N]
@@ -15,7 +17,7 @@ cd "$(dirname "$0")/.."
 
 script=compare
 target=r1
-case "${1:-}" in decode | update | scripts) script=$1 target=$1; shift ;; esac
+case "${1:-}" in decode | update | scripts) script=$1 target=$1; shift ;; real) script=$1; shift ;; esac
 
 fail() { echo "error: $1" >&2; echo "  hint: $2" >&2; exit 1; }
 
