@@ -32,3 +32,30 @@ test("params.check = false leaves the second tool out", function()
   local step = alone:reset({ task = task }):call("check_answer", { answer = "2494" })
   expect(step.tools[1].ok):equals(false)
 end)
+
+test("GSM8K's annotations are calls of the calculator", function()
+  local annotated = require("./lib/annotated")
+  local messages = annotated.messages("Half is 48/2 = <<48/2=24>>24 clips, 48+24 = $<<48+24=72>>72.\n#### 72")
+  expect(#messages):equals(5)
+  expect(messages[1]):equals(r1.assistant("Half is 48/2 = <<48/2>>"))
+  expect(messages[2].content):equals("24")
+  expect(messages[3].content):equals(" clips, 48+24 = $<<48+24>>")
+  expect(messages[5].content):equals(".\n#### 72")
+end)
+
+test("an annotation with another value than the calculator's is no call", function()
+  local annotated = require("./lib/annotated")
+  local messages = annotated.messages("It is 1/3 = <<1/3=0.33>>0.33.\n#### 0.33")
+  expect(#messages):equals(1)
+  expect(messages[1].content):equals("It is 1/3 = 0.33.\n#### 0.33")
+end)
+
+test("the value follows in the same turn", function()
+  local solutions = r1.script("scripts/gsm8k_tool.lua", {
+    settings = { ["params.solutions"] = "../tests/fixtures/gsm8k.jsonl", ["params.check"] = false },
+  })
+  local trajectory = solutions:reset { task = task }
+  expect(trajectory:step("43*58 = <<43*58>>").tools[1].output):equals("2494")
+  expect(trajectory:step("2494 pens.\n#### 2494").status):equals("terminated")
+  expect(trajectory:reward()):near(1)
+end)

@@ -58,3 +58,13 @@ test("rows of DAPO-Math-17k: the problem without its instructions, the answer of
   trajectory:step("<answer>\\boxed{42}</answer>")
   expect(trajectory:reward()):near(1)
 end)
+
+test("demonstrations solve or guess", function()
+  local problems = require("./lib/problems")
+  local made = problems.shapes.product()
+  local solved = problems.solution(made)
+  expect(#solved.messages):equals(4)
+  expect(solved.messages[2].content):equals("<code>" .. made.plan[1].code .. "</code>")
+  expect(solved.messages[4].content):contains("\\boxed{" .. made.answer .. "}")
+  expect(problems.guess(made, 7).messages[2].content):equals("<answer>\\boxed{7}</answer>")
+end)

@@ -66,3 +66,24 @@ test("params.reward selects F1, or Agent-R1's reward from -1 to 1", function()
   expect(worth("qa_em_and_format", "<answer>Ada Lovelace</answer>")):near(-1)
   expect(function() worth("bleu", "") end):raises("params.reward")
 end)
+
+test("a file of questions is searched in its paragraphs, and every fifth question is held out", function()
+  local multihop = require("./lib/multihop")("../tests/fixtures/multihop.jsonl")
+  expect(#multihop.passages):equals(10)
+  expect({ #multihop.train, #multihop.held_out }):equals { 4, 1 }
+  local asked = r1.script("scripts/search_qa.lua", {
+    settings = { ["params.questions"] = "../tests/fixtures/multihop.jsonl" },
+  })
+  local trajectory = asked:reset { task = multihop.held_out[1] }
+  expect(trajectory:step("<search>Pell Bridge</search>").tools[1].output):contains("crosses the river Orn")
+  expect(trajectory:step("<answer>Gray Sea</answer>").status):equals("terminated")
+  expect(trajectory:reward()):near(1)
+end)
+
+test("a demonstration searches for the title in the question first", function()
+  local multihop = require("./lib/multihop")("../tests/fixtures/multihop.jsonl")
+  local row = multihop.demonstration(1, "system", {}, 1)
+  expect(row.messages[3].tool_calls[1].arguments.query):equals("Lake Orla")
+  expect(row.messages[4].content):contains("Tarn Works")
+  expect(row.messages[#row.messages].content):equals("<answer>Ida Moss</answer>")
+end)
