@@ -1,4 +1,5 @@
---- The task of benches/real.py, for a model with a chat template: sums of two numbers of two digits.
+--- The task of benches/real.py, for a model with a chat template: sums of two numbers of two
+--- digits.
 ---
 ---   r1 run benches/real.lua policy.model=MODEL data.train=TASKS.jsonl
 ---   r1 sft benches/real.lua params.sft=true policy.model=MODEL data.train=CONVERSATIONS.jsonl

@@ -2,13 +2,14 @@
 --- that says whether an answer is right. By default products that r1-nano can't work out without
 --- them.
 ---
---- With params.solutions, a file of GSM8K with its annotated solutions, the tool calls have the form
---- of the annotations (<<48/2>>), and the cold start learns from the solutions.
+--- With params.solutions, a file of GSM8K with its annotated solutions, the tool calls have the
+--- form of the annotations (<<48/2>>), and the cold start learns from the solutions.
 ---
 ---   r1 run scripts/gsm8k_tool.lua
----   r1 run scripts/gsm8k_tool.lua policy.model=smollm2-135m params.solutions=data/gsm8k/train.jsonl \
----     params.check=false data.train=data/gsm8k/train.jsonl data.eval=data/gsm8k/test.jsonl \
----     sampling.max_new_tokens=128 env.max_steps=12 cold_start.trainer.lr=2e-4 trainer.lr=1e-5
+---   r1 run scripts/gsm8k_tool.lua policy.model=smollm2-135m params.check=false \
+---     params.solutions=../data/gsm8k/train.jsonl data.train=data/gsm8k/train.jsonl \
+---     data.eval=data/gsm8k/test.jsonl sampling.max_new_tokens=128 env.max_steps=12 \
+---     cold_start.trainer.lr=2e-4 trainer.lr=1e-5
 ---   r1 run scripts/gsm8k_tool.lua policy.model=Qwen/Qwen3-4B-Instruct-2507 \
 ---     data.train.hf=openai/gsm8k data.train.subset=main sampling.max_new_tokens=2048
 

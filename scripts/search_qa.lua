@@ -13,7 +13,6 @@
 ---     cold_start.trainer.lr=2e-4 cold_start.trainer.steps=150 trainer.lr=1e-5
 
 local demonstrations = require("@r1/demonstrations")
-local knowledge = require("./lib/knowledge")
 local rewards = require("@r1/rewards")
 local search = require("@r1/search")
 local search_r1 = require("@r1/formats/search_r1")
@@ -28,15 +27,14 @@ local params = r1.params {
 }
 local SYSTEM = "Search, then give the answer alone in <answer></answer>."
 
-local multihop = params.questions ~= "" and require("./lib/multihop")(params.questions) or nil
-local passages = multihop and multihop.passages or knowledge.passages
+local knowledge = params.questions == "" and require("./lib/knowledge") or require("./lib/multihop")(params.questions)
 local tool
 if params.url ~= "" then
   tool = r1.tools.search { url = params.url, k = params.passages, retries = 2 }
 elseif params.index ~= "" then
   tool = r1.tools.search { index = params.index, k = params.passages }
 else
-  tool = search.tool(passages, { k = params.passages })
+  tool = search.tool(knowledge.passages, { k = params.passages })
 end
 
 local function reward(state, outcome)
@@ -77,16 +75,8 @@ local function demonstration()
   return demonstrations.row(SYSTEM, { tool }, messages)
 end
 
---- Rows of generated datasets: those of the file, or of the generated knowledge base.
-local function rows(list, count, seed, generated)
-  return r1.data.generate {
-    count = multihop and #list or count,
-    seed = seed,
-    row = multihop and function(index) return list[index] end or generated,
-  }
-end
-local train, held_out = multihop and multihop.train or {}, multihop and multihop.held_out or {}
-local function of_file(index) return multihop.demonstration(index, SYSTEM, { tool }, params.passages) end
+-- Demonstrations from the file have their own form.
+local function of_file(index) return knowledge.demonstration(index, SYSTEM, { tool }, params.passages) end
 
 return r1.recipe {
   env = r1.env {
@@ -99,12 +89,12 @@ return r1.recipe {
   reward = reward,
   policy = { model = "r1-nano" },
   cold_start = {
-    data = { train = r1.data.generate { count = 20000, seed = 3, row = multihop and of_file or demonstration } },
+    data = { train = r1.data.generate { count = 20000, seed = 3, row = knowledge.demonstration and of_file or demonstration } },
     trainer = r1.sft { steps = 1000, batch_size = 24, lr = 1.5e-3, warmup = 50 },
   },
   data = {
-    train = rows(train, 20000, 1, knowledge.train),
-    eval = rows(held_out, 128, 2, knowledge.held_out),
+    train = r1.data.generate { count = knowledge.train_count, seed = 1, row = knowledge.train },
+    eval = r1.data.generate { count = knowledge.held_out_count, seed = 2, row = knowledge.held_out },
   },
   sampling = { max_new_tokens = 64 },
   trainer = r1.grpo { steps = 60, group_size = 8, groups_per_step = 8, lr = 2e-4 },

@@ -70,11 +70,11 @@ end)
 test("a file of questions is searched in its paragraphs, and every fifth question is held out", function()
   local multihop = require("./lib/multihop")("../tests/fixtures/multihop.jsonl")
   expect(#multihop.passages):equals(10)
-  expect({ #multihop.train, #multihop.held_out }):equals { 4, 1 }
+  expect({ multihop.train_count, multihop.held_out_count }):equals { 4, 1 }
   local asked = r1.script("scripts/search_qa.lua", {
     settings = { ["params.questions"] = "../tests/fixtures/multihop.jsonl" },
   })
-  local trajectory = asked:reset { task = multihop.held_out[1] }
+  local trajectory = asked:reset { task = multihop.held_out(1) }
   expect(trajectory:step("<search>Pell Bridge</search>").tools[1].output):contains("crosses the river Orn")
   expect(trajectory:step("<answer>Gray Sea</answer>").status):equals("terminated")
   expect(trajectory:reward()):near(1)

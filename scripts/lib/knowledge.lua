@@ -48,7 +48,7 @@ local function row(fact)
   }
 end
 
-local knowledge = { passages = passages }
+local knowledge = { passages = passages, train_count = 20000, held_out_count = 128 }
 
 --- A question for training.
 function knowledge.train() return row(facts[math.random(LOTS - HELD_OUT)]) end

@@ -22,10 +22,9 @@ end
 
 return function(file)
   local rows = r1.resource(file)
-  local multihop = { passages = {}, train = {}, held_out = {} }
-  local titles = {}
+  local multihop, train, held_out, titles = { passages = {} }, {}, {}, {}
   for index, row in rows do
-    table.insert(index % 5 == 0 and multihop.held_out or multihop.train, row)
+    table.insert(index % 5 == 0 and held_out or train, row)
     for _, passage in ipairs(tasks.passages(row)) do
       if not titles[passage.title] then
         titles[passage.title] = true
@@ -33,6 +32,10 @@ return function(file)
       end
     end
   end
+
+  multihop.train_count, multihop.held_out_count = #train, #held_out
+  function multihop.train(index) return train[index] end
+  function multihop.held_out(index) return held_out[index] end
 
   local texts = {}
   for place, passage in ipairs(multihop.passages) do texts[place] = `{passage.title} {passage.text}` end
@@ -46,10 +49,10 @@ return function(file)
   end
 
   --- A demonstration about a training question: a search for each supporting passage by its title,
-  --- then the answer. `k` is the number of passages of a search. One in three answers after the first
-  --- search.
+  --- then the answer. `k` is the number of passages of a search. One in three answers after the
+  --- first search.
   function multihop.demonstration(number, system, tools, k)
-    local row = multihop.train[(number - 1) % #multihop.train + 1]
+    local row = train[(number - 1) % #train + 1]
     local messages = { r1.user(row.question) }
     for place, passage in ipairs(hops(row)) do
       if place > 1 and math.random() < 0.33 then break end
