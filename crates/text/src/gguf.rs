@@ -76,10 +76,10 @@ pub fn tokenizer_files(metadata: &Map<String, Value>) -> Result<BTreeMap<String,
     let adds_bos = flag("add_bos_token").unwrap_or(adds_bos);
     let adds_eos = flag("add_eos_token").unwrap_or(false);
     let (bos, eos) = (vocabulary.token("bos_token_id")?, vocabulary.token("eos_token_id")?);
-    let around = (bos.filter(|_| adds_bos), eos.filter(|_| adds_eos));
+    let around = post_processor(bos.filter(|_| adds_bos), eos.filter(|_| adds_eos));
     let mut tokenizer = json!({
         "version": "1.0", "truncation": null, "padding": null, "added_tokens": vocabulary.added(),
-        "normalizer": null, "pre_tokenizer": null, "post_processor": post_processor(around), "decoder": null,
+        "normalizer": null, "pre_tokenizer": null, "post_processor": around, "decoder": null,
     });
     for (name, part) in parts {
         tokenizer[name] = part;
@@ -306,7 +306,7 @@ fn derived_merges(ids: &Map<String, Value>, metadata: &Map<String, Value>, by_or
 }
 
 /// What is added around a text.
-fn post_processor((bos, eos): (Option<(u64, &str)>, Option<(u64, &str)>)) -> Value {
+fn post_processor(bos: Option<(u64, &str)>, eos: Option<(u64, &str)>) -> Value {
     let special = |(_, token): (u64, &str), text: u32| json!({"SpecialToken": {"id": token, "type_id": text}});
     let piece = |name: &str, text: u32| {
         let sequence = json!({"Sequence": {"id": name, "type_id": text}});

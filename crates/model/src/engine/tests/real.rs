@@ -11,17 +11,14 @@ use r1_base::mdp::Sampling;
 #[test]
 #[ignore = "needs SmolLM2-135M-Instruct: just test-real"]
 fn real_model_samples_have_the_probabilities_of_transformers() {
-    const DRAWS: u64 = 4000;
+    const DRAWS: u64 = 1000;
     let golden = &real_golden()["sampling"];
     let prompt: Vec<u32> = serde_json::from_value(golden["ids"].clone()).unwrap();
     let expected: HashMap<u32, f64> = serde_json::from_value(golden["probabilities"].clone()).unwrap();
     let number = |name: &str| golden[name].as_f64().unwrap();
     let sampling = Sampling { temperature: number("temperature"), top_p: number("top_p"), ..sampled(1) };
     let model = Rc::new(real_model());
-    let options = EngineOptions {
-        slots: 64,
-        ..EngineOptions::sized(&model.config, (tch::Kind::Float, tch::Device::Cpu), 128, 0)
-    };
+    let options = EngineOptions::sized(&model.config, (tch::Kind::Float, tch::Device::Cpu), 64, 128);
     let bytes = Arc::new(TokenBytes::new(vec![b"a".to_vec(); model.config.vocab_size]));
     let mut engine = Engine::new(model, bytes, options).unwrap();
     let requests = (0..DRAWS).map(|draw| request(&prompt, draw, sampling.clone())).collect();
@@ -29,10 +26,10 @@ fn real_model_samples_have_the_probabilities_of_transformers() {
     for completion in replies(&mut engine, requests).0 {
         *counts.entry(completion.token_ids[0]).or_default() += 1;
     }
-    // Every draw is in the nucleus; the total variation of 4,000 draws of some 50 tokens is 0.03.
+    // Every draw is in the nucleus; a thousand draws have a total variation of 0.04 or less.
     let outside: Vec<&u32> = counts.keys().filter(|id| !expected.contains_key(id)).collect();
     assert!(outside.is_empty(), "{outside:?}");
     let share = |id: &u32| counts.get(id).copied().unwrap_or(0) as f64 / DRAWS as f64;
     let variation: f64 = expected.iter().map(|(id, probability)| (share(id) - probability).abs()).sum::<f64>() / 2.0;
-    assert!(variation < 0.06, "total variation {variation}");
+    assert!(variation < 0.08, "total variation {variation}");
 }
