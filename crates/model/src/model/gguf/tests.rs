@@ -97,7 +97,9 @@ fn file(metadata: &[(&str, Value)], tensors: &[(&str, &[u64], &[f32])]) -> Vec<u
             Value::Array(elements) => {
                 bytes.extend(kind(&elements[0]).to_le_bytes());
                 bytes.extend((elements.len() as u64).to_le_bytes());
-                elements.iter().for_each(|element| value(bytes, element));
+                for element in elements {
+                    value(bytes, element);
+                }
             }
             _ => panic!("{field}"),
         }
@@ -124,7 +126,7 @@ fn file(metadata: &[(&str, Value)], tensors: &[(&str, &[u64], &[f32])]) -> Vec<u
     for (name, sizes, numbers) in tensors {
         text(&mut bytes, name);
         bytes.extend((sizes.len() as u32).to_le_bytes());
-        sizes.iter().for_each(|size| bytes.extend(size.to_le_bytes()));
+        bytes.extend(sizes.iter().flat_map(|size| size.to_le_bytes()));
         bytes.extend(0_u32.to_le_bytes());
         bytes.extend((data.len() as u64).to_le_bytes());
         data.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
