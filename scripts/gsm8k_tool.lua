@@ -78,13 +78,7 @@ local function demonstration()
   return demonstrations.row(SYSTEM, tools, messages)
 end
 
---- A solution of the file. Columns: GSM8K's, or those of `r1 data get gsm8k`.
-local function solved(index)
-  local task = solutions[(index - 1) % #solutions + 1]
-  local messages = annotated.messages(task.solution or task.answer)
-  table.insert(messages, 1, r1.user(task.question or task.problem))
-  return demonstrations.row(SYSTEM, tools, messages)
-end
+local function solved(index) return annotated.demonstration(solutions[index], SYSTEM, tools) end
 
 return r1.recipe {
   env = r1.env {

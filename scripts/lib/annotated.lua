@@ -2,6 +2,7 @@
 --- solution is a calculation and its value.
 
 local calculator = require("@r1/calculator")
+local demonstrations = require("@r1/demonstrations")
 
 local annotated = {}
 
@@ -52,6 +53,13 @@ function annotated.messages(solution)
   end
   r1.push(messages, r1.assistant(text .. string.sub(solution, at)))
   return messages
+end
+
+--- A row with GSM8K's columns, or those of `r1 data get gsm8k`, as a demonstration.
+function annotated.demonstration(row, system, tools)
+  local messages = annotated.messages(row.solution or row.answer)
+  table.insert(messages, 1, r1.user(row.question or row.problem))
+  return demonstrations.row(system, tools, messages)
 end
 
 return annotated

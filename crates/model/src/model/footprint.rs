@@ -156,8 +156,8 @@ impl Footprint<'_> {
     }
 
     /// Numbers of a token that a Gated DeltaNet layer keeps for backward, bytes: the inputs and
-    /// outputs of the convolution, and in f32 queries, keys, values, the matrices of a block and the
-    /// solutions of its system.
+    /// outputs of the convolution, and in f32 queries, keys, values, the matrices of a block and
+    /// the solutions of its system.
     fn delta_layer(&self) -> u64 {
         let Some(delta) = self.config.delta else { return 0 };
         let [channels, values, heads] = [delta.channels(), delta.values(), delta.value_heads].map(|n| n as u64);

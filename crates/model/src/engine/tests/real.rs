@@ -26,7 +26,8 @@ fn real_model_samples_have_the_probabilities_of_transformers() {
     for completion in replies(&mut engine, requests).0 {
         *counts.entry(completion.token_ids[0]).or_default() += 1;
     }
-    // Every draw is in the nucleus; a thousand draws from 225 tokens have a total variation of 0.08.
+    // Every draw is in the nucleus. A thousand draws from 225 tokens have a total variation of
+    // 0.08.
     let outside: Vec<&u32> = counts.keys().filter(|id| !expected.contains_key(id)).collect();
     assert!(outside.is_empty(), "{outside:?}");
     let share = |id: &u32| counts.get(id).copied().unwrap_or(0) as f64 / DRAWS as f64;
