@@ -8,7 +8,7 @@ use r1_base::error::{Error, Kind, Result};
 const MAX_JSON: u64 = 64 << 20;
 
 /// Reads a JSON file; `what` describes it in errors. Refuses special files and files above
-/// [`MAX_JSON`] before reading.
+/// `MAX_JSON` before reading.
 ///
 /// # Errors
 /// `Kind::Model` with the path.
