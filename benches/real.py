@@ -1,4 +1,4 @@
-"""GRPO and supervised training of a real model on the CPU, r1 beside TRL; sampling beside transformers and llama.cpp.
+"""GRPO and supervised training of a real model on the CPU, r1 beside TRL.
 
     benches/run.sh real --model DIR [--steps 30] [--only grpo]
 
@@ -9,7 +9,8 @@ same prompts, rewards, batch, longest reply, loss and optimiser. Measurements:
   each step. r1 leaves out groups whose rewards are all equal, TRL computes them.
 - grpo_spread: the same with rewards that differ in every group, so that both train on all of them.
 - sft: 16 conversations a step, of different lengths.
-- sample: 32 prompts at once, 48 new tokens each.
+
+Sampling is measured by decode.py, which takes a model too.
 
 Each side is a process of its own; they run one after the other, and their memory is the largest
 resident size of the process.
@@ -217,6 +218,8 @@ def main():
     args.model = args.model.resolve()
     if args.peer:
         return peer(args)
+    if not any(args.only in name for name in MEASURED):
+        parser.error(f"--only: no measurement has {args.only!r} in its name; they are {', '.join(MEASURED)}")
     results = {}
     with tempfile.TemporaryDirectory() as temporary:
         dir = Path(temporary)

@@ -6,7 +6,7 @@
 --- form of the annotations (<<48/2>>), and the cold start learns from the solutions.
 ---
 ---   r1 run scripts/gsm8k_tool.lua
----   r1 run scripts/gsm8k_tool.lua policy.model=smollm2-135m params.check=false \
+---   r1 run scripts/gsm8k_tool.lua policy.model=smollm2-135m \
 ---     params.solutions=../data/gsm8k/train.jsonl data.train=data/gsm8k/train.jsonl \
 ---     data.eval=data/gsm8k/test.jsonl sampling.max_new_tokens=128 env.max_steps=12 \
 ---     cold_start.trainer.lr=2e-4 trainer.lr=1e-5
@@ -20,14 +20,14 @@ local problems = require("./lib/problems")
 local rewards = require("@r1/rewards")
 
 local params = r1.params {
-  check = true, -- whether there is the tool check_answer
+  check = true, -- whether there is the tool check_answer; not with solutions
   solutions = "", -- a file with GSM8K's columns; relative to this script
 }
 local solutions = params.solutions ~= "" and r1.resource(params.solutions) or nil
 local SYSTEM = "Solve the problem. Write the final number after ####."
 
 local tools = { calculator.tool() }
-if params.check then
+if params.check and not solutions then
   tools[2] = r1.tool {
     name = "check_answer",
     description = "Says whether a number is the answer.",

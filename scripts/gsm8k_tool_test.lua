@@ -52,7 +52,7 @@ end)
 
 test("the value follows in the same turn", function()
   local solutions = r1.script("scripts/gsm8k_tool.lua", {
-    settings = { ["params.solutions"] = "../tests/fixtures/gsm8k.jsonl", ["params.check"] = false },
+    settings = { ["params.solutions"] = "../tests/fixtures/gsm8k.jsonl" },
   })
   local trajectory = solutions:reset { task = task }
   expect(trajectory:step("43*58 = <<43*58>>").tools[1].output):equals("2494")

@@ -10,7 +10,12 @@ set -euo pipefail
 version=0.1.2
 name=SmolLM2-135M-Instruct.Q4_1.gguf
 sum=b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53
-dir="${XDG_CACHE_HOME:-$HOME/.cache}/r1/smollm2-135m"
+# r1 ignores a relative XDG_CACHE_HOME.
+case "${XDG_CACHE_HOME:-}" in
+  /*) cache=$XDG_CACHE_HOME ;;
+  *) cache=${HOME:?HOME is not set}/.cache ;;
+esac
+dir="$cache/r1/smollm2-135m"
 fail() { echo "error: $1" >&2; echo "  hint: $2" >&2; exit 1; }
 
 if [ ! -e "$dir/$name" ]; then

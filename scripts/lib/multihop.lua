@@ -22,12 +22,14 @@ end
 
 return function(file)
   local rows = r1.resource(file)
-  local multihop, train, held_out, titles = { passages = {} }, {}, {}, {}
+  local multihop, train, held_out, seen = { passages = {} }, {}, {}, {}
   for index, row in rows do
     table.insert(index % 5 == 0 and held_out or train, row)
     for _, passage in ipairs(tasks.passages(row)) do
-      if not titles[passage.title] then
-        titles[passage.title] = true
+      -- Paragraphs of one page have the same title.
+      local key = `{passage.title}\n{passage.text}`
+      if not seen[key] then
+        seen[key] = true
         table.insert(multihop.passages, { title = passage.title, text = passage.text })
       end
     end

@@ -77,6 +77,10 @@ impl CachedModel<'_> {
             symlink(target, part.path().join(name)).map_err(io)?;
         }
         check(part.path())?;
+        // Another process may have been faster.
+        if is_whole() {
+            return Ok(dir);
+        }
         if dir.symlink_metadata().is_ok() {
             // Another process may do the same.
             let _ = std::fs::rename(&dir, part.path().with_extension("old"));

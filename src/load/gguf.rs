@@ -13,9 +13,10 @@ use crate::model::{GGUF_FILE, Gguf};
 use crate::text::{Tokenizer, tokenizer_files};
 
 /// The files of a tokenizer beside a GGUF file, which replace the tokenizer of its metadata.
-const BESIDE: [&str; 5] = [
+const BESIDE: [&str; 6] = [
     "tokenizer.json",
     "tokenizer_config.json",
+    "added_tokens.json",
     "chat_template.jinja",
     "special_tokens_map.json",
     "generation_config.json",
@@ -105,7 +106,9 @@ fn tokenizer_beside(folder: &Path, template: Option<&Value>) -> Result<BTreeMap<
 /// The path that names the model of a directory: the GGUF file of which it was made, or the
 /// directory.
 pub(crate) fn source_of(dir: &Path) -> PathBuf {
-    let linked = || std::fs::read_link(dir.join(GGUF_FILE)).ok();
+    // A file of this name in a directory with its own weights is not the source of the directory.
+    let is_made = |target: &PathBuf| target.is_absolute() && !dir.join("model.safetensors").exists();
+    let linked = || std::fs::read_link(dir.join(GGUF_FILE)).ok().filter(is_made);
     linked().or_else(|| dir.canonicalize().ok()).unwrap_or_else(|| dir.to_owned())
 }
 

@@ -131,9 +131,10 @@ pub fn local_model_dir(name: &str) -> Option<PathBuf> {
 
 /// The directory of the model of `just real-model` (setup/real-model.sh); `None` without it.
 fn fetched_smollm2() -> Result<Option<PathBuf>> {
-    let folders = caches().into_iter().map(|cache| cache.join("r1").join(MODEL_SMOLLM2));
-    let files = folders.map(|folder| gguf_file(&folder)).collect::<Result<Vec<_>>>()?;
-    files.into_iter().flatten().next().map(|file| gguf_directory(&file)).transpose()
+    // The temporary directory, which other users can write to, is not searched.
+    let folder = caches().first().map(|cache| cache.join("r1").join(MODEL_SMOLLM2));
+    let file = folder.map(|folder| gguf_file(&folder)).transpose()?.flatten();
+    file.map(|file| gguf_directory(&file)).transpose()
 }
 
 /// The directory of what the Hub has fetched: a directory, or a GGUF file.

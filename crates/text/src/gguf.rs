@@ -214,7 +214,7 @@ fn byte_level(vocabulary: &Vocabulary<'_>, metadata: &Map<String, Value>) -> Res
         }
     };
     let whole = pattern.is_some_and(|(.., whole)| *whole);
-    let parts = vec![
+    let mut parts = vec![
         ("pre_tokenizer", pre_tokenizer),
         ("decoder", bytes(true)),
         (
@@ -226,6 +226,10 @@ fn byte_level(vocabulary: &Vocabulary<'_>, metadata: &Map<String, Value>) -> Res
             }),
         ),
     ];
+    // The tokenizers of Qwen2 to Qwen3 normalise, which the metadata does not say.
+    if name == "qwen2" {
+        parts.push(("normalizer", json!({"type": "NFC"})));
+    }
     Ok((parts, whole))
 }
 

@@ -210,6 +210,9 @@ pub(super) fn check_row(row: &[u32], limit: usize, vocab: usize) -> Result<()> {
 /// The configuration of a decoder as an encoder: its class is `…ForCausalLM`, or `…Model` without
 /// the output head, which is not read.
 fn decoder_config(json: &Value) -> Result<Config> {
+    if !json["auto_map"]["AutoModel"].is_null() {
+        return Err(Error::new(error::Kind::Model, "`auto_map` names code of the repository, which r1 does not run"));
+    }
     let mut config = json.clone();
     let class = config["architectures"][0].as_str().and_then(|class| class.strip_suffix("Model"));
     if let Some(family) = class {

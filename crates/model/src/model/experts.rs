@@ -76,8 +76,9 @@ impl Model {
         let (mut shares, ids) = if let Router::Sigmoid { groups, top_groups, .. } = kind {
             // In f32, as in transformers.
             let x = h.f_to_kind(wide)?;
-            let logits = arithmetic.linear(&x, &router.weight.f_to_kind(wide)?, None)?;
-            let logits = router.adapted(logits, &x, self.adapter_use(with), arithmetic)?;
+            let adapter = self.adapter_use(with);
+            let logits = arithmetic.linear(&x, &router.weight(adapter).f_to_kind(wide)?, None)?;
+            let logits = router.adapted(logits, &x, adapter, arithmetic)?;
             let all = arithmetic.sigmoid(&logits)?;
             let selection = match correction {
                 Some(correction) => all.f_detach()?.f_add(correction)?,

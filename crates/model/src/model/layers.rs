@@ -39,13 +39,17 @@ impl Linear {
 
     /// x `[T, in]` to `[T, out]`.
     pub(super) fn apply(&self, x: &Tensor, adapter: AdapterUse, arithmetic: Arithmetic) -> Result<Tensor> {
-        let merged = self.merged.as_ref().filter(|_| adapter == AdapterUse::Merged);
-        let output = arithmetic.linear(x, merged.unwrap_or(&self.weight), self.bias.as_ref())?;
+        let output = arithmetic.linear(x, self.weight(adapter), self.bias.as_ref())?;
         self.adapted(output, x, adapter, arithmetic)
     }
 
     /// Adds the adapter's contribution to `output`, the projection of x without it, if it is
     /// computed beside the weights.
+    /// The weight, or the one with the adapter merged in.
+    pub(super) fn weight(&self, adapter: AdapterUse) -> &Tensor {
+        self.merged.as_ref().filter(|_| adapter == AdapterUse::Merged).unwrap_or(&self.weight)
+    }
+
     pub(super) fn adapted(
         &self,
         output: Tensor,

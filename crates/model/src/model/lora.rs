@@ -365,7 +365,9 @@ pub(super) fn named(parameters: &Parameters) -> Vec<(String, Tensor)> {
 
 /// Freezes or unfreezes the base weights.
 fn freeze(parameters: &Parameters, frozen: bool) -> Result<()> {
-    for (_, tensor) in parameters.named() {
+    // The correction of a router is never trained.
+    let trained = parameters.named().into_iter().filter(|(name, _)| !name.ends_with("e_score_correction_bias"));
+    for (_, tensor) in trained {
         let _ = tensor.f_set_requires_grad(!frozen)?;
     }
     Ok(())

@@ -5,7 +5,7 @@
 
 use tch::{Kind, Tensor, no_grad_guard};
 
-use super::decoder::{Angles, BatchRows, Residual};
+use super::decoder::{Angles, BatchRows, Residual, scaled};
 use super::{Model, Packed};
 use r1_base::error::Result;
 
@@ -50,7 +50,7 @@ impl Model {
             x
         };
         let last = last.f_set_requires_grad(true)?;
-        let hidden = rows.spread(&self.norm(&last, &self.parameters.norm)?)?;
+        let hidden = rows.spread(&scaled(self.norm(&last, &self.parameters.norm)?, self.config.logits_scale)?)?;
         let again = Again { model: self, ids, rows, angles, inputs, last };
         Ok(Pass { hidden, again: Some(again) })
     }

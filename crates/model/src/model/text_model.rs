@@ -17,7 +17,8 @@ pub(super) fn name_of(name: &str) -> String {
 
 /// A tensor by the name of the text model, or, for the gate and up projections or the down
 /// projections of all experts of a layer `[experts, out, in]`, those of each expert.
-pub(super) fn parts<'a>(tensor: &FileTensor<'a>) -> Vec<FileTensor<'a>> {
+/// Tensors of other numbers of experts than the model's stay whole.
+pub(super) fn parts<'a>(tensor: &FileTensor<'a>, is_parameter: impl Fn(&str) -> bool) -> Vec<FileTensor<'a>> {
     let name = name_of(&tensor.name);
     let parts: &[&str] = match name.rsplit_once(".mlp.experts.") {
         Some((_, "gate_up_proj")) => &["gate_proj", "up_proj"],
@@ -31,7 +32,8 @@ pub(super) fn parts<'a>(tensor: &FileTensor<'a>) -> Vec<FileTensor<'a>> {
         return vec![FileTensor { name: Cow::Owned(name), ..tensor.clone() }];
     };
     let bytes = tensor.bytes.len() / (experts as usize * count).max(1);
-    if !(outputs as usize).is_multiple_of(count) || bytes == 0 {
+    let has = |expert: i64| parts.iter().all(|part| is_parameter(&format!("{layer}.{expert}.{part}.weight")));
+    if !(outputs as usize).is_multiple_of(count) || bytes == 0 || !has(experts - 1) || has(experts) {
         return vec![FileTensor { name: Cow::Owned(name.clone()), ..tensor.clone() }];
     }
     let places = (0..experts).flat_map(|expert| parts.iter().map(move |part| (expert, part)));

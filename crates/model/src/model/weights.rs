@@ -159,7 +159,8 @@ pub(super) fn read_files(
     for path in files {
         with_tensors(path, |tensors| {
             let parts = tensors.iter().flat_map(|tensor| {
-                if all.contains_key(&*tensor.name) { vec![tensor.clone()] } else { text_model::parts(tensor) }
+                let is_parameter = |name: &str| all.contains_key(name);
+                if is_parameter(&tensor.name) { vec![tensor.clone()] } else { text_model::parts(tensor, is_parameter) }
             });
             for tensor in &parts.collect::<Vec<_>>() {
                 let name = &*tensor.name;
@@ -170,7 +171,10 @@ pub(super) fn read_files(
                         misshapen.push((name.to_owned(), shapes(tensor, &stored.shape)));
                     }
                 } else if let Some(stored) = quantised(name, "_blocks") {
-                    wanted.remove(stored.name.as_str());
+                    if wanted.remove(stored.name.as_str()).is_none() {
+                        extra.push(name.to_owned());
+                        continue;
+                    }
                     misshapen.extend(dequantise(files, stored, tensor)?);
                 } else if !ignored(name) && quantised(name, "_scales").is_none() {
                     extra.push(name.to_owned());

@@ -41,6 +41,10 @@ fn the_pre_tokenizer_of_the_metadata_splits_words() {
     assert_eq!(tokenizer.id_of("[PAD8]"), None);
     fields.insert("tokenizer.ggml.pre".to_owned(), json!("gpt-2"));
     assert_eq!(load(&fields).unwrap().encode("ab  1<tool>").unwrap(), [5, 3, 3, 6, 7]);
+    fields.insert("tokenizer.ggml.pre".to_owned(), json!("qwen2"));
+    let files = tokenizer_files(&fields).unwrap();
+    let tokenizer: Value = serde_json::from_slice(&files["tokenizer.json"]).unwrap();
+    assert_eq!(tokenizer["normalizer"], json!({"type": "NFC"}));
     // Scores decide: `ab` before `▁a`.
     let tokenizer = load(&metadata("llama")).unwrap();
     assert_eq!(tokenizer.encode("ab a").unwrap(), [6, 5]);

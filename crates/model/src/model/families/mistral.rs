@@ -2,7 +2,7 @@
 //! window if there is one; and Ministral, where `layer_types` can select the layers with the
 //! window.
 
-use super::{Architecture, Config, Defaults, Fields, Result, uniform, windows};
+use super::{Architecture, Config, Defaults, Fields, Result, same_window, uniform, windows};
 
 pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
     let mut config = uniform(architecture, fields, &Defaults { max_position: 131_072, ..Defaults::default() })?;
@@ -10,6 +10,10 @@ pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Co
     // release.
     let default = if fields.has("sliding_window") { None } else { Some(4096) };
     let window = fields.optional_size("sliding_window")?.or(default);
-    windows(fields, &mut config, window, |_| window.is_some())?;
+    if architecture == Architecture::Mistral {
+        same_window(fields, &mut config, window)?;
+    } else {
+        windows(fields, &mut config, window, |_| window.is_some())?;
+    }
     Ok(config)
 }

@@ -376,6 +376,17 @@ fn softmax_experts(
     Ok(())
 }
 
+/// Sets the same window for all layers. transformers does not read `layer_types` of these families,
+/// so other types are refused.
+fn same_window(fields: &mut Fields, config: &mut Config, window: Option<usize>) -> Result<()> {
+    let types = fields.get("layer_types").unwrap_or_default();
+    windows(fields, config, window, |_| window.is_some())?;
+    if (0..config.num_hidden_layers).any(|layer| config.layer(layer).window != window) {
+        return Err(Fields::wrong("layer_types", &types, "all layers of this family have the window `sliding_window`"));
+    }
+    Ok(())
+}
+
 /// The window of the Qwen family: `sliding_window` if `use_sliding_window`.
 fn optional_window(fields: &mut Fields, default: Option<usize>) -> Result<Option<usize>> {
     let is_set = fields.has("sliding_window");

@@ -1,7 +1,7 @@
 //! Phi-3 and Phi-4 (arXiv:2404.14219, arXiv:2412.08905): Llama's layers with queries, keys and
 //! values as one projection, and gate and up, too. Part of each head can be rotated.
 
-use super::{Architecture, Config, Defaults, Fields, Joint, Result, uniform, windows};
+use super::{Architecture, Config, Defaults, Fields, Joint, Result, same_window, uniform};
 
 pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     let scaling = ["rope_scaling", "rope_parameters"].map(|name| (name, fields.get(name)));
@@ -20,6 +20,6 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     let mut config = uniform(Architecture::Phi3, fields, &defaults)?;
     config.joint = Joint { qkv: true, gate_up: true };
     let window = fields.optional_size("sliding_window")?;
-    windows(fields, &mut config, window, |_| window.is_some())?;
+    same_window(fields, &mut config, window)?;
     Ok(config)
 }

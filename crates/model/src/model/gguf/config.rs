@@ -186,6 +186,9 @@ fn rope_scaling(
     // Whether the model was trained with the scaling has no effect.
     fields.take("rope.scaling.finetuned");
     if let Some(tensor) = gguf.tensor("rope_freqs.weight") {
+        if kind != "none" || factor.is_some() {
+            return Err(fields.wrong("rope.scaling.type", &kind, "there is a tensor rope_freqs.weight, too"));
+        }
         let factors = tensor.kind.dequantise(tensor.bytes(file));
         return llama3(&factors, config).map(Some);
     }
@@ -213,7 +216,8 @@ fn llama3(divisors: &[f32], config: &Map<String, Value>) -> Result<Value> {
         let expected = 1.0 / ((1.0 - ramp) / f64::from(factor) + ramp);
         (f64::from(divisor) / expected - 1.0).abs() < 1e-3
     });
-    if !is_same || !factor.is_finite() {
+    let is_whole = config["head_dim"].as_u64() == Some(2 * divisors.len() as u64);
+    if !is_same || !is_whole || !factor.is_finite() {
         return Err(Error::new(
             Kind::Model,
             "the tensor rope_freqs.weight has other factors than Llama 3's scaling of rotary embeddings",

@@ -45,6 +45,7 @@ const AROUND: [(&str, &str); 3] = [
 pub(in crate::model) fn renamed<'a>(gguf: &'a Gguf, file: &'a [u8]) -> Result<Vec<FileTensor<'a>>> {
     let family = Family::of(gguf)?;
     let mut tensors = Vec::new();
+    let experts = gguf.metadata.get(&format!("{}.expert_count", family.gguf)).and_then(Value::as_u64);
     for tensor in gguf.tensors() {
         // config.json has its factors.
         if tensor.name == "rope_freqs.weight" {
@@ -52,8 +53,10 @@ pub(in crate::model) fn renamed<'a>(gguf: &'a Gguf, file: &'a [u8]) -> Result<Ve
         }
         let name = new_name(family, &tensor.name);
         match name.as_deref().and_then(|name| name.split_once(".experts.")) {
-            Some((layer, module)) => add_experts(tensor, (layer, module), file, &mut tensors),
-            None => tensors.push(stored(
+            Some((layer, module)) if tensor.shape.first().copied() == experts => {
+                add_experts(tensor, (layer, module), file, &mut tensors);
+            }
+            _ => tensors.push(stored(
                 tensor,
                 name.map_or(Cow::Borrowed(tensor.name.as_str()), Cow::Owned),
                 &tensor.shape,
@@ -113,16 +116,19 @@ fn stored<'a>(
 }
 
 fn rearrangement(gguf: &Gguf, family: &Family, name: &str) -> Rearrangement {
-    let heads = |field: &str| {
-        let count = gguf.metadata.get(&format!("{}.attention.{field}", family.gguf)).and_then(Value::as_i64);
+    // The first of these fields that the file has, a number or a list with one for each layer.
+    let heads = |fields: &[&str]| {
+        let value = |field: &&str| gguf.metadata.get(&format!("{}.attention.{field}", family.gguf));
+        let value = fields.iter().find_map(value).map(|value| value.get(0).unwrap_or(value));
+        let count = value.and_then(Value::as_f64).map(|count| count as i64);
         let rows = gguf.tensor(name).and_then(|tensor| tensor.shape.first().copied()).unwrap_or(0) as i64;
         // Otherwise the tensor has a wrong shape, which the loader refuses.
         let fits = count.filter(|&count| count > 0 && rows % (2 * count) == 0);
         fits.map_or(Rearrangement::None, Rearrangement::Interleaved)
     };
     match name.rsplit('.').nth(1) {
-        Some("attn_q") if family.interleaved => heads("head_count"),
-        Some("attn_k") if family.interleaved => heads("head_count_kv"),
+        Some("attn_q") if family.interleaved => heads(&["head_count"]),
+        Some("attn_k") if family.interleaved => heads(&["head_count_kv", "head_count"]),
         Some(module) if family.norms_around && module.ends_with("norm") => Rearrangement::PlusOne,
         _ => Rearrangement::None,
     }

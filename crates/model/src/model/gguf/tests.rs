@@ -210,6 +210,32 @@ fn metadata_is_used_or_refused_by_name() {
     Config::from_json(&config).unwrap();
     let error = freqs(&[1.0, 3.0, 5.0, 8.0]).unwrap_err();
     assert!(error.message.contains("rope_freqs.weight has other factors"), "{error}");
+    let mut both = llama();
+    both.push(("llama.rope.scaling.factor", json!(4.0)));
+    let error = config_of(&both, &[EMBEDDING, ("rope_freqs.weight", &[4], &divisors(32.0))]).unwrap_err();
+    assert!(error.message.contains("there is a tensor rope_freqs.weight, too"), "{error}");
+}
+
+#[test]
+fn heads_of_the_metadata_are_numbers_or_lists_and_keys_have_those_of_queries() {
+    let bytes = fs::read(golden("llama.gguf")).unwrap();
+    let weights = |name: &str, count: Option<Value>| {
+        let mut gguf = Gguf::parse(&bytes).unwrap();
+        gguf.metadata.remove(name);
+        gguf.metadata.extend(count.map(|count| (name.to_owned(), count)));
+        let tensors = super::names::renamed(&gguf, &bytes).unwrap();
+        let projections = tensors.iter().filter(|tensor| tensor.name.contains("_proj"));
+        projections.flat_map(|tensor| Vec::<f32>::try_from(tensor.read().unwrap().flatten(0, -1)).unwrap()).collect()
+    };
+    let metadata = Gguf::parse(&bytes).unwrap().metadata;
+    for name in ["llama.attention.head_count", "llama.attention.head_count_kv"] {
+        let count = &metadata[name];
+        let expected: Vec<f32> = weights(name, Some(count.clone()));
+        assert_eq!(weights(name, Some(json!([count, count]))), expected, "{name}");
+        assert_ne!(weights(name, Some(json!([0]))), expected, "{name}");
+    }
+    let keys = "llama.attention.head_count_kv";
+    assert_eq!(weights(keys, None), weights(keys, Some(metadata["llama.attention.head_count"].clone())));
 }
 
 #[test]

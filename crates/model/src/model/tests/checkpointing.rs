@@ -2,7 +2,7 @@
 
 use tch::{Kind, Tensor};
 
-use super::families::cases;
+use super::families::all_cases;
 use super::{pack, predicting, rows, tiny};
 use crate::model::{LoraConfig, Model};
 
@@ -47,7 +47,7 @@ fn gradient_checkpointing_gives_bitwise_equal_gradients() {
 
 #[test]
 fn gradient_checkpointing_works_for_every_family() {
-    for case in cases("golden") {
+    for case in all_cases() {
         same_either_way(case.model(), &case.rows(), &case.name);
     }
 }

@@ -104,3 +104,28 @@ fn adapted_experts_are_computed_one_by_one() {
     // A new adapter has no effect.
     assert!(distance(&hidden(&single), &hidden(&grouped)) < 1e-5);
 }
+
+#[test]
+fn merged_adapters_of_routers_choose_the_experts_of_adapters_beside_them() {
+    native::set_threads(1);
+    for case in all_cases().into_iter().filter(|case| case.name.starts_with("glm4_moe")) {
+        let mut model = case.model();
+        model.add_adapter(LoraConfig::new(2, 4.0, &["gate"]), 1).unwrap();
+        tch::no_grad(|| {
+            for (name, mut tensor) in model.parameters() {
+                if name.contains("lora_B") {
+                    let _ = tensor.normal_(0.0, 1.0);
+                }
+            }
+        });
+        let row = ids(1, 9, model.config.vocab_size as u64);
+        let step = |model: &Model| {
+            let mut cache = model.new_cache(1, 16).unwrap();
+            model.step(&mut cache, &[Span { slot: 0, start: 0, ids: &row }]).unwrap()
+        };
+        let beside = step(&model);
+        model.set_merged_sampling(true).unwrap();
+        model.refresh_merged().unwrap();
+        assert!(distance(&step(&model), &beside) < 1e-4, "{}", case.name);
+    }
+}

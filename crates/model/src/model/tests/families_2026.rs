@@ -256,3 +256,20 @@ fn plans_count_the_weights_and_adapters_of_new_families() {
         }
     }
 }
+
+#[test]
+fn windows_and_original_contexts_that_contradict_each_other_are_refused() {
+    let mistral = cases("golden").into_iter().find(|case| case.name == "mistral default").unwrap();
+    for mut config in [config_of("phi3", &json!({"sliding_window": 8})), mistral.record["config"].clone()] {
+        let layers = config["num_hidden_layers"].as_u64().unwrap() as usize;
+        config["layer_types"] = json!(vec!["sliding_attention"; layers]);
+        Config::from_json(&config).unwrap();
+        config["layer_types"] = json!(vec!["full_attention"; layers]);
+        let message = Config::from_json(&config).unwrap_err().message;
+        assert!(message.contains("layer_types"), "{message}");
+    }
+    let rope = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64});
+    let both = json!({"rope_parameters": rope, "original_max_position_embeddings": 32});
+    let message = Config::from_json(&config_of("gpt_oss", &both)).unwrap_err().message;
+    assert!(message.contains("`original_max_position_embeddings` is 32"), "{message}");
+}
