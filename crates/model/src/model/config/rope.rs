@@ -74,17 +74,17 @@ impl Rope {
         let part = fields.number("partial_rotary_factor")?;
         let partial = part.unwrap_or(default.partial);
         let outer = Self { theta, partial, scaling: Scaling::None };
-        let given = fields.optional_size(ORIGINAL)?;
-        let original = given.unwrap_or(max_position);
+        let outer_original = fields.optional_size(ORIGINAL)?;
+        let original = outer_original.unwrap_or(max_position);
         let mut shared: Option<Self> = None;
         for name in ["rope_scaling", "rope_parameters"] {
             let Some(value) = fields.take(name) else { continue };
             let rope = Self::from_value(name, &value, outer, original)?;
             let inner = value[ORIGINAL].as_u64();
-            if let (Some(given), Some(inner)) = (given, inner)
-                && given as u64 != inner
+            if let (Some(original), Some(inner)) = (outer_original, inner)
+                && original as u64 != inner
             {
-                return Err(Fields::wrong(ORIGINAL, &given.into(), &format!("`{name}` has another value")));
+                return Err(Fields::wrong(ORIGINAL, &original.into(), &format!("`{name}` has another value")));
             }
             if let Some(part) = part.filter(|part| (part - rope.partial).abs() > 0.0) {
                 let other = format!("`{name}` has another value");

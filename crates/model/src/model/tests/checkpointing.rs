@@ -17,7 +17,9 @@ fn learn(model: &Model, rows: &[Vec<u32>]) -> (f64, Vec<(String, Tensor)>) {
     let loss = (logp * (targets.to_kind(model.kind()) * 0.3).sin() - entropy * 0.1).mean(None);
     pass.backward(&loss).unwrap();
     let wanted = model.parameters().into_iter().filter(|(_, tensor)| tensor.requires_grad());
-    (loss.double_value(&[]), wanted.map(|(name, tensor)| (name, tensor.grad().copy())).collect())
+    // An expert without tokens has no gradient.
+    let with_gradient = wanted.filter(|(_, tensor)| tensor.grad().defined());
+    (loss.double_value(&[]), with_gradient.map(|(name, tensor)| (name, tensor.grad().copy())).collect())
 }
 
 fn same_either_way(mut model: Model, rows: &[Vec<u32>], what: &str) {
@@ -26,8 +28,9 @@ fn same_either_way(mut model: Model, rows: &[Vec<u32>], what: &str) {
     let (again, recomputed) = learn(&model, rows);
     assert_eq!(loss, again, "{what}");
     assert!(gradients.iter().any(|(_, gradient)| gradient.abs().max().double_value(&[]) > 0.0), "{what}");
-    for ((name, gradient), (_, other)) in gradients.iter().zip(&recomputed) {
-        assert_eq!(gradient, other, "{what}: {name}");
+    assert_eq!(gradients.len(), recomputed.len(), "{what}");
+    for ((name, gradient), (other_name, other)) in gradients.iter().zip(&recomputed) {
+        assert_eq!((name, gradient), (other_name, other), "{what}");
     }
 }
 
