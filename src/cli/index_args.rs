@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::number::{Refused, number};
 use crate::config::{DeviceChoice, Dtype};
 use crate::encoders::Checkpoints;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::model::Pooling;
 use crate::search::{
     Analyzer, Bm25, CANDIDATES, HnswOptions, MOST_CANDIDATES, Mode, RERANKED, RETRIEVE_HITS, RerankOptions,
@@ -107,7 +107,7 @@ pub(super) struct BuildArgs {
     /// and tokenizer.json): BERT, XLM-R or a decoder such as Qwen3-Embedding
     #[arg(long, value_name = "DIR")]
     pub(super) encoder: Option<PathBuf>,
-    /// Pooling of token vectors [default: that of the model's modules.json, or else last for a
+    /// Pooling of token vectors [default: as in the model's modules.json, or else last for a
     /// decoder and mean for other models]
     #[arg(long, value_name = "NAME", requires = "encoder", value_parser = Pooling::NAMES)]
     pub(super) pooling: Option<String>,
@@ -199,20 +199,31 @@ pub(super) struct ServeArgs {
 /// Where encoders and cross-encoders run
 #[derive(Debug, Args)]
 pub(super) struct ModelArgs {
-    /// Device of the encoder and the cross-encoder; auto is CUDA if available
-    #[arg(long, value_name = "NAME", default_value = "auto", value_parser = DeviceChoice::NAMES)]
-    device: String,
-    /// Type of their weights and computation; auto is f32 on the CPU and bf16 on CUDA
-    #[arg(long, value_name = "TYPE", default_value = "auto", value_parser = Dtype::NAMES)]
-    dtype: String,
+    /// Device of the encoder and the cross-encoder; auto, the default, is CUDA if available
+    #[arg(long, value_name = "NAME", value_parser = DeviceChoice::NAMES)]
+    device: Option<String>,
+    /// Type of their weights and computation; auto, the default, is f32 on the CPU and bf16 on CUDA
+    #[arg(long, value_name = "TYPE", value_parser = Dtype::NAMES)]
+    dtype: Option<String>,
 }
 
 impl ModelArgs {
     pub(super) fn checkpoints(&self) -> Result<Checkpoints> {
         Ok(Checkpoints {
-            device: DeviceChoice::named("device", &self.device)?,
-            dtype: Dtype::named("type", &self.dtype)?,
+            device: DeviceChoice::named("device", self.device.as_deref().unwrap_or("auto"))?,
+            dtype: Dtype::named("type", self.dtype.as_deref().unwrap_or("auto"))?,
         })
+    }
+
+    /// Refuses the options if there is no encoder.
+    pub(super) fn without_encoder(&self) -> Result<()> {
+        for (name, value) in [("--device", &self.device), ("--dtype", &self.dtype)] {
+            if value.is_some() {
+                let why = format!("{name} has no effect without --encoder");
+                return Err(Error::new(Kind::Usage, why).hint("give --encoder DIR, or leave the option out"));
+            }
+        }
+        Ok(())
     }
 }
 

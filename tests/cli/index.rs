@@ -81,6 +81,8 @@ fn r1_index_refuses_what_it_cannot_index_or_search() {
     shows(&failed(&["build", "c.jsonl", "--out", "i"]), "there is an index already");
     shows(&failed(&["build", "c.jsonl", "--out", "q", "--k1", "-1"]), "must be a number from 0 to 1000");
     shows(&failed(&["build", "c.jsonl", "--out", "q", "--analyzer", "englsh"]), "englsh");
+    let device = failed(&["build", "c.jsonl", "--out", "q", "--device", "cpu"]);
+    shows(&device, "--device has no effect without --encoder");
     shows(&failed(&["search", "i", " "]), "the query is empty");
     shows(&failed(&["search", "i", "x", "--mode", "dense"]), "the index has no vectors");
     shows(&failed(&["search", "nowhere", "x"]), "there is no such index");

@@ -69,7 +69,10 @@ pub(super) fn run(args: &BuildArgs, output: OutputArgs) -> Result<()> {
 
 /// The vectors that are built, if there is an encoder.
 fn dense(args: &BuildArgs) -> Result<Option<DenseOptions>> {
-    let Some(directory) = &args.encoder else { return Ok(None) };
+    let Some(directory) = &args.encoder else {
+        args.models.without_encoder()?;
+        return Ok(None);
+    };
     let settings = EncoderSettings {
         pooling: args.pooling.as_deref().map(|name| Pooling::named("pooling", name)).transpose()?,
         query_prefix: args.query_prefix.clone(),
