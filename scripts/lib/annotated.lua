@@ -31,7 +31,7 @@ annotated.format = r1.format {
 }
 
 --- The messages of a solution after the question: text and calls, each with the value of the
---- calculator. An annotation whose value is not that of the calculator stays without a call.
+--- calculator. An annotation with another value stays without a call.
 ---
 --- `annotated.messages("48/2 = <<48/2=24>>24 clips.\n#### 24")` has the calculation, its value
 --- "24" and the rest of the text.
@@ -55,7 +55,7 @@ function annotated.messages(solution)
   return messages
 end
 
---- A row with GSM8K's columns, or those of `r1 data get gsm8k`, as a demonstration.
+--- A row with the columns of GSM8K or of `r1 data get gsm8k`, as a demonstration.
 function annotated.demonstration(row, system, tools)
   local messages = annotated.messages(row.solution or row.answer)
   table.insert(messages, 1, r1.user(row.question or row.problem))

@@ -1,6 +1,6 @@
 //! Models in GGUF files: a directory in Hugging Face layout for each, in the user's cache. It has
 //! config.json and the tokenizer that the metadata describes, and a link to the file, from which
-//! the weights are read. Everything else reads the directory as that of any other model.
+//! the weights are read. All other code reads it as any model directory.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,8 @@ pub(super) fn gguf_directory(path: &Path) -> Result<PathBuf> {
         tokenizer_files(&metadata).map_err(at_file)?
     };
     files.insert("config.json".to_owned(), config.into_bytes());
-    // The file itself may be a link without the extension, as in the cache of the Hub.
+    // Only the links of the folder are followed. In the cache of the Hub, the file is a link to a
+    // name without the extension.
     let target = folder.canonicalize().map(|folder| folder.join(path.file_name().unwrap_or_default()));
     let target = target.map_err(|error| Error::io(Kind::Model, "open the model", path, &error))?;
     let files = files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();

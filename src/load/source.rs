@@ -18,8 +18,8 @@ pub const MODEL_NANO: &str = "r1-nano";
 /// The name of SmolLM2-135M-Instruct as `just real-model` fetches it.
 pub const MODEL_SMOLLM2: &str = "smollm2-135m";
 
-/// The directory of a model: one that exists, the newest checkpoint of a run, that of a GGUF file,
-/// the embedded model, or one downloaded from the Hub into its cache.
+/// The directory of a model: one that exists, the newest checkpoint of a run, the directory of a
+/// GGUF file, the embedded model, or one downloaded from the Hub into its cache.
 pub fn model_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     let path = &find_model(Path::new(name))?;
     if let Some(file) = gguf_file(path)? {

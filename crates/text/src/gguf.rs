@@ -2,8 +2,8 @@
 //!
 //! The metadata has a vocabulary, merges or scores, types of tokens, the name of a pre-tokenizer
 //! and a chat template. Byte-level BPE (`gpt2`) and SentencePiece's (`llama`) are supported. Names
-//! of pre-tokenizers are those of llama.cpp (`llama_vocab`); a name that is not known is refused,
-//! because another one gives other ids.
+//! of pre-tokenizers are llama.cpp's (`llama_vocab`). A name that is not known is refused, because
+//! another pre-tokenizer gives other ids.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -21,19 +21,18 @@ const UNUSED: u64 = 5;
 /// derived.
 const MAX_SQUARES: usize = 1 << 30;
 
+/// Words, and digits in groups of up to three.
+const UP_TO_THREE_DIGITS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
 /// The words of GPT-2, and the patterns of pre-tokenizers: their names in llama.cpp, the pattern,
 /// and whether a whole word that is a token is not merged from its characters.
 const PATTERNS: [(&[&str], &str, bool); 5] = [
     (
         &["llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        UP_TO_THREE_DIGITS,
         true,
     ),
-    (
-        &["dbrx", "smaug-bpe", "glm4", "chatglm-bpe"],
-        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        false,
-    ),
+    (&["dbrx", "smaug-bpe", "glm4", "chatglm-bpe"], UP_TO_THREE_DIGITS, false),
     (
         &["qwen2", "deepseek-r1-qwen", "stablelm2", "megrez", "hunyuan"],
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
@@ -55,7 +54,7 @@ const PLAIN: [&str; 5] = ["gpt-2", "gpt2", "olmo", "mpt", "granite-docling"];
 /// Pre-tokenizers that split every digit off, before the words of GPT-2.
 const DIGITS: [&str; 5] = ["smollm", "starcoder", "refact", "command-r", "codeshell"];
 
-/// Hint of every error: a tokenizer that replaces the one of the metadata.
+/// Hint of every error: a tokenizer that replaces the tokenizer of the metadata.
 const BESIDE: &str =
     "put the tokenizer.json and tokenizer_config.json of the model beside the file; they are used then";
 
@@ -281,8 +280,8 @@ fn sentence_piece(vocabulary: &Vocabulary<'_>, metadata: &Map<String, Value>) ->
     Ok((parts, true))
 }
 
-/// The merges of a vocabulary with scores: every pair of tokens that is a token, those of a high
-/// score first; Gemma's by the order of its tokens.
+/// The merges of a vocabulary with scores: every pair of tokens that is a token. Pairs with a high
+/// score come first; Gemma's are in the order of its tokens.
 fn derived_merges(ids: &Map<String, Value>, metadata: &Map<String, Value>, by_order: bool) -> Result<Value> {
     let scores = metadata.get("tokenizer.ggml.scores").and_then(Value::as_array);
     let id = |value: &Value| value.as_u64().unwrap_or(0);

@@ -75,3 +75,13 @@ pub struct Span<'a> {
     /// At least one id.
     pub ids: &'a [u32],
 }
+
+/// First token of each row.
+pub(super) fn starts(lengths: &[i64]) -> Vec<i64> {
+    let mut end = 0;
+    let begin = |length: &i64| {
+        end += length;
+        end - length
+    };
+    lengths.iter().map(begin).collect()
+}

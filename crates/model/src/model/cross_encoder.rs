@@ -14,6 +14,7 @@ use std::path::Path;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
+use super::batch::starts;
 use super::bert::{Affine, Bert, is_bert, is_roberta};
 use super::encoder::{BATCH_TOKENS, batches, check_row, take};
 use super::{Architecture, HostTransfer, Model, Packed, json_file, upload, weights};
@@ -101,8 +102,8 @@ impl CrossEncoderModel {
         }
     }
 
-    /// The score of every pair: the logit, without a sigmoid; of a decoder the logit of the first
-    /// of `answers` minus that of the second. Pairs of similar length are computed together.
+    /// The score of every pair: the logit, without a sigmoid; for a decoder, the difference of the
+    /// logits of the two `answers`. Pairs of similar length are computed together.
     ///
     /// # Errors
     /// `Kind::Model` for a pair without ids, with too many, or with an id or a type that the model
@@ -152,15 +153,10 @@ impl CrossEncoderModel {
                 Ok(output.linear(&dense.linear(&first)?.f_tanh()?)?.f_view(-1)?)
             }
             CrossEncoderLayers::Decoder(model) => {
-                let mut end = -1;
-                let last: Vec<i64> = ids
-                    .iter()
-                    .map(|row| {
-                        end += row.len() as i64;
-                        end
-                    })
-                    .collect();
-                let hidden = take(&model.forward(&Packed::from_rows(&ids, model.device())?)?, &last, model.device())?;
+                let batch = Packed::from_rows(&ids, model.device())?;
+                let ends = starts(&batch.lengths).into_iter().zip(&batch.lengths);
+                let last: Vec<i64> = ends.map(|(start, length)| start + length - 1).collect();
+                let hidden = take(&model.forward(&batch)?, &last, model.device())?;
                 let answers = upload(&Tensor::f_from_slice(&answers.map(i64::from))?, model.device())?;
                 let logits = model.logits_of(&hidden, &answers)?;
                 Ok(logits.f_select(1, 0)?.f_sub(&logits.f_select(1, 1)?)?)

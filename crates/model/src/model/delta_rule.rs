@@ -11,6 +11,7 @@
 
 use tch::{Device, Kind, Tensor};
 
+use super::batch::starts;
 use super::plain::Arithmetic;
 use crate::native::upload;
 use r1_base::error::Result;
@@ -99,16 +100,6 @@ impl DeltaBlocks {
             Some((*first - count, count))
         })
     }
-}
-
-/// First token of each row.
-pub(super) fn starts(lengths: &[i64]) -> Vec<i64> {
-    let mut end = 0;
-    let begin = |length: &i64| {
-        end += length;
-        end - length
-    };
-    lengths.iter().map(begin).collect()
 }
 
 /// Inputs of the rule, in at least f32.

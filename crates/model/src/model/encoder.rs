@@ -8,6 +8,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
+use super::batch::starts;
 use super::bert::{Bert, is_bert};
 use super::{Config, HostTransfer, Model, Packed, json_file, upload};
 use crate::native;
@@ -142,11 +143,8 @@ impl Encoder {
         let (hidden, starts, mask) = match &self.layers {
             EncoderLayers::Bert(bert) => bert.hidden(rows, None)?,
             EncoderLayers::Decoder(model) => {
-                let ends = rows.iter().scan(0, |end, row| {
-                    *end += row.len() as i64;
-                    Some(*end - row.len() as i64)
-                });
-                (model.forward(&Packed::from_rows(rows, model.device())?)?, ends.collect(), None)
+                let batch = Packed::from_rows(rows, model.device())?;
+                (model.forward(&batch)?, starts(&batch.lengths), None)
             }
         };
         let lengths = || rows.iter().map(|row| row.len() as i64);

@@ -181,8 +181,8 @@ impl Model {
     }
 }
 
-/// Scores of experts `[T, experts]`, in groups of equal size, without those outside the `top`
-/// groups with the largest sums of two scores.
+/// Scores of experts `[T, experts]`, in groups of equal size. Outside the `top` groups with the
+/// largest sums of two scores they are -inf.
 fn of_best_groups(scores: Tensor, groups: i64, top: i64) -> Result<Tensor> {
     if groups == top {
         return Ok(scores);

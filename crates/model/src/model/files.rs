@@ -65,7 +65,7 @@ impl Model {
     }
 
     fn read(
-        config: Config,
+        mut config: Config,
         dir: &Path,
         (device, kind): (Device, Kind),
         computes: bool,
@@ -91,6 +91,10 @@ impl Model {
                 }
             }
             CheckpointHead::Logits | CheckpointHead::Unread => {}
+        }
+        if !matches!(head, CheckpointHead::Logits) {
+            // The factor is for logits only.
+            config.logits_scale = 1.0;
         }
         let predicted = predicted_layers(&config);
         weights::read_stored(&files, &stored, |name| {
@@ -137,7 +141,7 @@ impl Model {
     }
 }
 
-/// Prefixes of the layers for the prediction of several tokens, after those of the model.
+/// Prefixes of the layers for the prediction of several tokens, which follow the model's layers.
 fn predicted_layers(config: &Config) -> Vec<String> {
     let count = |name: &str| config.source.get(name).and_then(serde_json::Value::as_u64).unwrap_or(0).min(64) as usize;
     let count = count("num_nextn_predict_layers").max(count("num_mtp_layers"));

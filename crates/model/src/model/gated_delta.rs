@@ -8,9 +8,10 @@ use std::cell::RefCell;
 
 use tch::{Device, Kind, Tensor};
 
+use super::batch::starts;
 use super::config::DeltaShape;
 use super::decoder::With;
-use super::delta_rule::{DeltaBlocks, DeltaInputs, starts};
+use super::delta_rule::{DeltaBlocks, DeltaInputs};
 use super::layers::{Linear, Maker, ParameterNode, set_merged};
 use super::plain::{self, Arithmetic};
 use super::recurrent::RecurrentStates;
@@ -243,7 +244,7 @@ fn separated(projections: &[Tensor], shape: DeltaShape) -> Result<[Tensor; 4]> {
 }
 
 /// The convolution over the rows, and the inputs [rows, taps - 1, channels] that the next tokens
-/// need; `before` has those of the tokens before. Sums are in at least f32.
+/// need; `before` has the inputs of the tokens before. Sums are in at least f32.
 fn convolved(
     rows: &DeltaRows,
     weight: &Tensor,

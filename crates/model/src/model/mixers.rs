@@ -17,7 +17,7 @@ pub(super) enum Mixer {
 
 #[derive(Debug)]
 pub(super) struct Attention {
-    /// With an output gate, the rows of each head's gate follow those of its queries.
+    /// With an output gate, the rows of each head's gate follow the rows of its queries.
     pub q: Linear,
     /// None if the rows of queries, keys and values are one projection, `q`.
     pub kv: Option<[Linear; 2]>,

@@ -43,10 +43,7 @@ impl Kernels {
         if let Some(why) = native::kernels_missing(device) {
             return Ok((Self::default(), Some(why)));
         }
-        let (mut kernels, failure) = Self::agreeing(&wanted, &Shapes::of(config), device, kind);
-        // Its kernel rotates whole heads and has no output gates.
-        kernels.rope &= !config.output_gate && config.ropes.iter().all(|rope| rope.partial >= 1.0);
-        Ok((kernels, failure))
+        Ok(Self::agreeing(&wanted, &Shapes::of(config), device, kind))
     }
 
     /// The kernels that agree with libtorch's operations, and what is wrong with the first one that
@@ -93,7 +90,10 @@ impl Kernels {
 /// Whether the kernel computes the parts of the model that it would replace.
 fn has_parts(name: &str, config: &Config) -> bool {
     match name {
-        "rope" => !config.joint_norms && !config.interleaved_ropes && !config.joint.qkv,
+        "rope" => {
+            let whole_heads = config.ropes.iter().all(|rope| rope.partial >= 1.0);
+            whole_heads && !(config.output_gate || config.joint_norms || config.interleaved_ropes || config.joint.qkv)
+        }
         "gated" => !matches!(config.activation, Activation::ClampedSwiglu { .. }),
         "attention" => !config.sinks,
         _ => true,

@@ -107,6 +107,5 @@ fn trunk_config(json: &Value) -> Result<Config> {
             object.remove(unused);
         }
     }
-    // A head that is not that of logits.
-    Ok(Config { logits_scale: 1.0, ..Config::from_json(&config)? })
+    Config::from_json(&config)
 }

@@ -1,5 +1,5 @@
 //! The text model in the checkpoint of a model that sees images: its tensors have other names, and
-//! those of all experts of a layer are one.
+//! the experts of a layer are one tensor.
 //!
 //! The other parts, which are not read, are the images' and multi-token prediction.
 
@@ -15,8 +15,8 @@ pub(super) fn name_of(name: &str) -> String {
     name.replacen("model.language_model.", "model.", 1)
 }
 
-/// A tensor by the name of the text model, or, for the gate and up projections or the down
-/// projections of all experts of a layer `[experts, out, in]`, those of each expert.
+/// A tensor by the name of the text model. The gate and up projections, or the down projections, of
+/// all experts of a layer `[experts, out, in]` become a tensor for each expert.
 /// Tensors of other numbers of experts than the model's stay whole.
 pub(super) fn parts<'a>(tensor: &FileTensor<'a>, is_parameter: impl Fn(&str) -> bool) -> Vec<FileTensor<'a>> {
     let name = name_of(&tensor.name);

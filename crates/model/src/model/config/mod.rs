@@ -98,8 +98,7 @@ pub struct Biases {
     pub mlp: bool,
 }
 
-/// Projections that are one matrix of the checkpoint, with the rows of one after those of the
-/// other.
+/// Projections that are one matrix of the checkpoint: their rows follow each other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Joint {
     /// Queries, keys and values.

@@ -108,7 +108,7 @@ impl Rope {
         let kinds: Vec<Value> = kind.filter(|kind| !kind.is_null()).collect();
         let theta = inner.number("rope_theta")?.unwrap_or(default.theta);
         let partial = inner.number("partial_rotary_factor")?.unwrap_or(default.partial);
-        // The sections of image positions: those of a text are equal in all.
+        // Sections of image positions. The positions of a text are equal in all sections.
         for name in ["mrope_section", "mrope_interleaved"] {
             inner.rest.shift_remove(name);
         }

@@ -2,8 +2,8 @@
 //!
 //! A quantised tensor is a sequence of blocks along its rows: the scales of a block, as f16, and
 //! small integers. The K types have blocks of 256 numbers, with quantised scales of 16 or 32
-//! numbers each. Layouts and the order of operations are those of `ggml-quants.c`, so that the
-//! numbers are bitwise equal to those of llama.cpp and transformers.
+//! numbers each. Layouts and the order of operations are as in `ggml-quants.c`, so that the numbers
+//! are bitwise equal to the numbers of llama.cpp and transformers.
 
 use half::{bf16, f16};
 

@@ -84,7 +84,9 @@ impl Gguf {
         }
         let (tensor_count, field_count) = (reader.u64()?, reader.u64()?);
         if tensor_count > MAX_TENSORS {
-            return Err(wrong(&format!("announces {tensor_count} tensors; no model has more than {MAX_TENSORS}")));
+            return Err(wrong(&format!(
+                "has a header with {tensor_count} tensors; no model has more than {MAX_TENSORS}"
+            )));
         }
         let (mut metadata, mut values) = (Map::new(), 0);
         for _ in 0..field_count {

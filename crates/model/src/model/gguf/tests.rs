@@ -239,7 +239,7 @@ fn heads_of_the_metadata_are_numbers_or_lists_and_keys_have_those_of_queries() {
 }
 
 #[test]
-fn damaged_and_lying_files_are_refused() {
+fn damaged_and_contradictory_files_are_refused() {
     let whole = file(&llama(), &[("token_embd.weight", &[8, 3], &[0.5; 24])]);
     let refused = |bytes: &[u8]| Gguf::parse(bytes).unwrap_err().message;
     for end in 0..whole.len() - 1 {
@@ -257,7 +257,7 @@ fn damaged_and_lying_files_are_refused() {
         (0, &b"PK\x03\x04"[..], "does not begin with GGUF"),
         (4, &1_u32.to_le_bytes(), "has version 1"),
         (4, &3_u32.to_be_bytes(), "big-endian"),
-        (8, &largest, "announces 18446744073709551615 tensors"),
+        (8, &largest, "has a header with 18446744073709551615 tensors"),
         (16, &largest, "a text of 844424930131968 bytes"),
         (24, &largest, "a text of 18446744073709551615 bytes"),
         (info, &9_u32.to_le_bytes(), "9 dimensions"),
