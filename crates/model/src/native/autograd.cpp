@@ -48,7 +48,7 @@ int64_t address(const c10::intrusive_ptr<Held<T>>& object) {
 using PassPtr = std::shared_ptr<Pass>;
 
 at::Tensor run(Pass& pass) {
-  at::Tensor hidden = at::empty({pass.tokens(), pass.width()}, at::kFloat);
+  at::Tensor hidden = pooled_tensor({pass.tokens(), pass.width()});
   pass.run(hidden.data_ptr<float>());
   return hidden;
 }

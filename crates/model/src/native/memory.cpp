@@ -1,11 +1,13 @@
 // Aligned memory in large pages, a pool, and per-thread buffers; see memory.h.
 #include "memory.h"
 
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
 #include <cstdlib>
-#include <map>
 #include <mutex>
 #include <new>
-#include <tuple>
+#include <vector>
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
@@ -27,10 +29,71 @@ float* allocate(int64_t count) {
   return static_cast<float*>(memory);
 }
 
-// Freed memory by size. Blocks that were not used for a while are released.
-struct Pool {
+// Memory of freed blocks. All blocks together, used and free, take little more than the used ones
+// took at their peak, so that reuse does not raise the peak of a program whose sizes change.
+class Pool {
+ public:
+  struct Block {
+    float* memory;
+    int64_t size;
+  };
+
+  Block take(int64_t count) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    // Eighths of a power of two: a batch with a few more tokens fits.
+    int64_t unit = 1 << 16;
+    while (unit * 16 < count) unit *= 2;
+    const int64_t size = parts(count, unit) * unit;
+    // A larger block is wasted on less unless there is no memory for a new one.
+    const bool full = used + size + unused > limit(used + size);
+    auto best = free.end();
+    for (auto block = free.begin(); block != free.end(); block++)
+      if (block->size >= count && block->size <= (full ? 4 : 2) * count && (best == free.end() || block->size < best->size))
+        best = block;
+    if (best != free.end()) {
+      const Block found = *best;
+      free.erase(best);
+      unused -= found.size;
+      used += found.size;
+      peak = std::max(peak, used);
+      return found;
+    }
+    while (!free.empty() && used + size + unused > limit(used + size)) drop(used + size + unused - limit(used + size));
+    const Block block{allocate(size), size};
+    used += size;
+    peak = std::max(peak, used);
+    return block;
+  }
+
+  void give(const Block& block) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    used -= block.size;
+    unused += block.size;
+    free.push_back(block);
+  }
+
+ private:
+  int64_t limit(int64_t now) const {
+    const int64_t most = std::max(peak, now);
+    return most + most / 16;
+  }
+
+  // Releases the smallest block of at least this size, or the largest one: a small block in place
+  // of a large one would cost the page faults of the large one.
+  void drop(int64_t size) {
+    const auto worse = [size](const Block& a, const Block& b) {
+      if ((a.size >= size) != (b.size >= size)) return b.size >= size;
+      return a.size >= size ? a.size > b.size : a.size < b.size;
+    };
+    const auto chosen = std::max_element(free.begin(), free.end(), worse);
+    std::free(chosen->memory);
+    unused -= chosen->size;
+    free.erase(chosen);
+  }
+
   std::mutex mutex;
-  std::multimap<int64_t, float*> free;
+  std::vector<Block> free;
+  int64_t used = 0, unused = 0, peak = 0;  // floats
 };
 
 Pool& pool() {
@@ -43,27 +106,16 @@ Pool& pool() {
 Floats floats(int64_t count) { return Floats(allocate(count), std::free); }
 
 Floats pooled(int64_t count) {
-  Pool& pool = r1::pool();
-  float* memory = nullptr;
-  int64_t size = count;
-  {
-    std::lock_guard<std::mutex> lock(pool.mutex);
-    auto found = pool.free.lower_bound(count);
-    if (found != pool.free.end() && found->first <= 2 * count) {
-      std::tie(size, memory) = *found;
-      pool.free.erase(found);
-    } else {
-      // The sizes have changed, so the pooled blocks no longer fit.
-      for (auto& [_, old] : pool.free) std::free(old);
-      pool.free.clear();
-    }
-  }
-  if (!memory) memory = allocate(size);
-  return Floats(memory, [size](float* gone) {
-    Pool& pool = r1::pool();
-    std::lock_guard<std::mutex> lock(pool.mutex);
-    pool.free.emplace(size, gone);
-  });
+  const Pool::Block block = pool().take(count);
+  return Floats(block.memory, [block](float*) { pool().give(block); });
+}
+
+at::Tensor pooled_tensor(at::IntArrayRef sizes) {
+  const int64_t count = c10::multiply_integers(sizes);
+  constexpr int64_t large = 1 << 18;
+  if (count < large) return at::empty(sizes, at::kFloat);
+  const Floats memory = pooled(count);
+  return at::from_blob(memory.get(), sizes, [memory](void*) {}, at::kFloat);
 }
 
 float* scratch(int slot, int64_t count) {

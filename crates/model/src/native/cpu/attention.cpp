@@ -20,7 +20,7 @@ void scores(int64_t m, int64_t keys, int64_t head_dim, const float* x, int64_t r
   const Kernels& kernel = kernels();
   for (int64_t start = 0; start < keys; start += kernel.panel)
     kernel.product(m, std::min(kernel.panel, whole_vectors(keys - start)), head_dim, x, row, 1,
-                   panels + start * head_dim, kernel.panel, out + start, out_row, nullptr, 0);
+                   panels + start * head_dim, kernel.panel, out + start, out_row, nullptr, 0, nullptr);
 }
 
 // c[m, D] = init + a[m, k] b[k, D]
@@ -29,7 +29,7 @@ void gather(int64_t m, int64_t head_dim, int64_t k, const float* a, int64_t a_ro
   const Kernels& kernel = kernels();
   for (int64_t column = 0; column < head_dim; column += kernel.panel)
     kernel.product(m, std::min(kernel.panel, head_dim - column), k, a, a_row, a_step, b + column, b_row, c + column,
-                   c_row, add ? c + column : nullptr, c_row);
+                   c_row, add ? c + column : nullptr, c_row, nullptr);
 }
 
 }  // namespace

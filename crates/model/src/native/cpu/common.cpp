@@ -27,19 +27,35 @@ const Kernels& kernels() {
   return picked;
 }
 
+void Panels::resize(int64_t depth, int64_t width) {
+  if (data && k == depth && n == width) return;
+  k = depth;
+  n = width;
+  const int64_t size = k * kernels().panel;
+  data = pooled(count() * size);
+  // Columns past the end of the last panel.
+  if (count() > 0) std::fill_n(data.get() + (count() - 1) * size, size, 0.0f);
+}
+
 void Panels::pack_transposed(int64_t depth, const std::vector<const float*>& rows) {
   const Kernels& kernel = kernels();
-  const int64_t width = static_cast<int64_t>(rows.size());
-  if (!data || k != depth || n != width) {
-    k = depth;
-    n = width;
-    data = floats(count() * k * kernel.panel);
-    std::fill_n(data.get(), count() * k * kernel.panel, 0.0f);
-  }
+  resize(depth, static_cast<int64_t>(rows.size()));
   tasks(count(), [&](int64_t p) {
     const int64_t start = p * kernel.panel;
     kernel.pack_transposed(k, std::min(kernel.panel, n - start), rows.data() + start,
                            data.get() + p * k * kernel.panel);
+  });
+}
+
+void Panels::pack(int64_t width, const std::vector<std::pair<const float*, int64_t>>& matrices) {
+  const Kernels& kernel = kernels();
+  std::vector<const float*> rows;
+  for (const auto& [matrix, count] : matrices)
+    for (int64_t i = 0; i < count; i++) rows.push_back(matrix + i * width);
+  resize(static_cast<int64_t>(rows.size()), width);
+  tasks(count(), [&](int64_t p) {
+    const int64_t column = p * kernel.panel;
+    kernel.pack(k, std::min(kernel.panel, n - column), rows.data(), column, data.get() + p * k * kernel.panel);
   });
 }
 
@@ -49,12 +65,15 @@ constexpr int64_t DEPTH = 768;
 void multiply(int64_t m, const float* a, int64_t a_row, const Panels& b, float* c, int64_t c_row, const float* init,
               int64_t init_row) {
   const Kernels& kernel = kernels();
+  // With few rows the time of a product is that of reading the weights from memory.
+  const int64_t next = single_thread || at::in_parallel_region() ? 1 : at::get_num_threads();
   const auto panel = [&](int64_t p) {
     const int64_t column = p * kernel.panel, n = std::min(kernel.panel, b.n - column);
     for (int64_t k = 0; k < b.k; k += DEPTH) {
       const float* start = k > 0 ? c + column : init ? init + column : nullptr;
+      const float* ahead = p + next < b.count() ? b.panel(p + next) + k * kernel.panel : nullptr;
       kernel.product(m, n, std::min(DEPTH, b.k - k), a + k, a_row, 1, b.panel(p) + k * kernel.panel, kernel.panel,
-                     c + column, c_row, start, k > 0 ? c_row : init_row);
+                     c + column, c_row, start, k > 0 ? c_row : init_row, ahead);
     }
   };
   // Minimum work per thread; starting a thread for less costs more than it saves.
@@ -75,14 +94,15 @@ void multiply_rows(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_ro
       const int64_t rows = std::min(depth, k - p), width = std::min(kernel.panel, n - column);
       kernel.pack(rows, width, b + p, column, packed);
       kernel.product(m, width, rows, a + p, a_row, 1, packed, kernel.panel, c + column, c_row,
-                     p > 0 ? c + column : nullptr, c_row);
+                     p > 0 ? c + column : nullptr, c_row, nullptr);
     }
   }
 }
 
 void accumulate(int64_t tokens, const std::vector<Outer>& products, bool first) {
   const Kernels& kernel = kernels();
-  constexpr int64_t rows = 192, depth = 256;
+  // A block of `a` has `rows` columns and `depth` tokens: 384 KiB, in the L2 cache.
+  constexpr int64_t rows = 384, depth = 256;
   struct Task {
     const Outer* outer;
     int64_t row, column;
@@ -102,7 +122,7 @@ void accumulate(int64_t tokens, const std::vector<Outer>& products, bool first) 
       for (int64_t i = 0; i < k; i++) lines[i] = outer->b + (t + i) * outer->b_row;
       kernel.pack(k, n, lines, column, packed);
       kernel.product(m, n, k, outer->a + t * outer->a_row + row, 1, outer->a_row, packed, kernel.panel, c, outer->n,
-                     first && t == 0 ? nullptr : c, outer->n);
+                     first && t == 0 ? nullptr : c, outer->n, nullptr);
     }
   });
 }

@@ -4,6 +4,7 @@
 
 #include <initializer_list>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "../memory.h"
@@ -29,6 +30,11 @@ struct Panels {
   const float* panel(int64_t p) const { return data.get() + p * k * kernels().panel; }
   // Columns are the given rows of k floats (a weight [n, k] of a linear layer).
   void pack_transposed(int64_t k, const std::vector<const float*>& rows);
+  // Rows are those of the given matrices, with n floats each.
+  void pack(int64_t n, const std::vector<std::pair<const float*, int64_t>>& matrices);
+
+ private:
+  void resize(int64_t k, int64_t n);
 };
 
 // Contiguous rows of a bf16 weight, which give `count` columns of a product.

@@ -18,9 +18,9 @@ struct Kernels {
   // c[m, n] = init + a[m, k] b[k, n], with n <= panel. Element (i, p) of a is a[i * a_row + p *
   // a_step]. `init` is [m, n] with rows init_row apart (0 repeats one row, as for a bias; c itself
   // accumulates), or null for zero. Every sum runs over k in order, so the result does not depend
-  // on m, n or the number of threads.
+  // on m, n or the number of threads. `ahead`, if any, is a panel of k rows to prefetch.
   void (*product)(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_row, int64_t a_step, const float* b,
-                  int64_t b_row, float* c, int64_t c_row, const float* init, int64_t init_row);
+                  int64_t b_row, float* c, int64_t c_row, const float* init, int64_t init_row, const float* ahead);
   // out[k, panel] = columns 0..n of the k rows; the rest of the panel is zero.
   void (*pack)(int64_t k, int64_t n, const float* const* rows, int64_t column, float* out);
   // Columns 0..n of out[k, panel] = the n rows.

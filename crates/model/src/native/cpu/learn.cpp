@@ -7,8 +7,6 @@
 // floats) and recomputes the rest; norms and the activation function are recomputed in both cases.
 #include "learn.h"
 
-#include <ATen/ops/empty_like.h>
-
 #include <numeric>
 
 namespace r1 {
@@ -104,11 +102,6 @@ struct Path {
     for (int64_t t = 0; t < s.length; t++) std::copy_n(v + t * row, d, values + (s.path + t) * d);
   }
 };
-
-// Pointers to `count` rows of a weight of `width` columns.
-void add_rows(std::vector<const float*>& rows, const float* weight, int64_t count, int64_t width) {
-  for (int64_t i = 0; i < count; i++) rows.push_back(weight + i * width);
-}
 
 }  // namespace
 
@@ -264,7 +257,7 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
 
   std::vector<at::Tensor> all;
   for (const at::Tensor& parameter : model->parameters)
-    all.push_back(parameter.defined() ? at::empty_like(parameter) : at::Tensor());
+    all.push_back(parameter.defined() ? pooled_tensor(parameter.sizes()) : at::Tensor());
   const auto gradient = [&](size_t place) { return all[place].data_ptr<float>(); };
 
   int64_t most = 0, most_blocks = 0;
@@ -318,17 +311,16 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
     sum_blocks(d_norm, x_row, parts(chunk.tokens, BLOCK), hidden, gradient(model->norm_place()), chunk.tree == 0);
   }
 
+  // The weights of a layer, for products with gradients.
+  Panels qkv_rows, o_rows, gate_up_rows, down_rows;
   for (int64_t l = shape.layers - 1; l >= 0; l--) {
     if (keep == Keep::Inputs && l + 1 < shape.layers) again(l);
     const Kept& kept = layers[l];
-    std::vector<const float*> qkv_rows, o_rows, gate_up_rows, down_rows;
-    add_rows(qkv_rows, model->weight(l, Q), shape.queries(), hidden);
-    add_rows(qkv_rows, model->weight(l, K), shape.keys(), hidden);
-    add_rows(qkv_rows, model->weight(l, V), shape.keys(), hidden);
-    add_rows(o_rows, model->weight(l, O), hidden, shape.queries());
-    add_rows(gate_up_rows, model->weight(l, GATE), shape.inner, hidden);
-    add_rows(gate_up_rows, model->weight(l, UP), shape.inner, hidden);
-    add_rows(down_rows, model->weight(l, DOWN), hidden, shape.inner);
+    qkv_rows.pack(hidden, {{model->weight(l, Q), shape.queries()}, {model->weight(l, K), shape.keys()},
+                           {model->weight(l, V), shape.keys()}});
+    o_rows.pack(shape.queries(), {{model->weight(l, O), hidden}});
+    gate_up_rows.pack(hidden, {{model->weight(l, GATE), shape.inner}, {model->weight(l, UP), shape.inner}});
+    down_rows.pack(shape.inner, {{model->weight(l, DOWN), hidden}});
     const auto of = [&](Slot slot) { return gradient(model->place(l, slot)); };
 
     for (const Chunk& chunk : chunks) {
@@ -337,8 +329,7 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
       blocks(chunk, [&](int64_t start, int64_t tokens) {
         const int64_t own = start - chunk.start;
         const float* x1 = kept.x1 + start * x_row;
-        multiply_rows(tokens, shape.inner, hidden, dx + start * x_row, x_row, down_rows.data(), inner + own * inner_row,
-                      inner_row);
+        multiply(tokens, dx + start * x_row, x_row, down_rows, inner + own * inner_row, inner_row, nullptr, 0);
         for (int64_t t = 0; t < tokens; t++) {
           const float* gate = kept.gate_up + (start + t) * gate_up_row;
           float* d_gate = d_gate_up + (own + t) * gate_up_row;
@@ -347,14 +338,12 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
         }
         kernel.rms_norm(tokens, hidden, shape.eps, x1, x_row, model->weight(l, POST_NORM), h1 + own * x_row, x_row);
         float* d_h = scratch(1, tokens * x_row);
-        multiply_rows(tokens, hidden, 2 * shape.inner, d_gate_up + own * gate_up_row, gate_up_row, gate_up_rows.data(),
-                      d_h, x_row);
+        multiply(tokens, d_gate_up + own * gate_up_row, gate_up_row, gate_up_rows, d_h, x_row, nullptr, 0);
         float* partial = d_norm1 + own / BLOCK * x_row;
         std::fill_n(partial, x_row, 0.0f);
         kernel.rms_norm_backward(tokens, hidden, shape.eps, x1, x_row, model->weight(l, POST_NORM), d_h, x_row,
                                  dx + start * x_row, x_row, d_x1 + own * x_row, x_row, partial);
-        multiply_rows(tokens, shape.queries(), hidden, d_x1 + own * x_row, x_row, o_rows.data(), d_o + own * o_row,
-                      o_row);
+        multiply(tokens, d_x1 + own * x_row, x_row, o_rows, d_o + own * o_row, o_row, nullptr, 0);
       });
       attention_backward(kept, chunk, d_o, d_qkv);
       blocks(chunk, [&](int64_t start, int64_t tokens) {
@@ -368,7 +357,7 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
                                      d_k_norm + own / BLOCK * head_row);
         kernel.rms_norm(tokens, hidden, shape.eps, x, x_row, model->weight(l, INPUT_NORM), h + own * x_row, x_row);
         float* d_h = scratch(1, tokens * x_row);
-        multiply_rows(tokens, hidden, shape.qkv(), d, qkv_row, qkv_rows.data(), d_h, x_row);
+        multiply(tokens, d, qkv_row, qkv_rows, d_h, x_row, nullptr, 0);
         float* partial = d_norm + own / BLOCK * x_row;
         std::fill_n(partial, x_row, 0.0f);
         // dx of the layer's output is needed for the weight gradients.

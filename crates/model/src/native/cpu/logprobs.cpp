@@ -2,7 +2,6 @@
 #include "../logprobs.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros_like.h>
 
 #include <algorithm>
@@ -39,7 +38,7 @@ LogprobResult native_forward(const LogprobSettings& settings, const at::Tensor& 
   const float scale = static_cast<float>(1.0 / settings.temperature);
   float *logp = result.logp.data_ptr<float>(), *entropy = result.entropy.data_ptr<float>();
   float* lse = result.lse.data_ptr<float>();
-  const Floats logits = floats(std::min(chunk, n) * row);
+  const Floats logits = pooled(std::min(chunk, n) * row);
   for (int64_t start = 0; start < n; start += chunk) {
     const int64_t count = std::min(chunk, n - start);
     native_logits(model, h + start * hidden.size(1), count, logits.get(), row);
@@ -67,7 +66,7 @@ std::pair<at::Tensor, at::Tensor> native_backward(const LogprobSettings& setting
   model.refresh();
   if (hidden.size(0) == 0) return {at::zeros_like(hidden), at::zeros_like(model.head())};
   const int64_t n = hidden.size(0), vocab = model.shape.vocab, width = model.shape.hidden, row = stride(vocab);
-  at::Tensor d_hidden = at::empty_like(hidden), d_head = at::empty_like(model.head());
+  at::Tensor d_hidden = pooled_tensor(hidden.sizes()), d_head = pooled_tensor(model.head().sizes());
   const float* h = hidden.const_data_ptr<float>();
   const int64_t* target = targets.const_data_ptr<int64_t>();
   const float scale = static_cast<float>(1.0 / settings.temperature);
@@ -76,12 +75,13 @@ std::pair<at::Tensor, at::Tensor> native_backward(const LogprobSettings& setting
   float* dh = d_hidden.data_ptr<float>();
   std::vector<const float*> rows;
   for (int64_t id = 0; id < vocab; id++) rows.push_back(model.head().const_data_ptr<float>() + id * width);
-  const Floats logits = floats(std::min(chunk, n) * row);
+  const Floats logits = pooled(std::min(chunk, n) * row);
   for (int64_t start = 0; start < n; start += chunk) {
     const int64_t count = std::min(chunk, n - start);
     native_logits(model, h + start * width, count, logits.get(), row);
-    // Blocks of equal size, a multiple of the number of threads.
-    const int64_t threads = at::get_num_threads(), share = parts(count, threads * parts(count, threads * BLOCK));
+    // Blocks of equal size, a multiple of the number of threads. Each packs the head, so they are
+    // large.
+    const int64_t threads = at::get_num_threads(), share = parts(count, threads * parts(count, 4 * threads * BLOCK));
     tasks(parts(count, share), [&](int64_t block) {
       const int64_t at = block * share, m = std::min(share, count - at);
       std::vector<float> kept;

@@ -50,7 +50,7 @@ at::Tensor linear_rows(const at::Tensor& input, const at::Tensor& weight, const 
     tasks(parts(n, PIECE), [&](int64_t piece) {
       const int64_t begin = piece * PIECE, size = std::min(PIECE, n - begin);
       float* part = scratch(1, PIECE * panel);
-      kernel.product(size, columns, k, w + begin * k, k, 1, packed, panel, part, panel, nullptr, 0);
+      kernel.product(size, columns, k, w + begin * k, k, 1, packed, panel, part, panel, nullptr, 0, nullptr);
       for (int64_t t = 0; t < count; t++) {
         float* own = to + (first + t) * n + begin;
         for (int64_t r = 0; r < size; r++) own[r] = part[r * panel + t] + (added ? added[begin + r] : 0.0f);
@@ -116,7 +116,7 @@ at::Tensor attend_rows(const at::Tensor& query, const at::Tensor& keys, const at
       kernel.softmax(scores, scores, static_cast<float>(scale), weights);
       for (int64_t c = 0; c < d; c += kernel.panel)
         kernel.product(1, std::min(kernel.panel, d - c), count, weights, count, 1, v + start + c, row,
-                       to + (t * heads + h) * d + c, d, nullptr, 0);
+                       to + (t * heads + h) * d + c, d, nullptr, 0, nullptr);
     }
   });
   return out;

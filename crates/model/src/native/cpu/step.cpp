@@ -2,8 +2,6 @@
 // cache.
 #include "step.h"
 
-#include <ATen/ops/empty.h>
-
 #include <numeric>
 
 namespace r1 {
@@ -81,7 +79,7 @@ void Step::embed(int64_t start, int64_t count) const {
 at::Tensor step(Model& model, const Cache& cache, const std::vector<Piece>& pieces, const Stop& stop) {
   const Shape& shape = model.shape;
   const int64_t count = static_cast<int64_t>(pieces.size());
-  at::Tensor logits = at::empty({count, shape.vocab}, at::kFloat);
+  at::Tensor logits = pooled_tensor({count, shape.vocab});
   if (count == 0) return logits;
   if (!model.refresh(stop)) return {};
   std::vector<int64_t> starts{0}, positions;
@@ -92,7 +90,7 @@ at::Tensor step(Model& model, const Cache& cache, const std::vector<Piece>& piec
   model.reserve_positions(1 + *std::max_element(positions.begin(), positions.end()));
   const int64_t tokens = starts.back();
   const int64_t widths[] = {stride(shape.hidden), stride(shape.qkv()), stride(shape.queries())};
-  const Floats memory = floats((widths[0] + widths[1] + widths[2]) * tokens);
+  const Floats memory = pooled((widths[0] + widths[1] + widths[2]) * tokens);
   float* x = memory.get();
   float* qkv = x + widths[0] * tokens;
   const Step step{model, cache,           pieces, std::move(starts), std::move(positions), x, qkv, qkv + widths[1] * tokens,
