@@ -215,7 +215,7 @@ def main():
     parser.add_argument("--peer", help=argparse.SUPPRESS)
     parser.add_argument("--data", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    args.model = args.model.resolve()
+    args.model, args.binary = args.model.resolve(), args.binary and args.binary.resolve()
     if args.peer:
         return peer(args)
     if not any(args.only in name for name in MEASURED):
