@@ -7,6 +7,7 @@ use super::{MODEL_NANO, local_model_dir, model_dir};
 use crate::config::Settings;
 use crate::error::Result;
 use crate::hub::Fetching;
+use crate::model::Config;
 use crate::rollout::Stage;
 use crate::script::{Script, Worker};
 use crate::telemetry::Reporter;
@@ -59,7 +60,11 @@ impl Loaded {
 fn context_of(dir: &Path, settings: &Settings) -> usize {
     let config = std::fs::read(dir.join("config.json")).ok();
     let config: Option<serde_json::Value> = config.and_then(|bytes| serde_json::from_slice(&bytes).ok());
-    let limit = config.and_then(|config| config["max_position_embeddings"].as_u64()).unwrap_or(0) as usize;
+    // Without a model, other families have a tokenizer too.
+    let limit = config.map_or(0, |config| match Config::from_json(&config) {
+        Ok(config) => config.default_context(),
+        Err(_) => config["max_position_embeddings"].as_u64().unwrap_or(0) as usize,
+    });
     match (settings.policy.max_context, limit) {
         (0, limit) => limit,
         (setting, 0) => setting,

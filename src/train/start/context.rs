@@ -22,7 +22,7 @@ pub(crate) fn footprint<'a>(model: &'a Model, settings: &Settings) -> Footprint<
 pub(crate) fn context(policy: &PolicySettings, config: &Config, reporter: &Reporter) -> usize {
     let limit = config.longest_context();
     match policy.max_context {
-        0 => config.max_position_embeddings,
+        0 => config.default_context(),
         wanted if wanted > limit => {
             reporter.warn(&context_limit_message(wanted, limit));
             limit

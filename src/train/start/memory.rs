@@ -70,7 +70,7 @@ pub(crate) fn learned(shape: &Footprint<'_>) -> (u64, u64) {
 
 pub(crate) fn context_tokens(shape: &Footprint<'_>, settings: &Settings) -> usize {
     match settings.policy.max_context {
-        0 => shape.config.max_position_embeddings,
+        0 => shape.config.default_context(),
         wanted => wanted.min(shape.config.longest_context()),
     }
 }

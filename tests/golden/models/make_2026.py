@@ -124,6 +124,12 @@ def phi3(draw):
     own = sizes(draw) | {"head_dim": draw(8, 16), "tie_word_embeddings": draw(False, True)}
     own |= {"rope_parameters": rope(draw, "default") | {"partial_rotary_factor": draw(0.5, 0.75, 1.0)}}
     own |= {"sliding_window": draw(None, 6, 16)}
+    if int(draw.name.split()[1]) > VARIANTS:
+        pairs = int(own["head_dim"] * own["rope_parameters"]["partial_rotary_factor"]) // 2
+        factors = lambda name, scale: [1 + scale * (1 + value) for value in uniform(f"{draw.name} {name}", pairs)]
+        # The class has the original context outside of the rotary parameters.
+        own |= {"max_position_embeddings": draw(192, 384), "original_max_position_embeddings": 96}
+        own["rope_parameters"] |= {"rope_type": "longrope", "short_factor": factors("short", 0.5), "long_factor": factors("long", 8)}
     return transformers.Phi3Config(**own)
 
 
@@ -134,11 +140,13 @@ FAMILIES = {family.__name__: family for family in [gpt_oss, olmo2, olmo3, glm4_m
 TARGETS = {"glm4": ["q_proj", "gate_up_proj", "down_proj"], "phi3": ["qkv_proj", "o_proj", "gate_up_proj"]}
 TARGETS |= {"gpt_oss": ATTENTION, "glm4_moe": ATTENTION, "qwen2_moe": ATTENTION}
 VARIANTS = 6
+# Further ones, with LongRoPE.
+MORE = {"phi3": 3}
 
 
 def cases(families):
     for family in families:
-        for number in range(1, VARIANTS + 1):
+        for number in range(1, VARIANTS + MORE.get(family, 0) + 1):
             name = f"{family} {number}"
             yield name, FAMILIES[family](Draw(name))
 

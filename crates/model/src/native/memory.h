@@ -13,7 +13,7 @@ namespace r1 {
 // Uninitialised, aligned floats.
 using Floats = std::shared_ptr<float>;
 Floats floats(int64_t count);
-// The same from a pool: new memory costs page faults, which took a sixth of the time of a training
+// The same from a pool: new memory costs page faults, which took a tenth of the time of a training
 // step, so memory is reused across steps.
 Floats pooled(int64_t count);
 // An uninitialised f32 tensor on the CPU, from the pool if it is large.

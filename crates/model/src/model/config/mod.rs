@@ -342,10 +342,16 @@ impl Config {
     }
 
     /// Longest supported sequence: `max_position_embeddings`, times `factor` with dynamic rotary
-    /// embeddings.
+    /// embeddings, and with LongRoPE the original context.
     pub fn longest_context(&self) -> usize {
         let factor = self.ropes.iter().filter_map(Rope::dynamic_factor).fold(1.0, f64::max);
-        (self.max_position_embeddings as f64 * factor).min(LARGEST_CONTEXT) as usize
+        let limit = self.ropes.iter().filter_map(Rope::limit).min().unwrap_or(usize::MAX);
+        limit.min((self.max_position_embeddings as f64 * factor).min(LARGEST_CONTEXT) as usize)
+    }
+
+    /// Longest sequence where no context is set: the longest one without dynamic scaling.
+    pub fn default_context(&self) -> usize {
+        self.max_position_embeddings.min(self.longest_context())
     }
 
     /// Whether sequences have a state that exists for one number of tokens only.
@@ -433,6 +439,11 @@ impl Config {
         }
         for rope in &self.ropes {
             let rotated = rope.rotated(self.head_dim);
+            if let Scaling::LongRope { short, .. } = &rope.scaling
+                && 2 * short.len() != rotated
+            {
+                return bad("short_factor", format!("has {} numbers for {rotated} rotated ones", short.len()));
+            }
             if !rotated.is_multiple_of(2) || !(2..=self.head_dim).contains(&rotated) {
                 let why = format!("is {}; it must rotate an even number of a head's {}", rope.partial, self.head_dim);
                 return bad("partial_rotary_factor", why);

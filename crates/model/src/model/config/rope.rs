@@ -5,6 +5,7 @@
 //! (`rope_theta`, `rope_scaling`) and the one of transformers 5 (`rope_parameters`).
 
 use std::f64::consts::TAU;
+use std::sync::Arc;
 
 use serde_json::{Map, Value};
 use tch::{Device, Kind, Tensor};
@@ -13,7 +14,7 @@ use super::fields::Fields;
 use r1_base::error::Result;
 
 /// Rotary embedding of one kind of layer.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Rope {
     /// Wavelengths run from 2π to 2π · theta tokens.
     pub theta: f64,
@@ -23,7 +24,7 @@ pub struct Rope {
 }
 
 /// Scaling to contexts longer than in pretraining.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Scaling {
     None,
     /// Every frequency divided by `factor`.
@@ -56,6 +57,15 @@ pub enum Scaling {
         high: f64,
         original: usize,
     },
+    /// LongRoPE (arXiv:2402.13753): each frequency divided by its own factor. Longer sequences than
+    /// the original context have other factors, and are not supported.
+    LongRope {
+        short: Arc<[f64]>,
+        /// Tokens of the original context.
+        original: usize,
+        /// Cosines and sines are multiplied by this.
+        magnitude: f64,
+    },
 }
 
 const ORIGINAL: &str = "original_max_position_embeddings";
@@ -79,7 +89,7 @@ impl Rope {
         let mut shared: Option<Self> = None;
         for name in ["rope_scaling", "rope_parameters"] {
             let Some(value) = fields.take(name) else { continue };
-            let rope = Self::from_value(name, &value, outer, original)?;
+            let rope = Self::from_value(name, &value, outer.clone(), [original, max_position])?;
             let inner = value[ORIGINAL].as_u64();
             if let (Some(original), Some(inner)) = (outer_original, inner)
                 && original as u64 != inner
@@ -90,7 +100,7 @@ impl Rope {
                 let other = format!("`{name}` has another value");
                 return Err(Fields::wrong("partial_rotary_factor", &part.into(), &other));
             }
-            if shared.is_some_and(|other| other != rope) {
+            if shared.as_ref().is_some_and(|other| *other != rope) {
                 return Err(Fields::wrong(name, &value, "`rope_scaling` has another value"));
             }
             shared = Some(rope);
@@ -98,8 +108,14 @@ impl Rope {
         Ok(shared.unwrap_or(outer))
     }
 
-    /// Reads one object of rope parameters, found at `place`.
-    pub(in crate::model) fn from_value(table: &str, value: &Value, default: Self, original: usize) -> Result<Self> {
+    /// Reads one object of rope parameters, found at `table`, of a model with the given original and
+    /// largest contexts.
+    pub(in crate::model) fn from_value(
+        table: &str,
+        value: &Value,
+        default: Self,
+        [original, max_position]: [usize; 2],
+    ) -> Result<Self> {
         let Value::Object(object) = value else {
             return Err(Fields::wrong(table, value, "it must be an object"));
         };
@@ -129,9 +145,10 @@ impl Rope {
                 high: inner.required("high_freq_factor")?,
                 original: inner.original()?,
             },
+            "longrope" | "su" => inner.long_rope(max_position)?,
             _ => {
                 let shown = kinds.into_iter().next().unwrap_or_default();
-                let accepted = "default, linear, dynamic, yarn and llama3 are supported";
+                let accepted = "default, linear, dynamic, yarn, llama3 and longrope are supported";
                 return Err(inner.wrong("rope_type", &shown, accepted));
             }
         };
@@ -144,7 +161,7 @@ impl Rope {
     /// Factor of cosines and sines.
     pub(in crate::model) fn magnitude(&self) -> f64 {
         match self.scaling {
-            Scaling::Yarn { magnitude, .. } => magnitude,
+            Scaling::Yarn { magnitude, .. } | Scaling::LongRope { magnitude, .. } => magnitude,
             _ => 1.0,
         }
     }
@@ -154,6 +171,14 @@ impl Rope {
     pub(in crate::model) fn dynamic_factor(&self) -> Option<f64> {
         match self.scaling {
             Scaling::Dynamic { factor } => Some(factor),
+            _ => None,
+        }
+    }
+
+    /// Longest supported sequence, if the scaling limits it.
+    pub(in crate::model) fn limit(&self) -> Option<usize> {
+        match self.scaling {
+            Scaling::LongRope { original, .. } => Some(original),
             _ => None,
         }
     }
@@ -190,10 +215,15 @@ impl Rope {
         let powers = Tensor::f_arange_start_step(0, head_dim as i64, 2, options)?.f_div_scalar(size)?;
         let periods = Tensor::f_scalar_tensor(theta, options)?.f_pow(&powers)?;
         let plain = periods.f_reciprocal()?;
-        Ok(match self.scaling {
+        Ok(match &self.scaling {
             Scaling::None | Scaling::Dynamic { .. } => plain,
-            Scaling::Linear { factor } => plain.f_div_scalar(factor)?,
-            Scaling::Yarn { factor, original, beta_fast, beta_slow, truncate, .. } => {
+            Scaling::Linear { factor } => plain.f_div_scalar(*factor)?,
+            // The factors are f32 in transformers.
+            Scaling::LongRope { short, .. } => {
+                let factors = Tensor::f_from_slice(short)?.f_to_kind(Kind::Float)?.f_to(device)?.f_to_kind(kind)?;
+                factors.f_mul(&periods)?.f_reciprocal()?
+            }
+            &Scaling::Yarn { factor, original, beta_fast, beta_slow, truncate, .. } => {
                 let pair = |turns: f64| size * (original as f64 / (turns * TAU)).ln() / (2.0 * self.theta.ln());
                 let (mut low, mut high) = (pair(beta_fast), pair(beta_slow));
                 if truncate {
@@ -212,7 +242,7 @@ impl Rope {
                 let rest = kept.f_neg()?.f_add_scalar(1.0)?;
                 stretched.f_mul(&rest)?.f_add(&plain.f_mul(&kept)?)?
             }
-            Scaling::Llama3 { factor, low, high, original } => {
+            &Scaling::Llama3 { factor, low, high, original } => {
                 let original = original as f64;
                 let waves = plain.f_reciprocal()?.f_mul_scalar(TAU)?;
                 let long = waves.f_gt(original / low)?;
@@ -270,6 +300,30 @@ impl RopeFields<'_> {
         let Some(value) = self.take(name) else { return Ok(self.original) };
         let size = value.as_u64().filter(|&size| size > 0).and_then(|size| usize::try_from(size).ok());
         size.ok_or_else(|| self.wrong(name, &value, "it must be a whole number above 0"))
+    }
+
+    /// One factor above 0 for each pair.
+    fn factors(&mut self, name: &str) -> Result<Arc<[f64]>> {
+        let value = self.take(name).ok_or_else(|| Fields::missing(&format!("{}.{name}", self.table)))?;
+        let number = |value: &Value| value.as_f64().filter(|number| number.is_finite() && *number > 0.0);
+        let numbers = value.as_array().and_then(|list| list.iter().map(number).collect::<Option<Vec<_>>>());
+        numbers.map(Arc::from).ok_or_else(|| self.wrong(name, &value, "it must be a list of numbers above 0"))
+    }
+
+    fn long_rope(&mut self, max_position: usize) -> Result<Scaling> {
+        let (short, long) = (self.factors("short_factor")?, self.factors("long_factor")?);
+        if short.len() != long.len() {
+            let lengths = format!("it has {} numbers, and `short_factor` has {}", long.len(), short.len());
+            return Err(self.wrong("long_factor", &long.len().into(), &lengths));
+        }
+        let original = self.original()?;
+        let factor = self.number("factor")?.unwrap_or(max_position as f64 / original as f64);
+        let usual = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() };
+        let magnitude = self.number("attention_factor")?.unwrap_or(usual);
+        if !magnitude.is_finite() {
+            return Err(self.wrong(ORIGINAL, &original.into(), "it must be 2 or more"));
+        }
+        Ok(Scaling::LongRope { short, original: original.min(max_position), magnitude })
     }
 
     fn yarn(&mut self) -> Result<Scaling> {

@@ -294,7 +294,8 @@ fn layered_ropes(fields: &mut Fields, [theta, local]: [f64; 2], max_position: us
     for (name, theta) in [("full_attention", outer), ("sliding_attention", local)] {
         both.push(match value.get(name).filter(|value| !value.is_null()) {
             Some(parameters) => {
-                Rope::from_value(&format!("rope_parameters.{name}"), parameters, with_theta(theta), max_position)?
+                let table = format!("rope_parameters.{name}");
+                Rope::from_value(&table, parameters, with_theta(theta), [max_position; 2])?
             }
             None => with_theta(theta),
         });

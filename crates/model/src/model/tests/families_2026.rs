@@ -204,6 +204,27 @@ fn joint_projections_are_read_and_adapted() {
     let config = read(&released);
     assert_eq!((config.joint, config.ropes[0].partial), (Joint { qkv: true, gate_up: true }, 1.0));
     assert_eq!(Parameters::numbers(&config) / 100_000_000, 146);
+    // microsoft/Phi-4-mini-instruct, with other factors.
+    let factors = |last: f64| (0..48).map(|pair| 1.0 + last * f64::from(pair) / 47.0).collect::<Vec<f64>>();
+    let released = json!({
+        "architectures": ["Phi3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "embd_pdrop": 0.0,
+        "bos_token_id": 199_999, "eos_token_id": 199_999, "full_attn_mod": 1, "hidden_act": "silu",
+        "hidden_size": 3072, "initializer_range": 0.02, "intermediate_size": 8192, "interpolate_factor": 1,
+        "lm_head_bias": false, "max_position_embeddings": 131_072, "mlp_bias": false, "model_type": "phi3",
+        "num_attention_heads": 24, "num_hidden_layers": 32, "num_key_value_heads": 8, "pad_token_id": 199_999,
+        "original_max_position_embeddings": 4096, "partial_rotary_factor": 0.75, "resid_pdrop": 0.0,
+        "rms_norm_eps": 1e-5, "rope_scaling": {
+            "long_factor": factors(63.0), "short_factor": factors(0.0), "type": "longrope",
+        },
+        "rope_theta": 10_000.0, "sliding_window": 262_144, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+        "transformers_version": "4.45.0", "use_cache": true, "vocab_size": 200_064,
+    });
+    let config = read(&released);
+    assert_eq!((config.default_context(), config.longest_context()), (4096, 4096));
+    assert!((config.ropes[0].magnitude() - 1.190_238).abs() < 1e-5, "{:?}", config.ropes);
+    assert_eq!(Parameters::numbers(&config) / 100_000_000, 38);
+    let written = Config::from_json(&released).unwrap().to_json();
+    assert_eq!((read(&written), &written["rope_scaling"]), (config, &released["rope_scaling"]));
     let wrong = [
         ("rope_scaling", json!({"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]})),
         ("rope_parameters", json!({"rope_type": "yarn", "factor": 2.0})),
