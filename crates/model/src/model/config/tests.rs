@@ -142,7 +142,7 @@ fn rope_fields_are_checked_by_type() {
     assert!(refusal(with(qwen2(), twice)).contains("`rope_parameters`"));
     let yarn = |fields: Value| {
         let scaling = with(json!({"rope_type": "yarn", "factor": 4.0}), fields);
-        read(with(qwen2(), json!({"rope_scaling": scaling}))).ropes[0]
+        read(with(qwen2(), json!({"rope_scaling": scaling}))).ropes[0].clone()
     };
     assert!((yarn(json!({})).magnitude() - 1.138_629_4).abs() < 1e-6);
     assert!((yarn(json!({"mscale": 0.5, "mscale_all_dim": 1.0})).magnitude() - 0.939_124).abs() < 1e-6);
@@ -265,7 +265,7 @@ fn old_keys_of_gemma_are_read_as_transformers_reads_them() {
     assert_eq!(full(&read(with(gemma.clone(), json!({"_sliding_window_pattern": 3})))), [5]);
     assert_eq!(full(&read(with(gemma.clone(), json!({"sliding_window_pattern": 3})))), [2, 5]);
     let scaled = |key: &str| json!({"rope_scaling": {key: "linear", "factor": 8.0}});
-    let scaling = |config: &Config| config.ropes[0].scaling;
+    let scaling = |config: &Config| config.ropes[0].scaling.clone();
     assert_eq!(scaling(&read(with(gemma.clone(), scaled("type")))), Scaling::None);
     assert_eq!(scaling(&read(with(gemma.clone(), scaled("rope_type")))), Scaling::Linear { factor: 8.0 });
     let nested = json!({"rope_parameters": {"full_attention": {"type": "linear", "factor": 8.0}}});
