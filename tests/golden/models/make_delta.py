@@ -1,5 +1,6 @@
 """Makes golden_delta.* of this folder: what transformers computes with small models whose layers are Gated DeltaNets and gated
-attention (Qwen3.5, Qwen3.5-MoE, Qwen3-Next). The format is that of make.py, whose weights and records these are.
+attention (Qwen3.5, Qwen3.5-MoE, Qwen3-Next), or short convolutions and attention (LFM2). The format is that of make.py, whose
+weights and records these are.
 
     pip install torch==2.11.0 transformers==5.24.0 && python make_delta.py
 
@@ -10,18 +11,35 @@ are longer than a block of the gated delta rule, so that a state goes from one b
 import random
 
 import torch
-from transformers import Qwen3_5MoeTextConfig, Qwen3_5TextConfig, Qwen3NextConfig
+from transformers import Lfm2Config, Qwen3_5MoeTextConfig, Qwen3_5TextConfig, Qwen3NextConfig
 
 from make import SIZES, case, make
 
-KINDS = {"qwen3_5": Qwen3_5TextConfig, "qwen3_5_moe": Qwen3_5MoeTextConfig, "qwen3_next": Qwen3NextConfig}
+KINDS = {"qwen3_5": Qwen3_5TextConfig, "qwen3_5_moe": Qwen3_5MoeTextConfig, "qwen3_next": Qwen3NextConfig, "lfm2": Lfm2Config}
 ROPES = [{"rope_type": "default"}, {"rope_type": "linear", "factor": 3.0}, {"rope_type": "default", "partial_rotary_factor": 0.5}]
 
 
 def fields(family, draw):
     layers = draw.choice([2, 3, 4])
-    kinds = ["linear_attention", "full_attention"] + [draw.choice(["linear_attention", "full_attention"]) for _ in range(layers - 2)]
+    linear = "conv" if family == "lfm2" else "linear_attention"
+    kinds = [linear, "full_attention"] + [draw.choice([linear, "full_attention"]) for _ in range(layers - 2)]
     draw.shuffle(kinds)
+    if family == "lfm2":
+        return {
+            "num_hidden_layers": layers,
+            "layer_types": kinds,
+            "hidden_size": draw.choice([24, 32, 40]),
+            "num_attention_heads": 4,
+            "num_key_value_heads": draw.choice([1, 2, 4]),
+            "conv_L_cache": draw.choice([2, 3, 4]),
+            "block_auto_adjust_ff_dim": draw.random() < 0.5,
+            "block_ffn_dim_multiplier": draw.choice([1.0, 1.25]),
+            "block_multiple_of": 8,
+            "tie_word_embeddings": draw.random() < 0.5,
+            "norm_eps": draw.choice([1e-6, 1e-5]),
+            "max_position_embeddings": 256,
+            "rope_parameters": {"rope_theta": draw.choice([500.0, 10000.0]), **draw.choice(ROPES[:2])},
+        }
     key_heads = draw.choice([1, 2, 3])
     own = {
         "num_hidden_layers": layers,
@@ -55,7 +73,8 @@ def cases():
     for family, kind in KINDS.items():
         for index in range(7):
             draw = random.Random(f"{family} {index}")
-            sizes = {name: size for name, size in SIZES.items() if family != "qwen3_5_moe" or name != "intermediate_size"}
+            own = {"qwen3_5_moe": ["intermediate_size"], "lfm2": ["rms_norm_eps"]}.get(family, [])
+            sizes = {name: size for name, size in SIZES.items() if name not in own}
             yield f"{family} {index}", kind(**(sizes | fields(family, draw)))
 
 

@@ -163,6 +163,7 @@ impl Model {
                 attention.o.apply(&out, adapter, arithmetic)?
             }
             Mixer::Delta(delta) => self.gated_delta(index, delta, &hidden, with)?,
+            Mixer::Conv(conv) => self.short_conv(index, conv, &hidden, with)?,
         };
         if let Some(weight) = &layer.after_attention {
             out = self.norm(&out, weight)?;
@@ -373,7 +374,7 @@ impl Model {
     pub(super) fn scores(&self, index: usize) -> Scores<'_> {
         let sinks = match &self.parameters.layers[index].mixer {
             Mixer::Attention(attention) => attention.sinks.as_ref(),
-            Mixer::Delta(_) => None,
+            Mixer::Delta(_) | Mixer::Conv(_) => None,
         };
         Scores { window: self.config.layer(index).window, scale: self.config.attention_scale, sinks }
     }

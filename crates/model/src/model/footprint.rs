@@ -155,10 +155,14 @@ impl Footprint<'_> {
         self.config.experts.and_then(|experts| experts.shared)
     }
 
-    /// Numbers of a token that a Gated DeltaNet layer keeps for backward, bytes: the inputs and
+    /// Numbers of a token that a recurrent layer keeps for backward, bytes: in a Gated DeltaNet the inputs and
     /// outputs of the convolution, and in f32 queries, keys, values, the matrices of a block and
     /// the solutions of its system.
     fn delta_layer(&self) -> u64 {
+        if let Some(taps) = self.config.short_conv {
+            let hidden = self.config.hidden_size as u64;
+            return hidden * (5 * self.element() + 4 * (2 + 2 * taps as u64));
+        }
         let Some(delta) = self.config.delta else { return 0 };
         let [channels, values, heads] = [delta.channels(), delta.values(), delta.value_heads].map(|n| n as u64);
         let keys = heads * delta.key_dim as u64;
@@ -195,6 +199,13 @@ impl Footprint<'_> {
             let projections = delta.named_projections().into_iter();
             all.extend(projections.map(|(name, outputs)| (name, hidden, outputs as u64, linear)));
             all.push(("out_proj", delta.values() as u64, hidden, linear));
+        }
+        for projection in &mut all {
+            projection.0 = self.config.architecture.projection(projection.0);
+        }
+        if self.config.short_conv.is_some() {
+            let linear = layers - attentions;
+            all.extend([("in_proj", hidden, 3 * hidden, linear), ("out_proj", hidden, hidden, linear)]);
         }
         all
     }

@@ -115,9 +115,10 @@ pub(super) struct DeltaRows {
 }
 
 impl DeltaRows {
-    /// Rows of the given lengths; `single` computes token by token.
-    pub(super) fn new(lengths: &[i64], shape: DeltaShape, single: bool, device: Device) -> Result<Self> {
-        let (rows, before) = (lengths.len() as i64, shape.taps as i64 - 1);
+    /// Rows of the given lengths, and a convolution of `taps` tokens; `single` computes the delta
+    /// rule token by token.
+    pub(super) fn new(lengths: &[i64], taps: usize, single: bool, device: Device) -> Result<Self> {
+        let (rows, before) = (lengths.len() as i64, taps as i64 - 1);
         let (mut joined, mut first, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         for ((row, &length), start) in (0..).zip(lengths).zip(starts(lengths)) {
             let begin = joined.len() as i64;
@@ -137,7 +138,7 @@ impl DeltaRows {
     }
 }
 
-/// What a Gated DeltaNet layer is computed with.
+/// What a Gated DeltaNet or a short convolution is computed with.
 #[derive(Clone, Copy)]
 pub(super) struct Recurrence<'a> {
     pub rows: &'a DeltaRows,
@@ -147,14 +148,34 @@ pub(super) struct Recurrence<'a> {
     pub carried: Option<&'a Carried<'a>>,
 }
 
+impl Recurrence<'_> {
+    /// Rows of all tokens from rows of distinct ones.
+    pub(super) fn spread(&self, x: &Tensor) -> Result<Tensor> {
+        self.distinct.map_or_else(|| Ok(x.shallow_clone()), |distinct| distinct.spread(x))
+    }
+
+    /// Rows of distinct tokens from rows of all.
+    pub(super) fn take(&self, x: &Tensor) -> Result<Tensor> {
+        self.distinct.map_or_else(|| Ok(x.shallow_clone()), |distinct| distinct.take(x))
+    }
+
+    /// Inputs [rows, taps - 1, channels] of a layer's convolution before those of x [T, channels].
+    pub(super) fn inputs(&self, layer: usize, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
+        match self.carried {
+            Some(Carried { states, slots, .. }) => states.conv(layer, slots),
+            None => Ok(x.f_new_zeros([self.rows.rows, weight.size()[2] - 1, x.size()[1]], (x.kind(), x.device()))?),
+        }
+    }
+}
+
 /// States of the rows of a step. They change at the end of the step, so that a step that is stopped
 /// between layers changes none.
 pub(super) struct Carried<'a> {
     states: &'a RecurrentStates,
     /// Slot of each row.
     slots: &'a Tensor,
-    /// Layer, slots, inputs of the convolution, slots, memories.
-    changes: RefCell<Vec<(usize, [Tensor; 3])>>,
+    /// Layer, inputs of the convolution, and with linear attention slots and memories.
+    changes: RefCell<Vec<(usize, Tensor, Option<[Tensor; 2]>)>>,
 }
 
 impl<'a> Carried<'a> {
@@ -162,20 +183,26 @@ impl<'a> Carried<'a> {
         Self { states, slots, changes: RefCell::default() }
     }
 
+    /// Adds the new states of a layer: inputs of the convolution, slots and memories.
+    pub(super) fn change(&self, layer: usize, conv: Tensor, memory: Option<[Tensor; 2]>) {
+        self.changes.borrow_mut().push((layer, conv, memory));
+    }
+
     /// Writes the new states.
     pub(super) fn commit(self) -> Result<()> {
-        for (layer, [conv, ranked, memory]) in self.changes.into_inner() {
-            self.states.write(layer, [self.slots, &conv], [&ranked, &memory])?;
+        for (layer, conv, memory) in self.changes.into_inner() {
+            self.states.write(layer, [self.slots, &conv], memory.as_ref().map(|[slots, new]| [slots, new]))?;
         }
         Ok(())
     }
 }
 
 impl Model {
-    /// Rows of a batch or a step for Gated DeltaNet layers, if the model has any.
+    /// Rows of a batch or a step for recurrent layers, if the model has any.
     pub(super) fn delta_rows(&self, lengths: &[i64], arithmetic: Arithmetic) -> Result<Option<DeltaRows>> {
         let single = arithmetic == Arithmetic::Rowwise;
-        self.config.delta.map(|shape| DeltaRows::new(lengths, shape, single, self.device)).transpose()
+        let convolution = self.config.convolution();
+        convolution.map(|(taps, _)| DeltaRows::new(lengths, taps, single, self.device)).transpose()
     }
 
     /// A Gated DeltaNet layer over h `[T, E]`.
@@ -183,7 +210,7 @@ impl Model {
         let (Some(shape), Some(recurrence)) = (self.config.delta, with.recurrence) else {
             return Err(Error::new(error::Kind::Internal, "a layer of linear attention has no rows"));
         };
-        let Recurrence { rows, distinct, carried } = recurrence;
+        let Recurrence { rows, carried, .. } = recurrence;
         let (arithmetic, adapter) = (with.arithmetic, self.adapter_use(with));
         let wide = if self.kind == Kind::Double { Kind::Double } else { Kind::Float };
         let all = layer.projections.iter().map(|linear| linear.apply(h, adapter, arithmetic));
@@ -193,15 +220,12 @@ impl Model {
             let rate = layer.a_log.f_to_kind(decay.kind())?.f_exp()?.f_neg()?;
             Ok(decay.f_add(&layer.dt_bias)?.f_softplus()?.f_mul(&rate)?)
         })?;
-        let spread = |x: &Tensor| distinct.map_or_else(|| Ok(x.shallow_clone()), |distinct| distinct.spread(x));
-        let (mixed, beta, g) = (spread(&mixed)?, spread(&beta)?, spread(&g)?);
+        let (mixed, beta, g) = (recurrence.spread(&mixed)?, recurrence.spread(&beta)?, recurrence.spread(&g)?);
 
         let [heads, key_dim, value_dim] = [shape.value_heads, shape.key_dim, shape.value_dim].map(|size| size as i64);
-        let before = match carried {
-            Some(Carried { states, slots, .. }) => states.conv(index, slots)?,
-            None => Tensor::f_zeros([rows.rows, shape.taps as i64 - 1, mixed.size()[1]], (self.kind, self.device))?,
-        };
-        let (mixed, kept) = convolved(rows, &layer.conv, &before, &mixed, arithmetic)?;
+        let before = recurrence.inputs(index, &layer.conv, &mixed)?;
+        let (mixed, kept) = convolved(rows, &layer.conv, &before, &mixed)?;
+        let mixed = arithmetic.pointwise(&mixed, |x| Ok(x.f_silu()?))?.f_to_kind(self.kind)?;
         let ranked = carried.map(|carried| carried.slots.f_index_select(0, &rows.blocks.order)).transpose()?;
         let memory = if let (Some(Carried { states, .. }), Some(ranked)) = (carried, &ranked) {
             states.memory(index, ranked)?
@@ -210,10 +234,10 @@ impl Model {
         };
         let (out, memory) = delta_inputs(&mixed, shape, [g, beta])?.apply(&rows.blocks, memory, arithmetic)?;
         if let (Some(carried), Some(ranked)) = (carried, ranked) {
-            carried.changes.borrow_mut().push((index, [kept, ranked, memory]));
+            carried.change(index, kept, Some([ranked, memory]));
         }
 
-        let out = distinct.map_or_else(|| Ok(out.shallow_clone()), |distinct| distinct.take(&out))?;
+        let out = recurrence.take(&out)?;
         let out = plain::rms_norm(&out.f_to_kind(self.kind)?, &layer.norm, self.config.rms_norm_eps, false)?;
         let gate = arithmetic.pointwise(&z.f_view_as(&out)?.f_to_kind(wide)?, |z| Ok(z.f_silu()?))?;
         let out = out.f_mul(&gate)?.f_to_kind(self.kind)?.f_flatten(1, 2)?;
@@ -243,15 +267,9 @@ fn separated(projections: &[Tensor], shape: DeltaShape) -> Result<[Tensor; 4]> {
     Ok([mixed, z.shallow_clone(), beta.shallow_clone(), decay.shallow_clone()])
 }
 
-/// The convolution over the rows, and the inputs [rows, taps - 1, channels] that the next tokens
-/// need; `before` has the inputs of the tokens before. Sums are in at least f32.
-fn convolved(
-    rows: &DeltaRows,
-    weight: &Tensor,
-    before: &Tensor,
-    x: &Tensor,
-    arithmetic: Arithmetic,
-) -> Result<(Tensor, Tensor)> {
+/// The convolution over the rows in at least f32, and the inputs [rows, taps - 1, channels] that
+/// the next tokens need; `before` has the inputs of the tokens before.
+pub(super) fn convolved(rows: &DeltaRows, weight: &Tensor, before: &Tensor, x: &Tensor) -> Result<(Tensor, Tensor)> {
     let wide = if x.kind() == Kind::Double { Kind::Double } else { Kind::Float };
     let (channels, taps) = (x.size()[1], weight.size()[2]);
     let joined = Tensor::f_cat(&[&before.f_view([-1, channels])?, x], 0)?.f_index_select(0, &rows.joined)?;
@@ -261,10 +279,8 @@ fn convolved(
     for tap in 1..taps {
         sum = sum.f_add(&all.f_narrow(0, tap, length)?.f_mul(&weight.f_select(1, tap)?)?)?;
     }
-    let sum = sum.f_index_select(0, &rows.first)?;
-    let out = arithmetic.pointwise(&sum, |x| Ok(x.f_silu()?))?.f_to_kind(x.kind())?;
     let kept = joined.f_index_select(0, &rows.kept)?.f_view([rows.rows, taps - 1, channels])?;
-    Ok((out, kept))
+    Ok((sum.f_index_select(0, &rows.first)?, kept))
 }
 
 /// Inputs of the rule from the outputs of the convolution [T, channels].

@@ -159,6 +159,8 @@ pub(super) struct Parameters {
     pub tied: bool,
     /// Names that differ from Llama's.
     renamed: &'static [(&'static str, &'static str)],
+    /// Name of `norm` in the checkpoint.
+    last_norm: &'static str,
 }
 
 /// Creates uninitialised parameters that require gradients.
@@ -285,8 +287,8 @@ impl Parameters {
         let embed = maker.leaf(&shape)?;
         let tied = config.tie_word_embeddings;
         let lm_head = if tied { embed.shallow_clone() } else { maker.leaf(&shape)? };
-        let renamed = config.architecture.renamed();
-        Ok(Self { embed, layers, norm: maker.leaf(&[config.hidden_size])?, lm_head, tied, renamed })
+        let (renamed, last_norm) = (config.architecture.renamed(), config.architecture.last_norm());
+        Ok(Self { embed, layers, norm: maker.leaf(&[config.hidden_size])?, lm_head, tied, renamed, last_norm })
     }
 
     /// Number of weights in the matrices of the configured shapes, without allocation. Experts of
@@ -316,7 +318,8 @@ impl Parameters {
             let outputs = shape.projections().iter().sum::<usize>() + shape.values();
             outputs as u128 * hidden + (shape.channels() * shape.taps) as u128
         });
-        let mixer = |index: usize| if config.layer(index).linear { delta } else { attention };
+        let linear = config.short_conv.map_or(delta, |taps| (4 * hidden + taps as u128) * hidden);
+        let mixer = |index: usize| if config.layer(index).linear { linear } else { attention };
         let layers: u128 = (0..config.num_hidden_layers).map(|index| mixer(index) + layer(index)).sum();
         layers + vocab * hidden * if config.tie_word_embeddings { 1 } else { 2 }
     }
@@ -354,7 +357,7 @@ impl Parameters {
                 all.extend(linear.bias.iter().map(|bias| (format!("{name}.bias"), bias.shallow_clone())));
             }
         });
-        all.push(("model.norm.weight".to_owned(), self.norm.shallow_clone()));
+        all.push((self.last_norm.to_owned(), self.norm.shallow_clone()));
         if !self.tied {
             all.push(("lm_head.weight".to_owned(), self.lm_head.shallow_clone()));
         }

@@ -204,7 +204,7 @@ pub(super) fn adapted_modules(config: &Config, targets: &[String]) -> Vec<String
             "gate_proj" | "up_proj" | "down_proj" if together => continue,
             "q_proj" | "k_proj" | "v_proj" if qkv => "qkv_proj",
             "gate_proj" | "up_proj" if gate_up && dense => "gate_up_proj",
-            other => other,
+            other => config.architecture.projection(other),
         };
         if !selected.iter().any(|other| other == name) {
             selected.push(name.to_owned());

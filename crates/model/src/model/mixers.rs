@@ -5,6 +5,7 @@ use tch::Tensor;
 use super::Config;
 use super::gated_delta::GatedDelta;
 use super::layers::{Linear, Maker, ParameterNode, set_merged};
+use super::short_conv::ShortConv;
 use super::stacked::Stack;
 use r1_base::error::Result;
 
@@ -13,6 +14,7 @@ use r1_base::error::Result;
 pub(super) enum Mixer {
     Attention(Attention),
     Delta(GatedDelta),
+    Conv(ShortConv),
 }
 
 #[derive(Debug)]
@@ -42,6 +44,9 @@ impl Mixer {
         if let Some(shape) = config.delta.filter(|_| config.layer(index).linear) {
             return Ok(Self::Delta(GatedDelta::new(maker, config, shape)?));
         }
+        if let Some(taps) = config.short_conv.filter(|_| config.layer(index).linear) {
+            return Ok(Self::Conv(ShortConv::new(maker, config, taps)?));
+        }
         Ok(Self::Attention(Attention::new(maker, config)?))
     }
 
@@ -50,6 +55,7 @@ impl Mixer {
         match self {
             Self::Attention(attention) => attention.walk(f),
             Self::Delta(delta) => delta.walk(f),
+            Self::Conv(conv) => conv.walk(f),
         }
     }
 
@@ -66,6 +72,7 @@ impl Mixer {
                 add("o", o);
             }
             Self::Delta(delta) => delta.linears_mut(all),
+            Self::Conv(conv) => conv.linears_mut(all),
         }
     }
 
@@ -79,6 +86,7 @@ impl Mixer {
                 set_merged([o], None, on)
             }
             Self::Delta(delta) => delta.set_merged(on),
+            Self::Conv(conv) => conv.set_merged(on),
         }
     }
 }

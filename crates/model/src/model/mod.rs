@@ -46,6 +46,7 @@ mod plain;
 mod recurrent;
 mod reward_model;
 mod shared_prefix;
+mod short_conv;
 mod spans;
 mod stacked;
 mod stored;

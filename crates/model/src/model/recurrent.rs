@@ -1,4 +1,4 @@
-//! States of linear attention in the cache.
+//! States of linear attention and short convolutions in the cache.
 //!
 //! Unlike keys and values, a state exists for one number of tokens only. Each slot therefore has
 //! two: the state after its last token, and a snapshot, which the engine takes before the last
@@ -13,9 +13,9 @@ use r1_base::error::{self, Error, Result};
 /// States of all slots: rows of the slots, then rows of their snapshots.
 #[derive(Debug)]
 pub(super) struct RecurrentStates {
-    /// For each layer: [rows, taps - 1, channels] in the type of the cache, and [rows, value heads,
-    /// Dk, Dv] in at least f32; `None` for attention.
-    layers: Vec<Option<[Tensor; 2]>>,
+    /// For each layer: [rows, taps - 1, channels] in the type of the cache, and with linear
+    /// attention [rows, value heads, Dk, Dv] in at least f32; empty for attention.
+    layers: Vec<Vec<Tensor>>,
     /// Tokens of the state of each row; 0 for none.
     lengths: Vec<usize>,
     /// Number of slots, spare slots included.
@@ -25,17 +25,19 @@ pub(super) struct RecurrentStates {
 impl RecurrentStates {
     /// Empty states, if the model has any.
     pub(super) fn new(config: &Config, slots: usize, kind: Kind, device: Device) -> Result<Option<Self>> {
-        let Some(shape) = config.delta else { return Ok(None) };
+        let Some((taps, channels)) = config.convolution() else { return Ok(None) };
         let wide = if kind == Kind::Double { kind } else { Kind::Float };
         let rows = 2 * slots;
-        let [taps, channels, heads, key_dim, value_dim] =
-            [shape.taps - 1, shape.channels(), shape.value_heads, shape.key_dim, shape.value_dim].map(|n| n as i64);
-        let layer = |index: usize| -> Result<Option<[Tensor; 2]>> {
+        let layer = |index: usize| -> Result<Vec<Tensor>> {
             if !config.layer(index).linear {
-                return Ok(None);
+                return Ok(Vec::new());
             }
-            let memory = zeros(&[rows as i64, heads, key_dim, value_dim], wide, device)?;
-            Ok(Some([zeros(&[rows as i64, taps, channels], kind, device)?, memory]))
+            let mut all = vec![zeros(&[rows as i64, taps as i64 - 1, channels as i64], kind, device)?];
+            if let Some(shape) = config.delta {
+                let memory = [rows, shape.value_heads, shape.key_dim, shape.value_dim].map(|n| n as i64);
+                all.push(zeros(&memory, wide, device)?);
+            }
+            Ok(all)
         };
         let layers = (0..config.num_hidden_layers).map(layer).collect::<Result<_>>()?;
         Ok(Some(Self { layers, lengths: vec![0; rows], slots }))
@@ -43,38 +45,39 @@ impl RecurrentStates {
 
     /// Memory of the two states of a slot, bytes.
     pub(super) fn slot_bytes(config: &Config, kind: Kind) -> u64 {
-        let Some(shape) = config.delta else { return 0 };
+        let Some((taps, channels)) = config.convolution() else { return 0 };
         let wide = if kind == Kind::Double { 8 } else { 4 };
-        let conv = (shape.taps - 1) * shape.channels() * kind.elt_size_in_bytes();
+        let conv = (taps - 1) * channels * kind.elt_size_in_bytes();
+        let memory = config.delta.map_or(0, |shape| wide * shape.key_dim * shape.values());
         let layers = (0..config.num_hidden_layers).filter(|&index| config.layer(index).linear).count();
-        2 * layers as u64 * (conv + wide * shape.key_dim * shape.values()) as u64
+        2 * layers as u64 * (conv + memory) as u64
     }
 
     pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
-        self.layers.iter().flatten().flatten()
+        self.layers.iter().flatten()
     }
 
     /// Inputs of the convolution of slots `[N]`.
     pub(super) fn conv(&self, layer: usize, slots: &Tensor) -> Result<Tensor> {
-        Ok(self.layer(layer)?[0].f_index_select(0, slots)?)
+        Ok(self.state(layer, 0)?.f_index_select(0, slots)?)
     }
 
     /// Memories of slots `[N]`.
     pub(super) fn memory(&self, layer: usize, slots: &Tensor) -> Result<Tensor> {
-        Ok(self.layer(layer)?[1].f_index_select(0, slots)?)
+        Ok(self.state(layer, 1)?.f_index_select(0, slots)?)
     }
 
     /// Writes the states of a layer; each comes after its slots.
-    pub(super) fn write(&self, layer: usize, conv: [&Tensor; 2], memory: [&Tensor; 2]) -> Result<()> {
-        for (all, [slots, new]) in self.layer(layer)?.iter().zip([conv, memory]) {
-            let _ = all.shallow_clone().f_index_copy_(0, slots, new)?;
+    pub(super) fn write(&self, layer: usize, conv: [&Tensor; 2], memory: Option<[&Tensor; 2]>) -> Result<()> {
+        for (index, [slots, new]) in [conv].into_iter().chain(memory).enumerate() {
+            let _ = self.state(layer, index)?.shallow_clone().f_index_copy_(0, slots, new)?;
         }
         Ok(())
     }
 
-    fn layer(&self, index: usize) -> Result<&[Tensor; 2]> {
-        let layer = self.layers.get(index).and_then(Option::as_ref);
-        layer.ok_or_else(|| Error::new(error::Kind::Internal, format!("layer {index} has no state in the cache")))
+    fn state(&self, layer: usize, index: usize) -> Result<&Tensor> {
+        let state = self.layers.get(layer).and_then(|all| all.get(index));
+        state.ok_or_else(|| Error::new(error::Kind::Internal, format!("layer {layer} has no state in the cache")))
     }
 
     /// The largest number of tokens, up to `limit`, that a slot can go on from.

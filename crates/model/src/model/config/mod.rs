@@ -81,6 +81,8 @@ pub struct Config {
     pub experts: Option<Experts>,
     /// Sizes of the Gated DeltaNet layers.
     pub delta: Option<DeltaShape>,
+    /// Tokens that the short convolutions combine.
+    pub short_conv: Option<usize>,
     /// One per layer; empty if all are [`LayerKind::default`].
     pub layers: Vec<LayerKind>,
     /// The content of the file, which is written back with the sizes above.
@@ -216,7 +218,7 @@ pub struct LayerKind {
     pub rope: Option<usize>,
     /// Whether the feed-forward block is a mixture of experts.
     pub sparse: bool,
-    /// Whether the layer is a Gated DeltaNet in place of attention.
+    /// Whether the layer is a Gated DeltaNet or a short convolution in place of attention.
     pub linear: bool,
 }
 
@@ -259,6 +261,7 @@ impl Default for Config {
             interleaved_ropes: false,
             experts: None,
             delta: None,
+            short_conv: None,
             layers: Vec::new(),
             source: Map::new(),
         }
@@ -314,6 +317,11 @@ impl Config {
             object.entry(name).and_modify(|layers| *layers = json!(0));
         }
         object.insert("tie_word_embeddings".to_owned(), json!(self.tie_word_embeddings));
+        if self.architecture == Architecture::Lfm2 {
+            // `intermediate_size` is already adjusted.
+            object.retain(|name, _| name != "block_ff_dim" && name != "tie_embedding");
+            object.insert("block_auto_adjust_ff_dim".to_owned(), json!(false));
+        }
         if let Some(experts) = self.experts {
             // Newer files have `num_local_experts`, which older readers do not support.
             object.insert("num_experts".to_owned(), json!(experts.count));
@@ -356,7 +364,13 @@ impl Config {
 
     /// Whether sequences have a state that exists for one number of tokens only.
     pub fn is_recurrent(&self) -> bool {
-        self.delta.is_some()
+        self.convolution().is_some()
+    }
+
+    /// Tokens that the convolutions of recurrent layers combine, and their channels.
+    pub(super) fn convolution(&self) -> Option<(usize, usize)> {
+        let delta = self.delta.map(|delta| (delta.taps, delta.channels()));
+        delta.or(self.short_conv.map(|taps| (taps, self.hidden_size)))
     }
 
     /// Number of layers of attention.
@@ -410,6 +424,7 @@ impl Config {
                 ("linear_conv_kernel_dim", delta.taps),
             ]
         });
+        let taps = self.short_conv.map(|taps| ("conv_L_cache", taps));
         let windows = self.layers.iter().filter_map(|layer| layer.window).map(|window| ("sliding_window", window));
         for (field, value) in self
             .sizes()
@@ -417,6 +432,7 @@ impl Config {
             .chain(experts.into_iter().flatten())
             .chain(shared)
             .chain(delta.into_iter().flatten())
+            .chain(taps)
             .chain(windows)
         {
             if value == 0 || value > 1 << 30 {

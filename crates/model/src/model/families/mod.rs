@@ -7,6 +7,7 @@ mod glm4;
 mod glm4_moe;
 mod gpt_oss;
 mod granite;
+mod lfm2;
 mod llama;
 mod mistral;
 mod olmo;
@@ -47,6 +48,7 @@ pub enum Architecture {
     Qwen35,
     Qwen35Moe,
     Qwen3Next,
+    Lfm2,
 }
 
 /// Architecture, class in transformers, `model_type`.
@@ -70,6 +72,7 @@ const ALL: &[(Architecture, &str, &str)] = &[
     (Architecture::Qwen35, "Qwen3_5ForCausalLM", "qwen3_5_text"),
     (Architecture::Qwen35Moe, "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"),
     (Architecture::Qwen3Next, "Qwen3NextForCausalLM", "qwen3_next"),
+    (Architecture::Lfm2, "Lfm2ForCausalLM", "lfm2"),
 ];
 
 /// Parts of unsupported families that no supported family has.
@@ -79,7 +82,7 @@ const MISSING: &[(&str, &str)] = &[
     ("gemma2", "soft caps of attention scores and logits"),
     ("gemma3n", "embeddings of each layer"),
     ("gemma4", "embeddings of each layer"),
-    ("lfm2", "short convolutions"),
+    ("lfm2moe", "experts beside short convolutions"),
     ("llama4", "attention in chunks"),
     ("mamba", "state-space layers"),
     ("ministral3", "attention scores that are scaled by position"),
@@ -106,6 +109,16 @@ impl Architecture {
     pub(super) fn renamed(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::GptOss => &[("mlp.gate", "mlp.router")],
+            Self::Lfm2 => &[
+                ("input_layernorm", "operator_norm"),
+                ("post_attention_layernorm", "ffn_norm"),
+                ("self_attn.q_norm", "self_attn.q_layernorm"),
+                ("self_attn.k_norm", "self_attn.k_layernorm"),
+                ("self_attn.o_proj", "self_attn.out_proj"),
+                ("mlp.gate_proj", "feed_forward.w1"),
+                ("mlp.up_proj", "feed_forward.w3"),
+                ("mlp.down_proj", "feed_forward.w2"),
+            ],
             Self::Glm4 => &[
                 ("post_attention_layernorm", "post_self_attn_layernorm"),
                 ("pre_feedforward_layernorm", "post_attention_layernorm"),
@@ -113,6 +126,17 @@ impl Architecture {
             ],
             _ => &[],
         }
+    }
+
+    /// The checkpoint's name of the norm after the last layer.
+    pub(super) fn last_norm(self) -> &'static str {
+        if self == Self::Lfm2 { "model.embedding_norm.weight" } else { "model.norm.weight" }
+    }
+
+    /// The checkpoint's name of a projection, from its name in Llama.
+    pub(super) fn projection(self, name: &str) -> &str {
+        let last = |path: &'static str| path.rsplit('.').next().unwrap_or(path);
+        self.renamed().iter().find(|(ours, _)| last(ours) == name).map_or(name, |(_, theirs)| last(theirs))
     }
 
     /// Architecture by the fields `architectures` and `model_type`, at least one of which must be
@@ -165,6 +189,7 @@ pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Co
         Architecture::Qwen35 => qwen3_5::read(fields),
         Architecture::Qwen35Moe => qwen3_5::read_moe(fields),
         Architecture::Qwen3Next => qwen3_next::read(fields),
+        Architecture::Lfm2 => lfm2::read(fields),
     }
 }
 
@@ -255,6 +280,7 @@ fn common(
         interleaved_ropes: false,
         experts: None,
         delta: None,
+        short_conv: None,
         layers: Vec::new(),
         source: Map::new(),
     })

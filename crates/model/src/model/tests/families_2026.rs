@@ -244,8 +244,45 @@ fn joint_projections_are_read_and_adapted() {
 }
 
 #[test]
+fn lfm2_configs_are_read() {
+    // LiquidAI/LFM2-1.2B.
+    let released = json!({
+        "architectures": ["Lfm2ForCausalLM"], "block_auto_adjust_ff_dim": true, "block_dim": 2048,
+        "block_ff_dim": 12_288, "block_ffn_dim_multiplier": 1.0, "block_mlp_init_scale": 1.0, "block_multiple_of": 256,
+        "block_norm_eps": 1e-5, "block_out_init_scale": 1.0, "block_use_swiglu": true, "block_use_xavier_init": true,
+        "bos_token_id": 1, "conv_L_cache": 3, "conv_bias": false, "conv_dim": 2048, "conv_dim_out": 2048,
+        "conv_use_xavier_init": true, "eos_token_id": 7, "full_attn_idxs": [2, 5, 8, 10, 12, 14], "hidden_size": 2048,
+        "initializer_range": 0.02, "max_position_embeddings": 128_000, "model_type": "lfm2", "norm_eps": 1e-5,
+        "num_attention_heads": 32, "num_heads": 32, "num_hidden_layers": 16, "num_key_value_heads": 8,
+        "pad_token_id": 0, "rope_theta": 1_000_000.0, "torch_dtype": "bfloat16", "use_cache": true,
+        "transformers_version": "4.54.0.dev0", "use_pos_enc": true, "vocab_size": 65_536,
+    });
+    let config = read(&released);
+    assert_eq!((config.intermediate_size, config.attention_layers(), config.short_conv), (8192, 6, Some(3)));
+    assert!(config.tie_word_embeddings && config.head_norms && config.layer(0).linear && !config.layer(2).linear);
+    assert_eq!(Parameters::numbers(&config) / 10_000_000, 117);
+    let written = Config::from_json(&released).unwrap().to_json();
+    assert_eq!((read(&written), written.get("block_ff_dim")), (config, None));
+    for (name, value) in [
+        ("conv_bias", json!(true)),
+        ("conv_dim", json!(7)),
+        ("block_norm_eps", json!(1e-3)),
+        ("block_multiple_of", json!(0)),
+        ("full_attn_idxs", json!(2)),
+        ("layer_types", json!(["linear_attention"])),
+        ("conv_L_cache", json!(0)),
+        ("a_field_of_next_year", json!(1)),
+    ] {
+        let mut wrong = released.clone();
+        wrong[name] = value;
+        let message = Config::from_json(&wrong).unwrap_err().message;
+        assert!(message.contains(&format!("`{name}`")), "{message}");
+    }
+}
+
+#[test]
 fn messages_about_unsupported_families_say_what_is_missing() {
-    for (class, part) in [("DeepseekV3ForCausalLM", "(MLA)"), ("Lfm2ForCausalLM", "short convolutions")] {
+    for (class, part) in [("DeepseekV3ForCausalLM", "(MLA)"), ("MambaForCausalLM", "state-space")] {
         let message = Config::from_json(&config_of("olmo2", &json!({"architectures": [class]}))).unwrap_err().message;
         assert!(message.contains(class) && message.contains(part), "{message}");
     }
