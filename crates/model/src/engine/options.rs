@@ -67,7 +67,8 @@ impl EngineOptions {
     }
 
     fn sized_within(config: &Config, kind: Kind, concurrency: usize, max_context: usize, memory: u64) -> Self {
-        let capacity = if max_context == 0 { config.default_context() } else { max_context.min(config.longest_context()) };
+        let capacity =
+            if max_context == 0 { config.default_context() } else { max_context.min(config.longest_context()) };
         let mut options = Self { slots: 1, capacity, prefill_tokens: 2048, memory };
         if config.turns_by_length(capacity) {
             // Dynamic rotary scaling depends on the length of each chunk, so prompts are not split.

@@ -6,13 +6,8 @@ use serde_json::json;
 use super::{Architecture, Config, Defaults, Fields, LayerKind, Result, uniform};
 
 /// Fields about the first weights.
-const WITHOUT_EFFECT: [&str; 5] = [
-    "block_mlp_init_scale",
-    "block_out_init_scale",
-    "block_use_xavier_init",
-    "conv_use_xavier_init",
-    "theta",
-];
+const WITHOUT_EFFECT: [&str; 5] =
+    ["block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init", "theta"];
 
 pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     for name in WITHOUT_EFFECT {
@@ -67,9 +62,8 @@ fn inner_size(fields: &mut Fields) -> Result<usize> {
 /// Layers by `layer_types`, or else by `full_attn_idxs`; all have attention without them.
 fn layers(fields: &mut Fields, count: usize) -> Result<Vec<LayerKind>> {
     let listed = fields.take("full_attn_idxs");
-    let attends = |index: usize| {
-        listed.as_ref().is_none_or(|all| all.as_array().is_some_and(|all| all.contains(&json!(index))))
-    };
+    let attends =
+        |index: usize| listed.as_ref().is_none_or(|all| all.as_array().is_some_and(|all| all.contains(&json!(index))));
     if let Some(other) = listed.as_ref().filter(|value| !value.is_array()) {
         return Err(Fields::wrong("full_attn_idxs", other, "it must be a list of layers"));
     }

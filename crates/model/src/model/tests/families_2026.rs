@@ -278,6 +278,12 @@ fn lfm2_configs_are_read() {
         let message = Config::from_json(&wrong).unwrap_err().message;
         assert!(message.contains(&format!("`{name}`")), "{message}");
     }
+    // The usual targets have their names in this family.
+    let case = cases("golden_delta").into_iter().find(|case| case.name == "lfm2 0").unwrap();
+    let mut model = case.model();
+    let targets = ["q_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+    model.add_adapter(LoraConfig::new(2, 4.0, &targets), 1).unwrap();
+    assert_eq!(model.lora().unwrap().target_modules, ["q_proj", "out_proj", "w1", "w3", "w2"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Models with Gated DeltaNet layers: comparison with transformers and with themselves, files,
+//! Models with Gated DeltaNet layers or short convolutions: comparison with transformers and with themselves, files,
 //! adapters, states of sequences.
 
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ fn logits(model: &Model, rows: &[Vec<u32>]) -> Tensor {
 #[test]
 fn logits_gradients_and_greedy_tokens_match_transformers() {
     let all = cases("golden_delta");
-    for family in ["qwen3_5 ", "qwen3_5_moe ", "qwen3_next "] {
+    for family in ["qwen3_5 ", "qwen3_5_moe ", "qwen3_next ", "lfm2 "] {
         assert!(all.iter().filter(|case| case.name.starts_with(family)).count() >= 6);
     }
     same_names(&all);
@@ -187,8 +187,11 @@ fn adapters_train_and_merge() {
     for case in cases("golden_delta").iter().step_by(7) {
         let (mut model, rows) = (case.model_in(Kind::Double), case.rows());
         let before = logits(&model, &rows);
-        let joint = model.config.delta.unwrap().joint;
-        let projection = if joint { "in_proj_qkvz" } else { "in_proj_qkv" };
+        let projection = match model.config.delta {
+            Some(delta) if delta.joint => "in_proj_qkvz",
+            Some(_) => "in_proj_qkv",
+            None => "in_proj",
+        };
         model.add_adapter(LoraConfig::new(2, 4.0, &[projection, "out_proj", "q_proj"]), 3).unwrap();
         let footprint = Footprint {
             config: &model.config,
