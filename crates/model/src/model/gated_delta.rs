@@ -174,8 +174,16 @@ pub(super) struct Carried<'a> {
     states: &'a RecurrentStates,
     /// Slot of each row.
     slots: &'a Tensor,
-    /// Layer, inputs of the convolution, and with linear attention slots and memories.
-    changes: RefCell<Vec<(usize, Tensor, Option<[Tensor; 2]>)>>,
+    changes: RefCell<Vec<Change>>,
+}
+
+/// New states of a layer.
+struct Change {
+    layer: usize,
+    /// Inputs of the convolution.
+    conv: Tensor,
+    /// With linear attention, slots and memories.
+    memory: Option<[Tensor; 2]>,
 }
 
 impl<'a> Carried<'a> {
@@ -185,12 +193,12 @@ impl<'a> Carried<'a> {
 
     /// Adds the new states of a layer: inputs of the convolution, slots and memories.
     pub(super) fn change(&self, layer: usize, conv: Tensor, memory: Option<[Tensor; 2]>) {
-        self.changes.borrow_mut().push((layer, conv, memory));
+        self.changes.borrow_mut().push(Change { layer, conv, memory });
     }
 
     /// Writes the new states.
     pub(super) fn commit(self) -> Result<()> {
-        for (layer, conv, memory) in self.changes.into_inner() {
+        for Change { layer, conv, memory } in self.changes.into_inner() {
             self.states.write(layer, [self.slots, &conv], memory.as_ref().map(|[slots, new]| [slots, new]))?;
         }
         Ok(())

@@ -79,7 +79,7 @@ impl Default for Rope {
 impl Rope {
     /// Reads the fields of a model with one rotary embedding for all layers; `default` has what is
     /// not given.
-    pub(in crate::model) fn read(fields: &mut Fields, default: Self, max_position: usize) -> Result<Self> {
+    pub(in crate::model) fn read(fields: &mut Fields, default: &Self, max_position: usize) -> Result<Self> {
         let theta = fields.number("rope_theta")?.unwrap_or(default.theta);
         let part = fields.number("partial_rotary_factor")?;
         let partial = part.unwrap_or(default.partial);
@@ -89,7 +89,7 @@ impl Rope {
         let mut shared: Option<Self> = None;
         for name in ["rope_scaling", "rope_parameters"] {
             let Some(value) = fields.take(name) else { continue };
-            let rope = Self::from_value(name, &value, outer.clone(), [original, max_position])?;
+            let rope = Self::from_value(name, &value, &outer, [original, max_position])?;
             let inner = value[ORIGINAL].as_u64();
             if let (Some(original), Some(inner)) = (outer_original, inner)
                 && original as u64 != inner
@@ -113,7 +113,7 @@ impl Rope {
     pub(in crate::model) fn from_value(
         table: &str,
         value: &Value,
-        default: Self,
+        default: &Self,
         [original, max_position]: [usize; 2],
     ) -> Result<Self> {
         let Value::Object(object) = value else {

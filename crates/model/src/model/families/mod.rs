@@ -291,7 +291,7 @@ fn uniform(architecture: Architecture, fields: &mut Fields, defaults: &Defaults)
     fields.only("hidden_act", "silu")?;
     common(architecture, fields, defaults, |fields, theta, max| {
         let default = Rope { theta, partial: defaults.partial.unwrap_or(1.0), ..Rope::default() };
-        let rope = Rope::read(fields, default, max)?;
+        let rope = Rope::read(fields, &default, max)?;
         if defaults.partial.is_none() && rope.partial < 1.0 {
             return Err(Fields::wrong("partial_rotary_factor", &json!(rope.partial), "only 1.0 is supported"));
         }
@@ -309,7 +309,7 @@ fn layered_ropes(fields: &mut Fields, [theta, local]: [f64; 2], max_position: us
         let untyped = |value: &Value| value.is_object() && value.get("rope_type").is_none_or(Value::is_null);
         fields.take_if("rope_scaling", untyped);
         fields.only("partial_rotary_factor", 1.0)?;
-        let full = Rope::read(fields, with_theta(theta), max_position)?;
+        let full = Rope::read(fields, &with_theta(theta), max_position)?;
         return Ok(vec![full, with_theta(local)]);
     };
     let outer = fields.number("rope_theta")?.unwrap_or(theta);
@@ -321,7 +321,7 @@ fn layered_ropes(fields: &mut Fields, [theta, local]: [f64; 2], max_position: us
         both.push(match value.get(name).filter(|value| !value.is_null()) {
             Some(parameters) => {
                 let table = format!("rope_parameters.{name}");
-                Rope::from_value(&table, parameters, with_theta(theta), [max_position; 2])?
+                Rope::from_value(&table, parameters, &with_theta(theta), [max_position; 2])?
             }
             None => with_theta(theta),
         });
