@@ -185,7 +185,7 @@ const CYCLES: &[(&str, usize)] = &[
     ("cli", 4),
     ("config", 4),
     // A file for each model family.
-    ("model", 18),
+    ("model", 19),
     ("native", 2),
     ("rl", 2),
     ("rollout", 5),
@@ -426,7 +426,7 @@ fn files_below(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
 
 /// Lines of code in src: comments, blank lines and tests are not counted. Lower it when the code
 /// gets smaller; it is raised only for a feature that was agreed to cost lines.
-const CODE_LINES: usize = 90_417;
+const CODE_LINES: usize = 90_690;
 
 #[test]
 fn the_code_does_not_grow() {

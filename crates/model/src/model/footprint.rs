@@ -155,9 +155,9 @@ impl Footprint<'_> {
         self.config.experts.and_then(|experts| experts.shared)
     }
 
-    /// Numbers of a token that a recurrent layer keeps for backward, bytes: in a Gated DeltaNet the inputs and
-    /// outputs of the convolution, and in f32 queries, keys, values, the matrices of a block and
-    /// the solutions of its system.
+    /// Numbers of a token that a recurrent layer keeps for backward, bytes: in a Gated DeltaNet the
+    /// inputs and outputs of the convolution, and in f32 queries, keys, values, the matrices of a
+    /// block and the solutions of its system.
     fn delta_layer(&self) -> u64 {
         if let Some(taps) = self.config.short_conv {
             let hidden = self.config.hidden_size as u64;

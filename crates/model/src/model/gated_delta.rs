@@ -174,11 +174,11 @@ pub(super) struct Carried<'a> {
     states: &'a RecurrentStates,
     /// Slot of each row.
     slots: &'a Tensor,
-    changes: RefCell<Vec<Change>>,
+    changes: RefCell<Vec<NewState>>,
 }
 
-/// New states of a layer.
-struct Change {
+/// The new state of a layer.
+struct NewState {
     layer: usize,
     /// Inputs of the convolution.
     conv: Tensor,
@@ -193,12 +193,12 @@ impl<'a> Carried<'a> {
 
     /// Adds the new states of a layer: inputs of the convolution, slots and memories.
     pub(super) fn change(&self, layer: usize, conv: Tensor, memory: Option<[Tensor; 2]>) {
-        self.changes.borrow_mut().push(Change { layer, conv, memory });
+        self.changes.borrow_mut().push(NewState { layer, conv, memory });
     }
 
     /// Writes the new states.
     pub(super) fn commit(self) -> Result<()> {
-        for Change { layer, conv, memory } in self.changes.into_inner() {
+        for NewState { layer, conv, memory } in self.changes.into_inner() {
             self.states.write(layer, [self.slots, &conv], memory.as_ref().map(|[slots, new]| [slots, new]))?;
         }
         Ok(())

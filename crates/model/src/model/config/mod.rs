@@ -453,18 +453,7 @@ impl Config {
             let why = format!("is {}, which does not divide {} value heads", delta.key_heads, delta.value_heads);
             return bad("linear_num_key_heads", why);
         }
-        for rope in &self.ropes {
-            let rotated = rope.rotated(self.head_dim);
-            if let Scaling::LongRope { short, .. } = &rope.scaling
-                && 2 * short.len() != rotated
-            {
-                return bad("short_factor", format!("has {} numbers for {rotated} rotated ones", short.len()));
-            }
-            if !rotated.is_multiple_of(2) || !(2..=self.head_dim).contains(&rotated) {
-                let why = format!("is {}; it must rotate an even number of a head's {}", rope.partial, self.head_dim);
-                return bad("partial_rotary_factor", why);
-            }
-        }
+        self.ropes.iter().try_for_each(|rope| rope.check(self.head_dim))?;
         if let Some(experts) = self.experts.filter(|experts| experts.chosen > experts.count) {
             return bad("num_experts_per_tok", format!("is {} of {} experts", experts.chosen, experts.count));
         }

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use tch::{Device, Kind, Tensor};
 
 use super::fields::Fields;
-use r1_base::error::Result;
+use r1_base::error::{Error, Kind as ErrorKind, Result};
 
 /// Rotary embedding of one kind of layer.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,8 +108,8 @@ impl Rope {
         Ok(shared.unwrap_or(outer))
     }
 
-    /// Reads one object of rope parameters, found at `table`, of a model with the given original and
-    /// largest contexts.
+    /// Reads one object of rope parameters, found at `table`, of a model with the given original
+    /// and largest contexts.
     pub(in crate::model) fn from_value(
         table: &str,
         value: &Value,
@@ -186,6 +186,22 @@ impl Rope {
     /// Whether the frequencies of a sequence depend on its length.
     pub(in crate::model) fn is_dynamic(&self) -> bool {
         self.dynamic_factor().is_some()
+    }
+
+    /// Validates the number of rotated numbers of a head.
+    pub(super) fn check(&self, head_dim: usize) -> Result<()> {
+        let rotated = self.rotated(head_dim);
+        let bad = |field: &str, why: String| Err(Error::new(ErrorKind::Model, format!("`{field}` {why}")));
+        if let Scaling::LongRope { short, .. } = &self.scaling
+            && 2 * short.len() != rotated
+        {
+            return bad("short_factor", format!("has {} numbers for {rotated} rotated ones", short.len()));
+        }
+        if !rotated.is_multiple_of(2) || !(2..=head_dim).contains(&rotated) {
+            let why = format!("is {}; it must rotate an even number of a head's {head_dim}", self.partial);
+            return bad("partial_rotary_factor", why);
+        }
+        Ok(())
     }
 
     /// Numbers of a head that are rotated.
@@ -318,8 +334,8 @@ impl RopeFields<'_> {
         }
         let original = self.original()?;
         let factor = self.number("factor")?.unwrap_or(max_position as f64 / original as f64);
-        let usual = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() };
-        let magnitude = self.number("attention_factor")?.unwrap_or(usual);
+        let default = if factor <= 1.0 { 1.0 } else { (1.0 + factor.ln() / (original as f64).ln()).sqrt() };
+        let magnitude = self.number("attention_factor")?.unwrap_or(default);
         if !magnitude.is_finite() {
             return Err(self.wrong(ORIGINAL, &original.into(), "it must be 2 or more"));
         }

@@ -1,5 +1,5 @@
-//! Models with Gated DeltaNet layers or short convolutions: comparison with transformers and with themselves, files,
-//! adapters, states of sequences.
+//! Models with Gated DeltaNet layers or short convolutions: comparison with transformers and with
+//! themselves, files, adapters, states of sequences.
 
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
