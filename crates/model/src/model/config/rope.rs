@@ -284,7 +284,7 @@ struct RopeFields<'a> {
 }
 
 impl RopeFields<'_> {
-    fn wrong(&self, name: &str, value: &Value, expected: &str) -> r1_base::Error {
+    fn wrong(&self, name: &str, value: &Value, expected: &str) -> Error {
         Fields::wrong(&format!("{}.{name}", self.table), value, expected)
     }
 
