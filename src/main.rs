@@ -4,27 +4,22 @@ fn main() -> std::process::ExitCode {
     r1::cli::main()
 }
 
-/// Variables that libraries read when they are loaded, before `main`.
+/// Short waits of OpenMP threads.
 ///
 /// A thread of libgomp that waits for others spins for milliseconds before it sleeps. If another
 /// process needs the core, a model of hundreds of barriers per token becomes ten times slower. With
 /// 1,000 turns a waiting thread sleeps after some microseconds. On an idle machine the speed is the
 /// same (docs/lab/cpu-kernels.md).
 ///
-/// libtorch gets the memory of large tensors in huge pages: their memory goes back to the system
-/// when they are freed, and a page fault per 4 KiB took a tenth of the time of a training step.
-///
-/// Functions of `.preinit_array` run before the initialisation of libraries: this one starts the
-/// program again with the variables.
+/// libgomp reads the variable when it is loaded, before `main`. Functions of `.preinit_array` run
+/// before the initialisation of libraries: this one starts the program again with the variable.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-mod environment {
+mod spin {
     use std::ffi::{CStr, c_char, c_int};
 
-    /// Each with the variables by which a user decides.
-    const SETTINGS: [(&CStr, [&[u8]; 2]); 2] = [
-        (c"GOMP_SPINCOUNT=1000", [b"GOMP_SPINCOUNT=", b"OMP_WAIT_POLICY="]),
-        (c"THP_MEM_ALLOC_ENABLE=1", [b"THP_MEM_ALLOC_ENABLE="; 2]),
-    ];
+    const SETTING: &CStr = c"GOMP_SPINCOUNT=1000";
+    /// Variables by which a user decides.
+    const OF_USER: [&[u8]; 2] = [b"GOMP_SPINCOUNT=", b"OMP_WAIT_POLICY="];
     /// Longest environment that is copied, in variables.
     const MOST: usize = 4096;
     const PATH: usize = 4096;
@@ -33,37 +28,27 @@ mod environment {
     #[unsafe(link_section = ".preinit_array")]
     static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
-    /// Returns if the variables are set already, or if the program cannot be started again; then
-    /// the libraries decide. The standard library and libc are not initialised here.
+    /// Returns if the variable is set already, or if the program cannot be started again; then
+    /// threads wait as libgomp decides. The standard library and libc are not initialised here.
     #[allow(clippy::large_stack_arrays)] // 36 KiB of the first thread's stack, which has megabytes
     extern "C" fn start(_count: c_int, arguments: *const *const c_char, variables: *const *const c_char) {
-        let mut copy = [std::ptr::null(); MOST + SETTINGS.len() + 1];
+        let mut copy = [std::ptr::null(); MOST + 2];
         let mut path = [0; PATH];
-        let mut is_set = [false; SETTINGS.len()];
         // SAFETY: the loader passes arrays of C strings that end with a null pointer. `copy` and
         // `path` stay one null longer than what is written to them.
         unsafe {
             let mut count = 0;
             while !(*variables.add(count)).is_null() {
-                if count == MOST {
-                    return;
-                }
                 let variable = CStr::from_ptr(*variables.add(count)).to_bytes();
-                for (is_set, (_, names)) in is_set.iter_mut().zip(SETTINGS) {
-                    *is_set |= names.iter().any(|name| variable.starts_with(name));
+                if count == MOST || OF_USER.iter().any(|name| variable.starts_with(name)) {
+                    return;
                 }
                 copy[count] = *variables.add(count);
                 count += 1;
             }
-            let before = count;
-            for (is_set, (setting, _)) in is_set.iter().zip(SETTINGS) {
-                if !is_set {
-                    copy[count] = setting.as_ptr();
-                    count += 1;
-                }
-            }
+            copy[count] = SETTING.as_ptr();
             // Not /proc/self/exe itself: the process would be named `exe`.
-            if count > before && libc::readlink(c"/proc/self/exe".as_ptr(), path.as_mut_ptr(), PATH - 1) > 0 {
+            if libc::readlink(c"/proc/self/exe".as_ptr(), path.as_mut_ptr(), PATH - 1) > 0 {
                 libc::execve(path.as_ptr(), arguments, copy.as_ptr());
             }
         }

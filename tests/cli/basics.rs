@@ -1,8 +1,5 @@
 //! Help, version, and command lines that can't be parsed.
 
-use std::io::Read;
-use std::process::Stdio;
-
 use super::cli_snapshot;
 
 #[test]
@@ -39,29 +36,6 @@ fn threads_wait_shortly_unless_the_user_decides() {
     assert_eq!(spins(&[]), "1000");
     assert_eq!(spins(&[("GOMP_SPINCOUNT", "7")]), "7");
     assert_eq!(spins(&[("OMP_WAIT_POLICY", "passive")]), "0");
-}
-
-/// libtorch reads the variable when it allocates its first tensor.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-#[test]
-fn large_tensors_are_in_huge_pages_unless_the_user_decides() {
-    let setting = |of_user: Option<&str>| {
-        let mut command = super::r1(std::path::Path::new("."), &["repl", "scripts/countdown.lua"]);
-        command.env_remove("THP_MEM_ALLOC_ENABLE").env("GOMP_SPINCOUNT", "7");
-        command.envs(of_user.map(|value| ("THP_MEM_ALLOC_ENABLE", value)));
-        // It waits for a line.
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().unwrap();
-        let mut first = [0];
-        child.stdout.take().unwrap().read_exact(&mut first).unwrap();
-        let variables = std::fs::read_to_string(format!("/proc/{}/environ", child.id())).unwrap();
-        child.kill().unwrap();
-        child.wait().unwrap();
-        let values = variables.split('\0').filter_map(|variable| variable.strip_prefix("THP_MEM_ALLOC_ENABLE="));
-        values.map(str::to_owned).collect::<Vec<_>>()
-    };
-    assert_eq!(setting(None), ["1"]);
-    assert_eq!(setting(Some("0")), ["0"]);
 }
 
 /// As in a container: two threads on one core would wait for each other.

@@ -33,7 +33,7 @@ pub(crate) fn values(
         Some(next_row(ids, i, trajectories[i].steps.len()))
     });
     let all: Vec<Row> = rows.iter().cloned().chain(next_rows).collect();
-    let read = shown(&all, prefixes, policy.config.max_position_embeddings)?;
+    let read = shown(&all, prefixes, policy.config.default_context())?;
     let mut predicted: Vec<Vec<f32>> = all.iter().map(|row| vec![0.0; row.len()]).collect();
     for members in micro_batches(&read.rows, tokens_per_batch) {
         let batch = MicroBatch::new(&read.rows, &members, policy.config.vocab_size, policy.device())?;
@@ -172,7 +172,7 @@ fn critic_step(
         return Ok(());
     }
     optimizer.zero_grad();
-    let rows = shown(rows, prefixes, policy.config.max_position_embeddings)?.rows;
+    let rows = shown(rows, prefixes, policy.config.default_context())?.rows;
     let all = micro_batches(&rows, learner.tokens_at_once());
     let numbers = queue_critic(critic, policy, optimizer, (&rows, &all, count), settings)?;
     // The only wait for the device before the wait for the gradient norm.

@@ -24,7 +24,9 @@ pub(crate) fn context(policy: &PolicySettings, config: &Config, reporter: &Repor
     match policy.max_context {
         0 => config.default_context(),
         wanted if wanted > limit => {
-            reporter.warn(&context_limit_message(wanted, limit));
+            let message = context_limit_message(wanted, limit);
+            let is_long = limit < config.max_position_embeddings;
+            reporter.warn(&if is_long { format!("{message} (the original context of LongRoPE)") } else { message });
             limit
         }
         wanted => wanted,

@@ -87,7 +87,8 @@ impl EngineOptions {
         if model.device() == Device::Cpu && !config.turns_by_length(options.capacity) {
             let heads = 2 * (config.num_attention_heads + config.num_key_value_heads) * config.head_dim;
             let delta = config.delta.map_or(0, |delta| delta.channels() + 2 * delta.values());
-            let heads = heads.max(delta);
+            let conv = config.short_conv.map_or(0, |_| 4 * config.hidden_size);
+            let heads = heads.max(delta).max(conv);
             let inner = config.experts.as_ref().map_or(config.intermediate_size, |e| e.chosen * e.intermediate_size);
             let weights = config.hidden_size * (heads + 3 * inner);
             options.prefill_tokens = (PATIENCE / weights.max(1)).clamp(64, options.prefill_tokens);

@@ -16,7 +16,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::cache::Decoding;
 use super::decode::{RECORDING, bucket, buckets};
-use super::gated_delta::DeltaRows;
+use super::gated_delta::RecurrentRows;
 use super::network::Graphs;
 use super::plain::{Arithmetic, Scores};
 use super::spans::StepTokens;
@@ -59,7 +59,7 @@ struct DecodeInputs {
     first_key: Tensor,
     first_query: Tensor,
     /// A row for each sequence, for Gated DeltaNet layers.
-    delta: Option<DeltaRows>,
+    delta: Option<RecurrentRows>,
 }
 
 impl KvCache {
@@ -247,7 +247,7 @@ impl DecodeInputs {
             slots: upload(&Tensor::f_zeros([count], (Kind::Int64, Device::Cpu))?, model.device)?,
             first_key: upload(&Tensor::f_zeros([count + 1], (Kind::Int, Device::Cpu))?, model.device)?,
             first_query: upload(&Tensor::f_arange(count + 1, (Kind::Int, Device::Cpu))?, model.device)?,
-            delta: model.delta_rows(&vec![1; size], Arithmetic::Libtorch)?,
+            delta: model.recurrent_rows(&vec![1; size], Arithmetic::Libtorch)?,
         })
     }
 

@@ -4,7 +4,7 @@ use tch::Tensor;
 
 use super::config::Activation;
 use super::expert_routing::Routes;
-use super::gated_delta::{DeltaRows, Recurrence};
+use super::gated_delta::{Recurrence, RecurrentRows};
 use super::layers::{AdapterUse, Block, Layer, Linear, Mlp};
 use super::mixers::{Attention, Mixer};
 use super::plain::{self, Arithmetic, Scores};
@@ -54,7 +54,7 @@ pub(super) struct BatchRows {
     /// Deduplication of shared prefixes.
     distinct: Option<PrefixDedup>,
     /// Rows for Gated DeltaNet layers.
-    delta: Option<DeltaRows>,
+    delta: Option<RecurrentRows>,
     /// Experts of the distinct tokens, in the form of [`Packed::routing`].
     routing: Option<Tensor>,
 }
@@ -99,7 +99,7 @@ impl Model {
         };
         // With dynamic scaling a token depends on the length of its row.
         let distinct = if self.has_dynamic_rope() { None } else { PrefixDedup::find(batch)? };
-        let delta = self.delta_rows(&batch.lengths, Arithmetic::Libtorch)?;
+        let delta = self.recurrent_rows(&batch.lengths, Arithmetic::Libtorch)?;
         let mut rows = BatchRows { ends, distinct, delta, routing: None };
         batch.routing.as_ref().map_or(Ok(()), |routing| self.check_routing(routing))?;
         rows.routing = batch.routing.as_ref().map(|routing| rows.take(routing)).transpose()?;

@@ -68,7 +68,10 @@ impl Footprint<'_> {
     fn in_adapted(&self, number: impl Fn(u64, u64) -> u64) -> u64 {
         let Some(adapter) = self.adapter else { return 0 };
         let targets = adapted_modules(self.config, &adapter.target_modules);
-        let adapted = self.projections().into_iter().filter(|(name, ..)| targets.iter().any(|module| module == name));
+        let is_end =
+            |end: &str, name: &str| name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+        let adapted =
+            self.projections().into_iter().filter(|(name, ..)| targets.iter().any(|module| is_end(module, name)));
         adapted.map(|(_, inputs, outputs, count)| number(inputs, outputs) * count).sum()
     }
 
@@ -88,7 +91,7 @@ impl Footprint<'_> {
     pub fn sampling(&self, prefill: u64, slots: u64) -> u64 {
         let Sizes { hidden, queries, keys, inner, .. } = self.sizes();
         let row = 4 * (2 * hidden + 2 * queries + 2 * keys) + if self.native() { 0 } else { 8 * inner };
-        let row = row.max(self.delta_layer());
+        let row = row.max(self.recurrent_layer());
         prefill * row + 2 * 4 * slots * self.config.vocab_size as u64
     }
 
@@ -133,7 +136,7 @@ impl Footprint<'_> {
         let adapted = self.in_adapted(|inputs, _| wide * inputs) / self.layers().max(1);
         let shared = self.shared().map_or(0, |shared| shared.intermediate_size as u64);
         let layer = norms * norm + element * 4 * (inner * self.experts_chosen() + shared) + adapted;
-        let (attentions, delta) = (self.config.attention_layers() as u64, self.delta_layer());
+        let (attentions, delta) = (self.config.attention_layers() as u64, self.recurrent_layer());
         let mixers = if self.checkpointing {
             attention.max(delta)
         } else {
@@ -158,8 +161,10 @@ impl Footprint<'_> {
     /// Numbers of a token that a recurrent layer keeps for backward, bytes: in a Gated DeltaNet the
     /// inputs and outputs of the convolution, and in f32 queries, keys, values, the matrices of a
     /// block and the solutions of its system.
-    fn delta_layer(&self) -> u64 {
+    fn recurrent_layer(&self) -> u64 {
         if let Some(taps) = self.config.short_conv {
+            // In the model's type the projections, the gated input and the gated output; in f32
+            // inputs and products of each tap.
             let hidden = self.config.hidden_size as u64;
             return hidden * (5 * self.element() + 4 * (2 + 2 * taps as u64));
         }
@@ -205,7 +210,7 @@ impl Footprint<'_> {
         }
         if self.config.short_conv.is_some() {
             let linear = layers - attentions;
-            all.extend([("in_proj", hidden, 3 * hidden, linear), ("out_proj", hidden, hidden, linear)]);
+            all.extend([("conv.in_proj", hidden, 3 * hidden, linear), ("conv.out_proj", hidden, hidden, linear)]);
         }
         all
     }

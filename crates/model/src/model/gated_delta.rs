@@ -101,7 +101,7 @@ impl DeltaShape {
 
 /// Layout of rows of tokens.
 #[derive(Debug)]
-pub(super) struct DeltaRows {
+pub(super) struct RecurrentRows {
     /// Number of rows.
     rows: i64,
     /// Rows with the inputs of the convolution that precede them: places in the states of all rows,
@@ -111,13 +111,14 @@ pub(super) struct DeltaRows {
     first: Tensor,
     /// [rows * (taps - 1)]: the inputs in `joined` that the next tokens need.
     kept: Tensor,
-    blocks: DeltaBlocks,
+    /// With Gated DeltaNet layers.
+    blocks: Option<DeltaBlocks>,
 }
 
-impl DeltaRows {
-    /// Rows of the given lengths, and a convolution of `taps` tokens; `single` computes the delta
-    /// rule token by token.
-    pub(super) fn new(lengths: &[i64], taps: usize, single: bool, device: Device) -> Result<Self> {
+impl RecurrentRows {
+    /// Rows of the given lengths, and a convolution of `taps` tokens. `rule` is for Gated DeltaNet
+    /// layers: whether their rule is computed token by token.
+    pub(super) fn new(lengths: &[i64], taps: usize, rule: Option<bool>, device: Device) -> Result<Self> {
         let (rows, before) = (lengths.len() as i64, taps as i64 - 1);
         let (mut joined, mut first, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         for ((row, &length), start) in (0..).zip(lengths).zip(starts(lengths)) {
@@ -133,7 +134,7 @@ impl DeltaRows {
             joined: uploaded(&joined)?,
             first: uploaded(&first)?,
             kept: uploaded(&kept)?,
-            blocks: DeltaBlocks::new(lengths, single, device)?,
+            blocks: rule.map(|single| DeltaBlocks::new(lengths, single, device)).transpose()?,
         })
     }
 }
@@ -141,7 +142,7 @@ impl DeltaRows {
 /// What a Gated DeltaNet or a short convolution is computed with.
 #[derive(Clone, Copy)]
 pub(super) struct Recurrence<'a> {
-    pub rows: &'a DeltaRows,
+    pub rows: &'a RecurrentRows,
     /// Shared prefixes of the rows.
     pub distinct: Option<&'a PrefixDedup>,
     /// In generation.
@@ -207,10 +208,10 @@ impl<'a> Carried<'a> {
 
 impl Model {
     /// Rows of a batch or a step for recurrent layers, if the model has any.
-    pub(super) fn delta_rows(&self, lengths: &[i64], arithmetic: Arithmetic) -> Result<Option<DeltaRows>> {
-        let single = arithmetic == Arithmetic::Rowwise;
+    pub(super) fn recurrent_rows(&self, lengths: &[i64], arithmetic: Arithmetic) -> Result<Option<RecurrentRows>> {
+        let rule = self.config.delta.map(|_| arithmetic == Arithmetic::Rowwise);
         let convolution = self.config.convolution();
-        convolution.map(|(taps, _)| DeltaRows::new(lengths, taps, single, self.device)).transpose()
+        convolution.map(|(taps, _)| RecurrentRows::new(lengths, taps, rule, self.device)).transpose()
     }
 
     /// A Gated DeltaNet layer over h `[T, E]`.
@@ -219,6 +220,9 @@ impl Model {
             return Err(Error::new(error::Kind::Internal, "a layer of linear attention has no rows"));
         };
         let Recurrence { rows, carried, .. } = recurrence;
+        let Some(blocks) = &rows.blocks else {
+            return Err(Error::new(error::Kind::Internal, "rows of linear attention have no blocks"));
+        };
         let (arithmetic, adapter) = (with.arithmetic, self.adapter_use(with));
         let wide = if self.kind == Kind::Double { Kind::Double } else { Kind::Float };
         let all = layer.projections.iter().map(|linear| linear.apply(h, adapter, arithmetic));
@@ -234,13 +238,13 @@ impl Model {
         let before = recurrence.inputs(index, &layer.conv, &mixed)?;
         let (mixed, kept) = convolved(rows, &layer.conv, &before, &mixed)?;
         let mixed = arithmetic.pointwise(&mixed, |x| Ok(x.f_silu()?))?.f_to_kind(self.kind)?;
-        let ranked = carried.map(|carried| carried.slots.f_index_select(0, &rows.blocks.order)).transpose()?;
+        let ranked = carried.map(|carried| carried.slots.f_index_select(0, &blocks.order)).transpose()?;
         let memory = if let (Some(Carried { states, .. }), Some(ranked)) = (carried, &ranked) {
             states.memory(index, ranked)?
         } else {
-            Tensor::f_zeros([rows.blocks.order.size()[0], heads, key_dim, value_dim], (wide, self.device))?
+            Tensor::f_zeros([blocks.order.size()[0], heads, key_dim, value_dim], (wide, self.device))?
         };
-        let (out, memory) = delta_inputs(&mixed, shape, [g, beta])?.apply(&rows.blocks, memory, arithmetic)?;
+        let (out, memory) = delta_inputs(&mixed, shape, [g, beta])?.apply(blocks, memory, arithmetic)?;
         if let (Some(carried), Some(ranked)) = (carried, ranked) {
             carried.change(index, kept, Some([ranked, memory]));
         }
@@ -277,7 +281,12 @@ fn separated(projections: &[Tensor], shape: DeltaShape) -> Result<[Tensor; 4]> {
 
 /// The convolution over the rows in at least f32, and the inputs [rows, taps - 1, channels] that
 /// the next tokens need; `before` has the inputs of the tokens before.
-pub(super) fn convolved(rows: &DeltaRows, weight: &Tensor, before: &Tensor, x: &Tensor) -> Result<(Tensor, Tensor)> {
+pub(super) fn convolved(
+    rows: &RecurrentRows,
+    weight: &Tensor,
+    before: &Tensor,
+    x: &Tensor,
+) -> Result<(Tensor, Tensor)> {
     let wide = if x.kind() == Kind::Double { Kind::Double } else { Kind::Float };
     let (channels, taps) = (x.size()[1], weight.size()[2]);
     let joined = Tensor::f_cat(&[&before.f_view([-1, channels])?, x], 0)?.f_index_select(0, &rows.joined)?;

@@ -4,7 +4,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::decoder::{Angles, Residual, With, scaled};
-use super::gated_delta::{Carried, DeltaRows, Recurrence};
+use super::gated_delta::{Carried, Recurrence, RecurrentRows};
 use super::plain::{self, Arithmetic};
 use super::{KvCache, Model, Span};
 use crate::native::{self, Cached};
@@ -21,7 +21,7 @@ pub(super) struct SpanTokens {
     /// `[spans]` i64: the last token of each.
     ends: Tensor,
     /// Rows for Gated DeltaNet layers, and their slots.
-    delta: Option<(DeltaRows, Tensor)>,
+    delta: Option<(RecurrentRows, Tensor)>,
 }
 
 /// The tokens of a step on the device: `[T]` i64 each.
@@ -31,7 +31,7 @@ pub(super) struct StepTokens<'a> {
     pub positions: &'a Tensor,
     pub slots: &'a Tensor,
     /// Rows for Gated DeltaNet layers, and their slots.
-    pub delta: Option<(&'a DeltaRows, &'a Tensor)>,
+    pub delta: Option<(&'a RecurrentRows, &'a Tensor)>,
 }
 
 impl SpanTokens {
@@ -49,7 +49,7 @@ impl SpanTokens {
         let slots = items.iter().map(|span| span.slot as i64).collect();
         let rows: Vec<i64> = items.iter().map(|span| span.ids.len() as i64).collect();
         Ok(Self {
-            delta: model.delta_rows(&rows, arithmetic)?.zip(Some(tensor(slots)?)),
+            delta: model.recurrent_rows(&rows, arithmetic)?.zip(Some(tensor(slots)?)),
             ids: each(|span, at| i64::from(span.ids[at]))?,
             positions: each(|span, at| (span.start + at) as i64)?,
             slots: each(|span, _| span.slot as i64)?,

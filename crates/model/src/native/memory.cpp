@@ -29,8 +29,8 @@ float* allocate(int64_t count) {
   return static_cast<float*>(memory);
 }
 
-// Memory of freed blocks. All blocks together, used and free, take little more than the used ones
-// took at their peak, so that reuse does not raise the peak of a program whose sizes change.
+// Memory of freed blocks. All blocks together, used and free, are at most a sixteenth more than the
+// used ones were at their peak. Memory is kept until the program ends.
 class Pool {
  public:
   struct Block {
@@ -40,11 +40,13 @@ class Pool {
 
   Block take(int64_t count) {
     const std::lock_guard<std::mutex> lock(mutex);
-    // Eighths of a power of two: a batch with a few more tokens fits.
+    // At most an eighth more than the request (a block of 2 MiB or more): a batch with a few more
+    // tokens fits.
     int64_t unit = 1 << 16;
     while (unit * 16 < count) unit *= 2;
     const int64_t size = parts(count, unit) * unit;
-    // A larger block is wasted on less unless there is no memory for a new one.
+    // A block may be twice as large as the request, or four times if a new block would exceed the
+    // limit.
     const bool full = used + size + unused > limit(used + size);
     auto best = free.end();
     for (auto block = free.begin(); block != free.end(); block++)
@@ -59,7 +61,13 @@ class Pool {
       return found;
     }
     while (!free.empty() && used + size + unused > limit(used + size)) drop(used + size + unused - limit(used + size));
-    const Block block{allocate(size), size};
+    Block block{nullptr, size};
+    try {
+      block.memory = allocate(size);
+    } catch (const std::bad_alloc&) {
+      while (!free.empty()) drop(0);
+      block.memory = allocate(size);
+    }
     used += size;
     peak = std::max(peak, used);
     return block;
@@ -78,8 +86,8 @@ class Pool {
     return most + most / 16;
   }
 
-  // Releases the smallest block of at least this size, or the largest one: a small block in place
-  // of a large one would cost the page faults of the large one.
+  // Releases the smallest block of at least this size, or else the largest one. Releasing large
+  // blocks for small requests would cost more page faults later.
   void drop(int64_t size) {
     const auto worse = [size](const Block& a, const Block& b) {
       if ((a.size >= size) != (b.size >= size)) return b.size >= size;
@@ -106,6 +114,8 @@ Pool& pool() {
 Floats floats(int64_t count) { return Floats(allocate(count), std::free); }
 
 Floats pooled(int64_t count) {
+  constexpr int64_t small = 1 << 16;
+  if (count < small) return floats(count);
   const Pool::Block block = pool().take(count);
   return Floats(block.memory, [block](float*) { pool().give(block); });
 }

@@ -317,11 +317,6 @@ impl Config {
             object.entry(name).and_modify(|layers| *layers = json!(0));
         }
         object.insert("tie_word_embeddings".to_owned(), json!(self.tie_word_embeddings));
-        if self.architecture == Architecture::Lfm2 {
-            // `intermediate_size` is already adjusted.
-            object.retain(|name, _| name != "block_ff_dim" && name != "tie_embedding");
-            object.insert("block_auto_adjust_ff_dim".to_owned(), json!(false));
-        }
         if let Some(experts) = self.experts {
             // Newer files have `num_local_experts`, which older readers do not support.
             object.insert("num_experts".to_owned(), json!(experts.count));
@@ -346,6 +341,7 @@ impl Config {
         if let (false, [rope]) = (object.contains_key("rope_theta"), &self.ropes[..]) {
             object.insert("rope_theta".to_owned(), json!(rope.theta));
         }
+        families::write(self, &mut object);
         Value::Object(object)
     }
 
@@ -370,7 +366,8 @@ impl Config {
     /// Tokens that the convolutions of recurrent layers combine, and their channels.
     pub(super) fn convolution(&self) -> Option<(usize, usize)> {
         let delta = self.delta.map(|delta| (delta.taps, delta.channels()));
-        delta.or(self.short_conv.map(|taps| (taps, self.hidden_size)))
+        let is_used = self.layers.iter().any(|layer| layer.linear);
+        delta.or(self.short_conv.filter(|_| is_used).map(|taps| (taps, self.hidden_size)))
     }
 
     /// Number of layers of attention.

@@ -57,8 +57,8 @@ pub enum Scaling {
         high: f64,
         original: usize,
     },
-    /// LongRoPE (arXiv:2402.13753): each frequency divided by its own factor. Longer sequences than
-    /// the original context have other factors, and are not supported.
+    /// LongRoPE (arXiv:2402.13753): each frequency divided by its own factor. Sequences longer than
+    /// the original context need other factors (`long_factor`), which are not supported.
     LongRope {
         short: Arc<[f64]>,
         /// Tokens of the original context.
@@ -145,7 +145,7 @@ impl Rope {
                 high: inner.required("high_freq_factor")?,
                 original: inner.original()?,
             },
-            "longrope" | "su" => inner.long_rope(max_position)?,
+            "longrope" => inner.long_rope(max_position)?,
             _ => {
                 let shown = kinds.into_iter().next().unwrap_or_default();
                 let accepted = "default, linear, dynamic, yarn, llama3 and longrope are supported";
@@ -195,7 +195,9 @@ impl Rope {
         if let Scaling::LongRope { short, .. } = &self.scaling
             && 2 * short.len() != rotated
         {
-            return bad("short_factor", format!("has {} numbers for {rotated} rotated ones", short.len()));
+            let why =
+                format!("has {} numbers; it needs {}, one for each pair of rotated numbers", short.len(), rotated / 2);
+            return bad("short_factor", why);
         }
         if !rotated.is_multiple_of(2) || !(2..=head_dim).contains(&rotated) {
             let why = format!("is {}; it must rotate an even number of a head's {head_dim}", self.partial);
@@ -312,10 +314,9 @@ impl RopeFields<'_> {
     }
 
     fn original(&mut self) -> Result<usize> {
-        let name = "original_max_position_embeddings";
-        let Some(value) = self.take(name) else { return Ok(self.original) };
+        let Some(value) = self.take(ORIGINAL) else { return Ok(self.original) };
         let size = value.as_u64().filter(|&size| size > 0).and_then(|size| usize::try_from(size).ok());
-        size.ok_or_else(|| self.wrong(name, &value, "it must be a whole number above 0"))
+        size.ok_or_else(|| self.wrong(ORIGINAL, &value, "it must be a whole number above 0"))
     }
 
     /// One factor above 0 for each pair.
@@ -329,8 +330,9 @@ impl RopeFields<'_> {
     fn long_rope(&mut self, max_position: usize) -> Result<Scaling> {
         let (short, long) = (self.factors("short_factor")?, self.factors("long_factor")?);
         if short.len() != long.len() {
-            let lengths = format!("it has {} numbers, and `short_factor` has {}", long.len(), short.len());
-            return Err(self.wrong("long_factor", &long.len().into(), &lengths));
+            let (table, long, short) = (self.table, long.len(), short.len());
+            let message = format!("`{table}.long_factor` has {long} numbers, and `short_factor` has {short}");
+            return Err(Error::new(ErrorKind::Model, message));
         }
         let original = self.original()?;
         let factor = self.number("factor")?.unwrap_or(max_position as f64 / original as f64);
@@ -339,7 +341,7 @@ impl RopeFields<'_> {
         if !magnitude.is_finite() {
             return Err(self.wrong(ORIGINAL, &original.into(), "it must be 2 or more"));
         }
-        Ok(Scaling::LongRope { short, original: original.min(max_position), magnitude })
+        Ok(Scaling::LongRope { short, original, magnitude })
     }
 
     fn yarn(&mut self) -> Result<Scaling> {

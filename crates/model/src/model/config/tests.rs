@@ -122,7 +122,11 @@ fn rope_fields_are_checked_by_type() {
         (json!({"type": "proportional", "factor": 2.0}), "rope_scaling.rope_type", "default, linear"),
         (json!({"type": "longrope", "factor": 2.0}), "rope_scaling.short_factor", ""),
         (json!({"type": "longrope", "short_factor": [1, 2], "long_factor": [1]}), "rope_scaling.long_factor", "2"),
-        (json!({"type": "su", "short_factor": [0.0], "long_factor": [1.0]}), "rope_scaling.short_factor", "above 0"),
+        (
+            json!({"type": "longrope", "short_factor": [0.0], "long_factor": [1]}),
+            "rope_scaling.short_factor",
+            "above 0",
+        ),
         (json!({"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]}), "short_factor", "rotated"),
         (json!({"type": "mrope", "mrope_section": [1, 2]}), "rope_scaling.rope_type", "default, linear"),
         (json!({"type": "linear"}), "rope_scaling.factor", "missing"),

@@ -1,13 +1,13 @@
 //! LFM2 (arXiv:2511.23404): most layers are gated short convolutions, the others attention with
 //! RMSNorms of query and key heads.
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::{Architecture, Config, Defaults, Fields, LayerKind, Result, uniform};
 
 /// Fields about the first weights.
-const WITHOUT_EFFECT: [&str; 5] =
-    ["block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init", "theta"];
+const WITHOUT_EFFECT: [&str; 4] =
+    ["block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init"];
 
 pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     for name in WITHOUT_EFFECT {
@@ -30,6 +30,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
         ..Defaults::default()
     };
     let mut config = uniform(Architecture::Lfm2, fields, &defaults)?;
+    fields.only("theta", config.ropes[0].theta)?;
     for name in ["block_dim", "conv_dim", "conv_dim_out"] {
         fields.only(name, config.hidden_size)?;
     }
@@ -75,4 +76,10 @@ fn layers(fields: &mut Fields, count: usize) -> Result<Vec<LayerKind>> {
         Some(kind) => Err(Fields::wrong("layer_types", kind, "conv and full_attention are supported")),
     };
     (0..count).map(|index| Ok(LayerKind { linear: kind(index)?, ..LayerKind::default() })).collect()
+}
+
+/// Writes the inner size, which is already adjusted.
+pub(super) fn write(object: &mut Map<String, Value>) {
+    object.retain(|name, _| name != "block_ff_dim" && name != "tie_embedding");
+    object.insert("block_auto_adjust_ff_dim".to_owned(), json!(false));
 }

@@ -133,10 +133,11 @@ impl Architecture {
         if self == Self::Lfm2 { "model.embedding_norm.weight" } else { "model.norm.weight" }
     }
 
-    /// The checkpoint's name of a projection, from its name in Llama.
+    /// The checkpoint's name of a projection, from its name in Llama. If it differs, it begins with
+    /// that of the block: in LFM2 another block has an `out_proj`, too.
     pub(super) fn projection(self, name: &str) -> &str {
-        let last = |path: &'static str| path.rsplit('.').next().unwrap_or(path);
-        self.renamed().iter().find(|(ours, _)| last(ours) == name).map_or(name, |(_, theirs)| last(theirs))
+        let is_same = |ours: &str| ours.rsplit('.').next() == Some(name);
+        self.renamed().iter().find(|(ours, _)| is_same(ours)).map_or(name, |(_, theirs)| *theirs)
     }
 
     /// Architecture by the fields `architectures` and `model_type`, at least one of which must be
@@ -190,6 +191,15 @@ pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Co
         Architecture::Qwen35Moe => qwen3_5::read_moe(fields),
         Architecture::Qwen3Next => qwen3_next::read(fields),
         Architecture::Lfm2 => lfm2::read(fields),
+    }
+}
+
+/// Changes the written content of `config.json` to what is read again as this config.
+pub(super) fn write(config: &Config, object: &mut Map<String, Value>) {
+    match config.architecture {
+        Architecture::Phi3 => phi3::write(config, object),
+        Architecture::Lfm2 => lfm2::write(object),
+        _ => {}
     }
 }
 

@@ -225,6 +225,23 @@ fn joint_projections_are_read_and_adapted() {
     assert_eq!(Parameters::numbers(&config) / 100_000_000, 38);
     let written = Config::from_json(&released).unwrap().to_json();
     assert_eq!((read(&written), &written["rope_scaling"]), (config, &released["rope_scaling"]));
+    // The first name of LongRoPE, and the form of transformers 5, are written in the same way.
+    let mut other = released.clone();
+    other["rope_scaling"]["type"] = json!("su");
+    assert_eq!(Config::from_json(&other).unwrap().to_json()["rope_scaling"], released["rope_scaling"]);
+    let mut parameters = released["rope_scaling"].clone();
+    parameters.as_object_mut().unwrap().remove("type");
+    for (name, value) in [("rope_type", json!("longrope")), ("rope_theta", json!(10_000.0)), ("factor", json!(null))] {
+        parameters[name] = value;
+    }
+    other.as_object_mut().unwrap().retain(|name, _| !["rope_scaling", "rope_theta"].contains(&name.as_str()));
+    other["rope_parameters"] = parameters;
+    let written = Config::from_json(&other).unwrap().to_json();
+    assert_eq!((&written["rope_scaling"], &written["rope_parameters"]), (&released["rope_scaling"], &json!(null)));
+    assert_eq!(written["original_max_position_embeddings"], 4096);
+    // transformers reads the original context of this class outside of the rotary parameters.
+    other["rope_parameters"]["original_max_position_embeddings"] = json!(8192);
+    assert!(Config::from_json(&other).unwrap_err().message.contains("original_max_position_embeddings"));
     let wrong = [
         ("rope_scaling", json!({"type": "longrope", "short_factor": [1.0], "long_factor": [1.0]})),
         ("rope_parameters", json!({"rope_type": "yarn", "factor": 2.0})),
@@ -267,6 +284,7 @@ fn lfm2_configs_are_read() {
         ("conv_bias", json!(true)),
         ("conv_dim", json!(7)),
         ("block_norm_eps", json!(1e-3)),
+        ("theta", json!(1e4)),
         ("block_multiple_of", json!(0)),
         ("full_attn_idxs", json!(2)),
         ("layer_types", json!(["linear_attention"])),
@@ -283,7 +301,10 @@ fn lfm2_configs_are_read() {
     let mut model = case.model();
     let targets = ["q_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
     model.add_adapter(LoraConfig::new(2, 4.0, &targets), 1).unwrap();
-    assert_eq!(model.lora().unwrap().target_modules, ["q_proj", "out_proj", "w1", "w3", "w2"]);
+    assert_eq!(
+        model.lora().unwrap().target_modules,
+        ["q_proj", "self_attn.out_proj", "feed_forward.w1", "feed_forward.w3", "feed_forward.w2"]
+    );
 }
 
 #[test]

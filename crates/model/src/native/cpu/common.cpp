@@ -65,8 +65,11 @@ constexpr int64_t DEPTH = 768;
 void multiply(int64_t m, const float* a, int64_t a_row, const Panels& b, float* c, int64_t c_row, const float* init,
               int64_t init_row) {
   const Kernels& kernel = kernels();
-  // With few rows the time of a product is that of reading the weights from memory.
-  const int64_t next = single_thread || at::in_parallel_region() ? 1 : at::get_num_threads();
+  // Minimum work per thread; starting a thread for less costs more than it saves.
+  const bool alone = m * b.n * b.k < (1 << 18);
+  // The panel that this thread probably computes next: with few rows, reading weights takes most of
+  // the time.
+  const int64_t next = alone || single_thread || at::in_parallel_region() ? 1 : at::get_num_threads();
   const auto panel = [&](int64_t p) {
     const int64_t column = p * kernel.panel, n = std::min(kernel.panel, b.n - column);
     for (int64_t k = 0; k < b.k; k += DEPTH) {
@@ -76,8 +79,7 @@ void multiply(int64_t m, const float* a, int64_t a_row, const Panels& b, float* 
                      c + column, c_row, start, k > 0 ? c_row : init_row, ahead);
     }
   };
-  // Minimum work per thread; starting a thread for less costs more than it saves.
-  if (m * b.n * b.k < (1 << 18)) {
+  if (alone) {
     for (int64_t p = 0; p < b.count(); p++) panel(p);
   } else {
     tasks(b.count(), panel);
@@ -101,7 +103,7 @@ void multiply_rows(int64_t m, int64_t n, int64_t k, const float* a, int64_t a_ro
 
 void accumulate(int64_t tokens, const std::vector<Outer>& products, bool first) {
   const Kernels& kernel = kernels();
-  // A block of `a` has `rows` columns and `depth` tokens: 384 KiB, in the L2 cache.
+  // A block of `a` has `rows` columns and `depth` tokens: 384 KiB, in an L2 cache of 1 MiB.
   constexpr int64_t rows = 384, depth = 256;
   struct Task {
     const Outer* outer;

@@ -121,7 +121,7 @@ struct Model {
   };
   std::vector<LayerPanels> panels;
   Panels head_panels;
-  // Frees the packed head, which with a large vocabulary is most of a model, until its next use.
+  // Returns the packed head to the pool, which with a large vocabulary is most of a model, until its next use.
   void release_head();
 
   // Cosines and sines [P, D / 2] for positions below `count`.

@@ -256,8 +256,12 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
   const int64_t hidden = shape.hidden, d_head = shape.head_dim, head_row = stride(d_head);
 
   std::vector<at::Tensor> all;
-  for (const at::Tensor& parameter : model->parameters)
-    all.push_back(parameter.defined() ? pooled_tensor(parameter.sizes()) : at::Tensor());
+  // The head of an untied model has no gradient here.
+  for (size_t place = 0; place < model->parameters.size(); place++) {
+    const at::Tensor& parameter = model->parameters[place];
+    const bool wanted = parameter.defined() && place <= model->norm_place();
+    all.push_back(wanted ? pooled_tensor(parameter.sizes()) : at::Tensor());
+  }
   const auto gradient = [&](size_t place) { return all[place].data_ptr<float>(); };
 
   int64_t most = 0, most_blocks = 0;
@@ -402,8 +406,6 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
     for (int64_t t = 0; t < tokens_all; t++)
       kernel.add(width, dx + t * x_row + column, d_embed + forest.ids[t] * hidden + column);
   });
-  // The head of an untied model has no gradient here.
-  for (size_t place = model->norm_place() + 1; place < all.size(); place++) all[place] = at::Tensor();
   std::vector<at::Tensor> own;
   for (size_t place = 0; place < all.size(); place++)
     if (model->parameters[place].defined()) own.push_back(std::move(all[place]));
