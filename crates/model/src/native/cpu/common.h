@@ -121,7 +121,8 @@ struct Model {
   };
   std::vector<LayerPanels> panels;
   Panels head_panels;
-  // Returns the packed head to the pool, which with a large vocabulary is most of a model, until its next use.
+  // Returns the packed head to the pool until its next use. With a large vocabulary it is most of a
+  // model.
   void release_head();
 
   // Cosines and sines [P, D / 2] for positions below `count`.
