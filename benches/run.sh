@@ -29,7 +29,7 @@ if [ -z "${R1_PEERS_VENV:-}" ] && [ ! -e "$venv/.complete" ]; then
   free_mb=$(df -Pm "$venv" | awk 'NR==2 {print $4}')
   [ "$free_mb" -ge 8000 ] || fail "$venv has ${free_mb} MB free and the peers take 6000" "free some space, or point R1_PEERS_VENV at an environment that has them"
   "$python" -m venv --clear "$venv" || fail "python3 can't make a virtual environment" "install its venv module (Debian: apt-get install python3-venv)"
-  "$venv/bin/pip" install --quiet --disable-pip-version-check torch==2.11.0 'transformers==5.17.*' trl==1.16.0 ||
+  "$venv/bin/pip" install --quiet --disable-pip-version-check torch==2.11.0 'transformers==5.24.*' trl==1.16.0 ||
     fail "pip could not install the peers" "check the network and run this again"
   touch "$venv/.complete"
 fi

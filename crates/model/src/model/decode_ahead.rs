@@ -16,9 +16,9 @@ use tch::{Device, Kind, Tensor};
 
 use super::cache::Decoding;
 use super::decode::{RECORDING, bucket, buckets};
-use super::gated_delta::RecurrentRows;
 use super::network::Graphs;
 use super::plain::{Arithmetic, Scores};
+use super::recurrence::RecurrentRows;
 use super::spans::StepTokens;
 use super::transfer::upload;
 use super::varlen::Varlen;
@@ -58,8 +58,8 @@ struct DecodeInputs {
     /// [size + 1] i32: offset of the keys of each sequence.
     first_key: Tensor,
     first_query: Tensor,
-    /// A row for each sequence, for Gated DeltaNet layers.
-    delta: Option<RecurrentRows>,
+    /// A row for each sequence, for recurrent layers.
+    recurrent: Option<RecurrentRows>,
 }
 
 impl KvCache {
@@ -232,8 +232,8 @@ impl Model {
         let angles = self.angles(&positions, &[])?;
         let attend = |inputs: [&Tensor; 3], scores: Scores<'_>| self.attend_varlen(&varlen, inputs, scores);
         let slots = &inputs.slots;
-        let delta = inputs.delta.as_ref().map(|rows| (rows, slots));
-        let tokens = StepTokens { ids: &ids, positions: &positions, slots, delta };
+        let recurrent = inputs.recurrent.as_ref().map(|rows| (rows, slots));
+        let tokens = StepTokens { ids: &ids, positions: &positions, slots, recurrent };
         let x = self.span_layers(cache, tokens, &angles, Arithmetic::Libtorch, &attend, &|| false)?;
         let Some(x) = x else { return Err(Error::new(error::Kind::Internal, "a step ended early without a stop")) };
         cache.draw(&inputs.slots, &positions, &self.last_logits(&x)?, draw)
@@ -247,7 +247,7 @@ impl DecodeInputs {
             slots: upload(&Tensor::f_zeros([count], (Kind::Int64, Device::Cpu))?, model.device)?,
             first_key: upload(&Tensor::f_zeros([count + 1], (Kind::Int, Device::Cpu))?, model.device)?,
             first_query: upload(&Tensor::f_arange(count + 1, (Kind::Int, Device::Cpu))?, model.device)?,
-            delta: model.recurrent_rows(&vec![1; size], Arithmetic::Libtorch)?,
+            recurrent: model.recurrent_rows(&vec![1; size], Arithmetic::Libtorch)?,
         })
     }
 

@@ -4,10 +4,10 @@ use tch::Tensor;
 
 use super::config::Activation;
 use super::expert_routing::Routes;
-use super::gated_delta::{Recurrence, RecurrentRows};
 use super::layers::{AdapterUse, Block, Layer, Linear, Mlp};
 use super::mixers::{Attention, Mixer};
 use super::plain::{self, Arithmetic, Scores};
+use super::recurrence::{Recurrence, RecurrentRows};
 use super::shared_prefix::PrefixDedup;
 use super::varlen::Varlen;
 use super::{Model, Packed};
@@ -43,7 +43,7 @@ pub(super) struct With<'a> {
     pub routes: &'a Routes<'a>,
     /// Where keys and values go, in generation.
     pub cached: Option<Cached<'a>>,
-    /// Rows and states of Gated DeltaNet layers.
+    /// Rows and states of recurrent layers.
     pub recurrence: Option<Recurrence<'a>>,
 }
 
@@ -53,8 +53,8 @@ pub(super) struct BatchRows {
     ends: Ends,
     /// Deduplication of shared prefixes.
     distinct: Option<PrefixDedup>,
-    /// Rows for Gated DeltaNet layers.
-    delta: Option<RecurrentRows>,
+    /// Rows for recurrent layers.
+    recurrent: Option<RecurrentRows>,
     /// Experts of the distinct tokens, in the form of [`Packed::routing`].
     routing: Option<Tensor>,
 }
@@ -99,8 +99,8 @@ impl Model {
         };
         // With dynamic scaling a token depends on the length of its row.
         let distinct = if self.has_dynamic_rope() { None } else { PrefixDedup::find(batch)? };
-        let delta = self.recurrent_rows(&batch.lengths, Arithmetic::Libtorch)?;
-        let mut rows = BatchRows { ends, distinct, delta, routing: None };
+        let recurrent = self.recurrent_rows(&batch.lengths, Arithmetic::Libtorch)?;
+        let mut rows = BatchRows { ends, distinct, recurrent, routing: None };
         batch.routing.as_ref().map_or(Ok(()), |routing| self.check_routing(routing))?;
         rows.routing = batch.routing.as_ref().map(|routing| rows.take(routing)).transpose()?;
         Ok(rows)
@@ -111,7 +111,7 @@ impl Model {
         let (layer, scores) = (&self.parameters.layers[index], self.scores(index));
         let routes = self.given_routes(rows.routing.as_ref(), index)?;
         let distinct = rows.distinct.as_ref();
-        let recurrence = rows.delta.as_ref().map(|rows| Recurrence { rows, distinct, carried: None });
+        let recurrence = rows.recurrent.as_ref().map(|rows| Recurrence { rows, distinct, carried: None });
         let with = With { arithmetic: Arithmetic::Libtorch, routes: &routes, cached: None, recurrence };
         self.layer(index, layer, x, angles, with, |q, new| {
             let [k, v] = new.ok_or_else(unexpected)?;

@@ -4,20 +4,15 @@
 //! A sequence has a state of fixed size in place of keys and values: the last inputs of the
 //! convolution, and the memory of the rule.
 
-use std::cell::RefCell;
+use tch::{Kind, Tensor};
 
-use tch::{Device, Kind, Tensor};
-
-use super::batch::starts;
 use super::config::DeltaShape;
 use super::decoder::With;
-use super::delta_rule::{DeltaBlocks, DeltaInputs};
+use super::delta_rule::DeltaInputs;
 use super::layers::{Linear, Maker, ParameterNode, set_merged};
-use super::plain::{self, Arithmetic};
-use super::recurrent::RecurrentStates;
-use super::shared_prefix::PrefixDedup;
+use super::plain;
+use super::recurrence::{Carried, Recurrence};
 use super::{Config, Model};
-use crate::native::upload;
 use r1_base::error::{self, Error, Result};
 
 /// Names of the projections.
@@ -99,121 +94,7 @@ impl DeltaShape {
     }
 }
 
-/// Layout of rows of tokens.
-#[derive(Debug)]
-pub(super) struct RecurrentRows {
-    /// Number of rows.
-    rows: i64,
-    /// Rows with the inputs of the convolution that precede them: places in the states of all rows,
-    /// followed by all tokens.
-    joined: Tensor,
-    /// `[T]`: the first of the inputs in `joined` that the convolution combines for each token.
-    first: Tensor,
-    /// [rows * (taps - 1)]: the inputs in `joined` that the next tokens need.
-    kept: Tensor,
-    /// With Gated DeltaNet layers.
-    blocks: Option<DeltaBlocks>,
-}
-
-impl RecurrentRows {
-    /// Rows of the given lengths, and a convolution of `taps` tokens. `rule` is for Gated DeltaNet
-    /// layers: whether their rule is computed token by token.
-    pub(super) fn new(lengths: &[i64], taps: usize, rule: Option<bool>, device: Device) -> Result<Self> {
-        let (rows, before) = (lengths.len() as i64, taps as i64 - 1);
-        let (mut joined, mut first, mut kept) = (Vec::new(), Vec::new(), Vec::new());
-        for ((row, &length), start) in (0..).zip(lengths).zip(starts(lengths)) {
-            let begin = joined.len() as i64;
-            joined.extend(row * before..(row + 1) * before);
-            joined.extend((start..start + length).map(|token| rows * before + token));
-            first.extend(begin..begin + length);
-            kept.extend(begin + length..begin + length + before);
-        }
-        let uploaded = |list: &[i64]| -> Result<Tensor> { upload(&Tensor::f_from_slice(list)?, device) };
-        Ok(Self {
-            rows,
-            joined: uploaded(&joined)?,
-            first: uploaded(&first)?,
-            kept: uploaded(&kept)?,
-            blocks: rule.map(|single| DeltaBlocks::new(lengths, single, device)).transpose()?,
-        })
-    }
-}
-
-/// What a Gated DeltaNet or a short convolution is computed with.
-#[derive(Clone, Copy)]
-pub(super) struct Recurrence<'a> {
-    pub rows: &'a RecurrentRows,
-    /// Shared prefixes of the rows.
-    pub distinct: Option<&'a PrefixDedup>,
-    /// In generation.
-    pub carried: Option<&'a Carried<'a>>,
-}
-
-impl Recurrence<'_> {
-    /// Rows of all tokens from rows of distinct ones.
-    pub(super) fn spread(&self, x: &Tensor) -> Result<Tensor> {
-        self.distinct.map_or_else(|| Ok(x.shallow_clone()), |distinct| distinct.spread(x))
-    }
-
-    /// Rows of distinct tokens from rows of all.
-    pub(super) fn take(&self, x: &Tensor) -> Result<Tensor> {
-        self.distinct.map_or_else(|| Ok(x.shallow_clone()), |distinct| distinct.take(x))
-    }
-
-    /// Inputs [rows, taps - 1, channels] of a layer's convolution before those of x [T, channels].
-    pub(super) fn inputs(&self, layer: usize, weight: &Tensor, x: &Tensor) -> Result<Tensor> {
-        match self.carried {
-            Some(Carried { states, slots, .. }) => states.conv(layer, slots),
-            None => Ok(x.f_new_zeros([self.rows.rows, weight.size()[2] - 1, x.size()[1]], (x.kind(), x.device()))?),
-        }
-    }
-}
-
-/// States of the rows of a step. They change at the end of the step, so that a step that is stopped
-/// between layers changes none.
-pub(super) struct Carried<'a> {
-    states: &'a RecurrentStates,
-    /// Slot of each row.
-    slots: &'a Tensor,
-    changes: RefCell<Vec<NewState>>,
-}
-
-/// The new state of a layer.
-struct NewState {
-    layer: usize,
-    /// Inputs of the convolution.
-    conv: Tensor,
-    /// With linear attention, slots and memories.
-    memory: Option<[Tensor; 2]>,
-}
-
-impl<'a> Carried<'a> {
-    pub(super) fn new(states: &'a RecurrentStates, slots: &'a Tensor) -> Self {
-        Self { states, slots, changes: RefCell::default() }
-    }
-
-    /// Adds the new states of a layer: inputs of the convolution, slots and memories.
-    pub(super) fn change(&self, layer: usize, conv: Tensor, memory: Option<[Tensor; 2]>) {
-        self.changes.borrow_mut().push(NewState { layer, conv, memory });
-    }
-
-    /// Writes the new states.
-    pub(super) fn commit(self) -> Result<()> {
-        for NewState { layer, conv, memory } in self.changes.into_inner() {
-            self.states.write(layer, [self.slots, &conv], memory.as_ref().map(|[slots, new]| [slots, new]))?;
-        }
-        Ok(())
-    }
-}
-
 impl Model {
-    /// Rows of a batch or a step for recurrent layers, if the model has any.
-    pub(super) fn recurrent_rows(&self, lengths: &[i64], arithmetic: Arithmetic) -> Result<Option<RecurrentRows>> {
-        let rule = self.config.delta.map(|_| arithmetic == Arithmetic::Rowwise);
-        let convolution = self.config.convolution();
-        convolution.map(|(taps, _)| RecurrentRows::new(lengths, taps, rule, self.device)).transpose()
-    }
-
     /// A Gated DeltaNet layer over h `[T, E]`.
     pub(super) fn gated_delta(&self, index: usize, layer: &GatedDelta, h: &Tensor, with: With<'_>) -> Result<Tensor> {
         let (Some(shape), Some(recurrence)) = (self.config.delta, with.recurrence) else {
@@ -235,8 +116,7 @@ impl Model {
         let (mixed, beta, g) = (recurrence.spread(&mixed)?, recurrence.spread(&beta)?, recurrence.spread(&g)?);
 
         let [heads, key_dim, value_dim] = [shape.value_heads, shape.key_dim, shape.value_dim].map(|size| size as i64);
-        let before = recurrence.inputs(index, &layer.conv, &mixed)?;
-        let (mixed, kept) = convolved(rows, &layer.conv, &before, &mixed)?;
+        let (mixed, kept) = recurrence.convolved(index, &layer.conv, &mixed)?;
         let mixed = arithmetic.pointwise(&mixed, |x| Ok(x.f_silu()?))?.f_to_kind(self.kind)?;
         let ranked = carried.map(|carried| carried.slots.f_index_select(0, &blocks.order)).transpose()?;
         let memory = if let (Some(Carried { states, .. }), Some(ranked)) = (carried, &ranked) {
@@ -277,27 +157,6 @@ fn separated(projections: &[Tensor], shape: DeltaShape) -> Result<[Tensor; 4]> {
     let ([q, k, v, z], [beta, decay]) = (parts.as_slice(), rates.as_slice()) else { return Err(unexpected()) };
     let mixed = Tensor::f_cat(&[q, k, v], 1)?;
     Ok([mixed, z.shallow_clone(), beta.shallow_clone(), decay.shallow_clone()])
-}
-
-/// The convolution over the rows in at least f32, and the inputs [rows, taps - 1, channels] that
-/// the next tokens need; `before` has the inputs of the tokens before.
-pub(super) fn convolved(
-    rows: &RecurrentRows,
-    weight: &Tensor,
-    before: &Tensor,
-    x: &Tensor,
-) -> Result<(Tensor, Tensor)> {
-    let wide = if x.kind() == Kind::Double { Kind::Double } else { Kind::Float };
-    let (channels, taps) = (x.size()[1], weight.size()[2]);
-    let joined = Tensor::f_cat(&[&before.f_view([-1, channels])?, x], 0)?.f_index_select(0, &rows.joined)?;
-    let (all, weight) = (joined.f_to_kind(wide)?, weight.f_squeeze_dim(1)?.f_to_kind(wide)?);
-    let length = all.size()[0] - (taps - 1);
-    let mut sum = all.f_narrow(0, 0, length)?.f_mul(&weight.f_select(1, 0)?)?;
-    for tap in 1..taps {
-        sum = sum.f_add(&all.f_narrow(0, tap, length)?.f_mul(&weight.f_select(1, tap)?)?)?;
-    }
-    let kept = joined.f_index_select(0, &rows.kept)?.f_view([rows.rows, taps - 1, channels])?;
-    Ok((sum.f_index_select(0, &rows.first)?, kept))
 }
 
 /// Inputs of the rule from the outputs of the convolution [T, channels].

@@ -43,6 +43,7 @@ mod network;
 mod own_kernels;
 mod pass;
 mod plain;
+mod recurrence;
 mod recurrent;
 mod reward_model;
 mod shared_prefix;

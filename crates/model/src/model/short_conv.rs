@@ -6,7 +6,6 @@
 use tch::Tensor;
 
 use super::decoder::With;
-use super::gated_delta::convolved;
 use super::layers::{Linear, Maker, ParameterNode, set_merged};
 use super::{Config, Model};
 use r1_base::error::{self, Error, Result};
@@ -57,8 +56,7 @@ impl Model {
         let parts = layer.projections.apply(h, adapter, arithmetic)?.f_chunk(3, 1)?;
         let [before, after, x] = parts.as_slice() else { return Err(internal("projections are not separated")) };
         let x = recurrence.spread(&before.f_mul(x)?)?;
-        let inputs = recurrence.inputs(index, &layer.conv, &x)?;
-        let (mixed, kept) = convolved(recurrence.rows, &layer.conv, &inputs, &x)?;
+        let (mixed, kept) = recurrence.convolved(index, &layer.conv, &x)?;
         if let Some(carried) = recurrence.carried {
             carried.change(index, kept, None);
         }

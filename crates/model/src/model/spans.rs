@@ -4,8 +4,9 @@
 use tch::{Device, Kind, Tensor};
 
 use super::decoder::{Angles, Residual, With, scaled};
-use super::gated_delta::{Carried, Recurrence, RecurrentRows};
+
 use super::plain::{self, Arithmetic};
+use super::recurrence::{Carried, Recurrence, RecurrentRows};
 use super::{KvCache, Model, Span};
 use crate::native::{self, Cached};
 use r1_base::error::Result;
@@ -20,8 +21,8 @@ pub(super) struct SpanTokens {
     pub lengths: Vec<(i64, i64)>,
     /// `[spans]` i64: the last token of each.
     ends: Tensor,
-    /// Rows for Gated DeltaNet layers, and their slots.
-    delta: Option<(RecurrentRows, Tensor)>,
+    /// Rows for recurrent layers, and their slots.
+    recurrent: Option<(RecurrentRows, Tensor)>,
 }
 
 /// The tokens of a step on the device: `[T]` i64 each.
@@ -30,8 +31,8 @@ pub(super) struct StepTokens<'a> {
     pub ids: &'a Tensor,
     pub positions: &'a Tensor,
     pub slots: &'a Tensor,
-    /// Rows for Gated DeltaNet layers, and their slots.
-    pub delta: Option<(&'a RecurrentRows, &'a Tensor)>,
+    /// Rows for recurrent layers, and their slots.
+    pub recurrent: Option<(&'a RecurrentRows, &'a Tensor)>,
 }
 
 impl SpanTokens {
@@ -49,7 +50,7 @@ impl SpanTokens {
         let slots = items.iter().map(|span| span.slot as i64).collect();
         let rows: Vec<i64> = items.iter().map(|span| span.ids.len() as i64).collect();
         Ok(Self {
-            delta: model.recurrent_rows(&rows, arithmetic)?.zip(Some(tensor(slots)?)),
+            recurrent: model.recurrent_rows(&rows, arithmetic)?.zip(Some(tensor(slots)?)),
             ids: each(|span, at| i64::from(span.ids[at]))?,
             positions: each(|span, at| (span.start + at) as i64)?,
             slots: each(|span, _| span.slot as i64)?,
@@ -59,8 +60,8 @@ impl SpanTokens {
     }
 
     pub(super) fn step(&self) -> StepTokens<'_> {
-        let delta = self.delta.as_ref().map(|(rows, slots)| (rows, slots));
-        StepTokens { ids: &self.ids, positions: &self.positions, slots: &self.slots, delta }
+        let recurrent = self.recurrent.as_ref().map(|(rows, slots)| (rows, slots));
+        StepTokens { ids: &self.ids, positions: &self.positions, slots: &self.slots, recurrent }
     }
 
     /// The rows of x `[T, E]` of the last token of each span.
@@ -132,9 +133,9 @@ impl Model {
         attend: AttendCached<'_>,
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Tensor>> {
-        let StepTokens { ids, positions, slots, delta } = tokens;
-        let carried = delta.zip(cache.states.as_ref()).map(|((_, slots), states)| Carried::new(states, slots));
-        let recurrence = delta.zip(carried.as_ref());
+        let StepTokens { ids, positions, slots, recurrent } = tokens;
+        let carried = recurrent.zip(cache.states.as_ref()).map(|((_, slots), states)| Carried::new(states, slots));
+        let recurrence = recurrent.zip(carried.as_ref());
         let recurrence =
             recurrence.map(|((rows, _), carried)| Recurrence { rows, distinct: None, carried: Some(carried) });
         let mut x = Residual::new(self.embed(ids)?);

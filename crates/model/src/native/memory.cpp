@@ -17,6 +17,8 @@ namespace r1 {
 namespace {
 
 constexpr int64_t HUGE_PAGE = 2 << 20;
+// Floats of a block that malloc keeps itself when it is freed.
+constexpr int64_t SMALL = 1 << 18;
 
 float* allocate(int64_t count) {
   const size_t bytes = std::max<int64_t>(count, 1) * sizeof(float);
@@ -40,9 +42,8 @@ class Pool {
 
   Block take(int64_t count) {
     const std::lock_guard<std::mutex> lock(mutex);
-    // At most an eighth more than the request (a block of 2 MiB or more): a batch with a few more
-    // tokens fits.
-    int64_t unit = 1 << 16;
+    // At most an eighth more than the request: a batch with a few more tokens fits.
+    int64_t unit = SMALL / 8;
     while (unit * 16 < count) unit *= 2;
     const int64_t size = parts(count, unit) * unit;
     // A block may be twice as large as the request, or four times if a new block would exceed the
@@ -114,16 +115,14 @@ Pool& pool() {
 Floats floats(int64_t count) { return Floats(allocate(count), std::free); }
 
 Floats pooled(int64_t count) {
-  constexpr int64_t small = 1 << 16;
-  if (count < small) return floats(count);
+  if (count < SMALL) return floats(count);
   const Pool::Block block = pool().take(count);
   return Floats(block.memory, [block](float*) { pool().give(block); });
 }
 
 at::Tensor pooled_tensor(at::IntArrayRef sizes) {
   const int64_t count = c10::multiply_integers(sizes);
-  constexpr int64_t large = 1 << 18;
-  if (count < large) return at::empty(sizes, at::kFloat);
+  if (count < SMALL) return at::empty(sizes, at::kFloat);
   const Floats memory = pooled(count);
   return at::from_blob(memory.get(), sizes, [memory](void*) {}, at::kFloat);
 }

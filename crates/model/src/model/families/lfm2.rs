@@ -44,8 +44,8 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     Ok(config)
 }
 
-/// Inner size of the feed-forward block. Files have that of a block without a gate, of which two
-/// thirds are taken.
+/// Inner size of the feed-forward block. The file has the size for a block without a gate; a block
+/// with a gate has two thirds of it.
 fn inner_size(fields: &mut Fields) -> Result<usize> {
     let size = fields.size("intermediate_size", Some(12_288))?;
     let size = fields.size("block_ff_dim", Some(size))?;

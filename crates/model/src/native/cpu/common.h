@@ -30,7 +30,7 @@ struct Panels {
   const float* panel(int64_t p) const { return data.get() + p * k * kernels().panel; }
   // Columns are the given rows of k floats (a weight [n, k] of a linear layer).
   void pack_transposed(int64_t k, const std::vector<const float*>& rows);
-  // Rows are those of the given matrices, with n floats each.
+  // Rows are the rows of the matrices (first float, number of rows), with n floats each.
   void pack(int64_t n, const std::vector<std::pair<const float*, int64_t>>& matrices);
 
  private:
