@@ -70,8 +70,8 @@ pub(super) fn gguf_directory(path: &Path) -> Result<PathBuf> {
         tokenizer_files(&metadata).map_err(at_file)?
     };
     files.insert("config.json".to_owned(), config.into_bytes());
-    // Links in the path of the folder are resolved. The file stays a link if it is one: in the Hub's
-    // cache, what it points to has no extension.
+    // Links in the path of the folder are resolved. The file stays a link if it is one: in the
+    // Hub's cache, what it points to has no extension.
     let target = folder.canonicalize().map(|folder| folder.join(path.file_name().unwrap_or_default()));
     let target = target.map_err(|error| Error::io(Kind::Model, "open the model", path, &error))?;
     let files = files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();

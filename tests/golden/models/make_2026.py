@@ -125,7 +125,7 @@ def phi3(draw):
     own |= {"rope_parameters": rope(draw, "default") | {"partial_rotary_factor": draw(0.5, 0.75, 1.0)}}
     own |= {"sliding_window": draw(None, 6, 16)}
     if int(draw.name.split()[1]) > VARIANTS:
-        # With LongRoPE the class refuses heads of another size than hidden_size / num_attention_heads.
+        # With LongRoPE the class requires head_dim = hidden_size / num_attention_heads.
         own |= {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": draw(1, 2, 4), "head_dim": 8}
         pairs = int(own["head_dim"] * own["rope_parameters"]["partial_rotary_factor"]) // 2
         factors = lambda name, scale: [1 + scale * (1 + value) for value in uniform(f"{draw.name} {name}", pairs)]

@@ -1,5 +1,5 @@
-//! Rows of tokens for recurrent layers (Gated DeltaNets, short convolutions), their causal depthwise
-//! convolution, and the states of the rows in generation.
+//! Rows of tokens for recurrent layers (Gated DeltaNets, short convolutions), their causal
+//! depthwise convolution, and the states of the rows in generation.
 
 use std::cell::RefCell;
 

@@ -133,8 +133,8 @@ impl Architecture {
         if self == Self::Lfm2 { "model.embedding_norm.weight" } else { "model.norm.weight" }
     }
 
-    /// The checkpoint's name of a projection, from its name in Llama. A name that differs includes the
-    /// block, because two blocks of LFM2 have an `out_proj`.
+    /// The checkpoint's name of a projection, from its name in Llama. A name that differs includes
+    /// the block, because two blocks of LFM2 have an `out_proj`.
     pub(super) fn projection(self, name: &str) -> &str {
         let is_same = |ours: &str| ours.rsplit('.').next() == Some(name);
         self.renamed().iter().find(|(ours, _)| is_same(ours)).map_or(name, |(_, theirs)| *theirs)
