@@ -17,6 +17,7 @@ import re
 import subprocess
 import sys
 import time
+import zlib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from statistics import median
@@ -61,9 +62,12 @@ def gguf(kind):
 
     # The rotary embedding of Llama is permuted in GGUF. Its speed is that of the other order.
     SHAPE, family = shape(), shape().get("model_type", "qwen2")
-    path = CACHE / f"{MODEL.name if MODEL else 'qwen2.5-0.5b'}-{kind}.gguf"
+    # Models of the same shape may share a file.
+    name = f"{family}-{zlib.crc32(json.dumps(SHAPE, sort_keys=True).encode()):08x}" if MODEL else "qwen2.5-0.5b"
+    path = CACHE / f"{name}-{kind}.gguf"
     if path.exists():
         return path
+    CACHE.mkdir(parents=True, exist_ok=True)
     type = gguf.GGMLQuantizationType.F32 if kind == "f32" else gguf.GGMLQuantizationType.BF16
     writer = gguf.GGUFWriter(str(path) + ".part", family)
     writer.add_context_length(SHAPE["max_position_embeddings"])
@@ -87,7 +91,7 @@ def gguf(kind):
         if tensor.ndim == 1 or kind == "f32":
             writer.add_tensor(new, tensor.float().numpy())
         else:
-            writer.add_tensor(new, tensor.view(torch.uint16).numpy().view("uint8"), raw_dtype=type)
+            writer.add_tensor(new, tensor.bfloat16().view(torch.uint16).numpy().view("uint8"), raw_dtype=type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -261,9 +265,10 @@ def main():
 
     limits = ", ".join(f"{kind}: reading memory {span(result, 'bytes_per_second', 1)} GB/s, libtorch's matrix product "
                        f"{span(result, 'flops', 0)} GFLOP/s" for kind, result in results.items())
+    what = MODEL.name if MODEL else "Qwen2.5-0.5B's shape, random weights"
     text = (f"{about['date']}, {about['machine']}, {args.threads} threads, r1 {about['r1']}, "
             + ", ".join(f"{name} {number}" for name, number in peers.items())
-            + f". {MODEL.name if MODEL else "Qwen2.5-0.5B's shape, random weights"}, {PROMPT} + {NEW} tokens, smallest of {args.repetitions + 1}. {limits}. "
+            + f". {what}, {PROMPT} + {NEW} tokens, smallest of {args.repetitions + 1}. {limits}. "
             + "The limit of a step is reading the weights once; that of prefill, the products at libtorch's rate. The column "
             + "`limit` has the best of the whole run; `r1 to limit` is the median over repetitions, each against the limits "
             + "measured just before and after it.\n\n"

@@ -37,7 +37,7 @@ fi
 
 if [ "$script" = decode ] && [ -z "${R1_PEERS_VENV:-}" ] && [ ! -e "$venv/.llama" ]; then
   echo "bench: building llama-cpp-python (once, 10 to 20 minutes)" >&2
-  "$venv/bin/pip" install --quiet --disable-pip-version-check llama-cpp-python gguf && touch "$venv/.llama" ||
+  "$venv/bin/pip" install --quiet --disable-pip-version-check llama-cpp-python==0.3.32 gguf==0.19.0 && touch "$venv/.llama" ||
     echo "bench: llama-cpp-python can't be built here; it is left out" >&2
 fi
 

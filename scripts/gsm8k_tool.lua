@@ -9,7 +9,7 @@
 ---   r1 run scripts/gsm8k_tool.lua policy.model=smollm2-135m \
 ---     params.solutions=../data/gsm8k/train.jsonl data.train=data/gsm8k/train.jsonl \
 ---     data.eval=data/gsm8k/test.jsonl sampling.max_new_tokens=128 env.max_steps=12 \
----     cold_start.trainer.lr=2e-4 trainer.lr=1e-5
+---     policy.max_context=1024 cold_start.trainer.lr=2e-4 trainer.lr=1e-5
 ---   r1 run scripts/gsm8k_tool.lua policy.model=Qwen/Qwen3-4B-Instruct-2507 \
 ---     data.train.hf=openai/gsm8k data.train.subset=main sampling.max_new_tokens=2048
 

@@ -207,6 +207,21 @@ fn every_table_of_figures_can_be_measured_again() {
     assert!(listed.contains(": bandit. Measured on one thread of ") && listed.contains("\n  0  0.00 ("), "{listed}");
 }
 
+/// Benches and generators of golden numbers run rarely; a syntax error in them would stay unseen.
+#[test]
+fn python_files_have_no_syntax_error() {
+    let program = "import ast, pathlib, sys\n\
+        for path in sorted(path for name in sys.argv[1:] for path in pathlib.Path(name).rglob('*.py')):\n\
+        \x20   ast.parse(path.read_text(encoding='utf-8'), str(path)); print(path)";
+    let done = std::process::Command::new("python3")
+        .args(["-c", program, "benches", "crates", "lua", "models", "scripts", "src", "tests"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert!(text(&done.stdout).lines().count() > 50, "{}", text(&done.stdout));
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -184,12 +184,14 @@ impl OpenModel {
     /// Generates a response. Concurrent calls are batched.
     pub(super) async fn generate(&self, request: ResponseRequest) -> Result<ModelResponse> {
         let request = self.request(request)?;
-        let stop_ids = Arc::clone(&request.stop_ids);
+        let (stop_ids, conversation) = (Arc::clone(&request.stop_ids), request.conversation);
         let reply = self.client.submit(request);
         // Calls of `r1.join` are submitted before the first step.
         tokio::task::yield_now().await;
         let lost = |_| Error::new(Kind::Internal, "the engine lost a request");
-        let completion = self.serve(reply).await.map_err(lost)??;
+        let completion = self.serve(reply).await;
+        self.client.release(conversation);
+        let completion = completion.map_err(lost)??;
         Ok(self.response(completion, &stop_ids))
     }
 

@@ -1,11 +1,12 @@
 //! The scheduler: continuous batching over the slots of one key-value cache.
 //!
-//! Each iteration assigns free slots to waiting requests in order of arrival and calls the model
-//! once, with the next token of each running response and chunks of new prompts. A request leaves
-//! the batch as soon as its response ends. Shared prefixes are computed once: a prefix is copied
-//! from another slot, and a request waits while another request computes its prefix.
+//! Each iteration assigns free slots to waiting requests, those of running conversations first, and
+//! calls the model once, with the next token of each running response and chunks of new prompts. A
+//! request leaves the batch as soon as its response ends. Shared prefixes are computed once: a
+//! prefix is copied from another slot, and a request waits while another request computes its
+//! prefix.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -335,8 +336,14 @@ impl Engine {
         }
     }
 
-    /// Assigns free slots to waiting requests, in order.
+    /// Assigns slots to waiting requests: first to those whose conversation has a reserved slot,
+    /// then in order of arrival.
     pub(super) fn assign_slots(&mut self) {
+        let reserved = if self.waiting.len() > 1 { self.slots.reserved() } else { HashSet::new() };
+        if !reserved.is_empty() {
+            let waiting = self.waiting.make_contiguous();
+            waiting.sort_by_key(|pending| !reserved.contains(&pending.request.conversation));
+        }
         let reachable = |slot: usize, limit: usize| self.cache.reachable(slot, limit);
         while let Some(pending) = self.waiting.front() {
             let request = &pending.request;

@@ -68,7 +68,9 @@ fn queued_steps_give_the_same_completions() {
         let prompts = ahead_stats.prefilled_tokens + ahead_stats.cached_tokens;
         assert_eq!(prompts, other.prefilled_tokens + other.cached_tokens);
         assert_eq!(ahead_stats.recordable_steps, ahead_stats.decoding_steps);
-        assert!(ahead_stats.decoding_steps > 60 && ahead_stats.max_batch >= slots.min(10) as u64, "{ahead_stats:?}");
+        // No conversation is released, and half of the slots can stay reserved.
+        let batch = slots.div_ceil(2) as u64;
+        assert!(ahead_stats.decoding_steps > 60 && ahead_stats.max_batch >= batch, "{ahead_stats:?}");
     }
 }
 

@@ -1,5 +1,7 @@
 //! Queues, cancellation, streams and deadlines.
 
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use super::*;
@@ -114,6 +116,41 @@ fn trajectories_start_and_end_while_the_engine_serves() {
         assert_eq!(thread.join().unwrap(), again.join().unwrap());
     }
     assert_eq!((stats.finished, stats.sampled_tokens), (24, 120));
+}
+
+/// Twelve conversations of three turns on four slots: each token of a prompt is computed once, as
+/// with a slot for each conversation.
+#[test]
+fn conversations_keep_their_slots_while_others_wait() {
+    let computed = |slots: usize| {
+        let mut engine = engine(slots);
+        let (client, queue) = channel();
+        let submit = |n: u32, ids: &[u32]| client.submit(request(ids, u64::from(n), sampled(3 + n as usize % 4)));
+        let talk = |n| {
+            let ids = prompt(n, 12);
+            let reply = submit(n, &ids);
+            (ids, 1, Some(reply))
+        };
+        let mut talks: Vec<_> = (0..12).map(talk).collect();
+        while talks.iter().any(|(_, _, reply)| reply.is_some()) {
+            engine.step(&queue);
+            for (n, (ids, turn, reply)) in (0..).zip(&mut talks) {
+                let Some(pending) = reply else { continue };
+                let Poll::Ready(done) = Pin::new(pending).poll(&mut Context::from_waker(Waker::noop())) else {
+                    continue;
+                };
+                ids.extend(done.unwrap().unwrap().token_ids);
+                ids.push(1);
+                *reply = (*turn < 3).then(|| submit(n, ids));
+                *turn += 1;
+                if reply.is_none() {
+                    client.release(u64::from(n));
+                }
+            }
+        }
+        engine.progress().stats().prefilled_tokens
+    };
+    assert_eq!(computed(4), computed(12));
 }
 
 #[test]
