@@ -79,8 +79,8 @@ impl Slots {
 
     /// Assigns a slot to a request: the reserved slot of its conversation, else the free slot with
     /// the longest common prefix, else, while less than half of the slots are busy, the least
-    /// recently used reserved slot. The slot keeps the common prefix, except for the prompt's last token, whose logits
-    /// must be computed.
+    /// recently used reserved slot. The slot keeps the common prefix, except for the prompt's last
+    /// token, whose logits must be computed.
     pub(super) fn assign_slot(&mut self, conversation: u64, prompt: &[u32], reachable: Reachable<'_>) -> Option<usize> {
         let kept = |index: usize, slot: &Slot| {
             let limit = shared(&slot.ids, prompt).min(prompt.len().saturating_sub(1));
