@@ -118,8 +118,8 @@ fn trajectories_start_and_end_while_the_engine_serves() {
     assert_eq!((stats.finished, stats.sampled_tokens), (24, 120));
 }
 
-/// Twelve conversations of three turns on four slots: each token of a prompt is computed once, as
-/// with a slot for each conversation.
+/// Twelve conversations of three turns on four slots, with a tool that takes a step: each token of
+/// a prompt is computed once, as with a slot for each conversation.
 #[test]
 fn conversations_keep_their_slots_while_others_wait() {
     let computed = |slots: usize| {
@@ -132,18 +132,23 @@ fn conversations_keep_their_slots_while_others_wait() {
             (ids, 1, Some(reply))
         };
         let mut talks: Vec<_> = (0..12).map(talk).collect();
-        while talks.iter().any(|(_, _, reply)| reply.is_some()) {
+        while talks.iter().any(|(_, turn, reply)| *turn < 3 || reply.is_some()) {
             engine.step(&queue);
             for (n, (ids, turn, reply)) in (0..).zip(&mut talks) {
-                let Some(pending) = reply else { continue };
+                let Some(pending) = reply else {
+                    if *turn < 3 {
+                        *turn += 1;
+                        *reply = Some(submit(n, ids));
+                    }
+                    continue;
+                };
                 let Poll::Ready(done) = Pin::new(pending).poll(&mut Context::from_waker(Waker::noop())) else {
                     continue;
                 };
                 ids.extend(done.unwrap().unwrap().token_ids);
                 ids.push(1);
-                *reply = (*turn < 3).then(|| submit(n, ids));
-                *turn += 1;
-                if reply.is_none() {
+                *reply = None;
+                if *turn == 3 {
                     client.release(u64::from(n));
                 }
             }
