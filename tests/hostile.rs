@@ -5,7 +5,8 @@
 //! The first lines of a script describe it and give the expected status (several if any of them is
 //! correct; `refused` for a script that must not load), a part of the message, and the number of
 //! attempts; `-- here` marks the line that the message must name. The script returns its hostile
-//! functions; the others are well-behaved.
+//! functions; the others are well-behaved. `cpu` is its `limits.cpu`, for a script that must reach
+//! another limit first on a slow machine too.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -68,7 +69,7 @@ return r1.recipe {
   data = { train = r1.data.generate { count = 64, row = function(index)
     return { n = index, hostile = index % 2 == 0 }
   end } },
-  limits = { cpu = 0.1, wait = 0.5, memory = 256, trajectory = 32, text = 1 },
+  limits = { cpu = CPU, wait = 0.5, memory = 256, trajectory = 32, text = 1 },
   trainer = r1.grpo {},
 }
 "#;
@@ -80,6 +81,8 @@ struct Case {
     expect: Vec<String>,
     message: String,
     times: u64,
+    /// `limits.cpu`, seconds.
+    cpu: String,
     /// The line marked with `-- here`.
     line: Option<usize>,
     source: String,
@@ -90,7 +93,7 @@ impl Case {
         let source = std::fs::read_to_string(path).unwrap();
         let name = path.file_stem().unwrap().to_string_lossy().into_owned();
         let field = |name: &str| {
-            let line = source.lines().take(4).find_map(|line| line.strip_prefix(&format!("-- {name}:")));
+            let line = source.lines().take(5).find_map(|line| line.strip_prefix(&format!("-- {name}:")));
             line.map(|line| line.trim().to_owned())
         };
         let expect = field("expect").unwrap_or_else(|| panic!("{name}: no `-- expect:`"));
@@ -99,6 +102,7 @@ impl Case {
             expect: expect.split('|').map(|status| status.trim().to_owned()).collect(),
             message: field("message").unwrap_or_else(|| panic!("{name}: no `-- message:`")),
             times: field("times").map_or(1, |times| times.parse().unwrap()),
+            cpu: field("cpu").unwrap_or_else(|| "0.1".to_owned()),
             line: source.lines().position(|line| line.trim_end().ends_with("-- here")).map(|index| index + 1),
             name,
             source,
@@ -108,7 +112,7 @@ impl Case {
     /// Runs it. Returns the status and the first line of the message.
     fn run(&self, renderer: &Arc<Renderer>) -> (String, String) {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("main.lua"), MAIN.replace("NAME", &self.name)).unwrap();
+        std::fs::write(dir.path().join("main.lua"), MAIN.replace("NAME", &self.name).replace("CPU", &self.cpu)).unwrap();
         std::fs::write(dir.path().join(format!("{}.lua", self.name)), &self.source).unwrap();
         let shown = |text: &str| text.replace(&format!("{}/", dir.path().display()), "");
         let name = &self.name;

@@ -112,11 +112,12 @@ impl Session {
         };
         let cache = model.cache_options();
         let (size, releases_cache) = EngineOptions::sized_for_training(&model.config, cache, slots, max_context, needs);
-        let at_once = settings.trainer.learner().map_or(slots, |one| slots.min(one.group_size * one.groups_per_step));
+        let learner = settings.trainer.learner().filter(|_| training.is_some());
+        let at_once = learner.map_or(slots, |one| slots.min(one.group_size * one.groups_per_step));
         if size.slots < at_once {
             fetching.reporter.warn(&format!(
-                "{} of {at_once} trajectories are sampled at once: the key-value cache for more contexts of {max_context} tokens \
-                 does not fit into the free memory; lower policy.max_context if trajectories are shorter",
+                "only {} of {at_once} trajectories can be sampled at once: half of the free memory has no room for more \
+                 contexts of {max_context} tokens; lower policy.max_context if the trajectories are shorter",
                 size.slots
             ));
         }

@@ -1,6 +1,7 @@
 -- Catches out-of-memory errors with pcall in an endless loop.
 -- expect: script_limit
 -- message: reset
+-- cpu: 5
 return {
   reset = function()
     local all = {}

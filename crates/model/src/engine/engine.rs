@@ -1,8 +1,8 @@
 //! The scheduler: continuous batching over the slots of one key-value cache.
 //!
-//! Each iteration assigns free slots to waiting requests, those of running conversations first, and
-//! calls the model once, with the next token of each running response and chunks of new prompts. A
-//! request leaves the batch as soon as its response ends. Shared prefixes are computed once: a
+//! Each iteration assigns slots to waiting requests, first to conversations with a reserved slot.
+//! It calls the model once, with the next token of each running response and chunks of new prompts.
+//! A request leaves the batch as soon as its response ends. Shared prefixes are computed once: a
 //! prefix is copied from another slot, and a request waits while another request computes its
 //! prefix.
 

@@ -79,8 +79,8 @@ impl Slots {
 
     /// Assigns a slot to a request: the reserved slot of its conversation, else the free slot with
     /// the longest common prefix, else, while less than half of the slots are busy, the least
-    /// recently used reserved slot. The slot keeps the common prefix, except for the prompt's last
-    /// token, whose logits must be computed.
+    /// recently used reserved slot; `None` if there is none of these. The slot keeps the common
+    /// prefix, except for the prompt's last token, whose logits must be computed.
     pub(super) fn assign_slot(&mut self, conversation: u64, prompt: &[u32], reachable: Reachable<'_>) -> Option<usize> {
         let kept = |index: usize, slot: &Slot| {
             let limit = shared(&slot.ids, prompt).min(prompt.len().saturating_sub(1));
@@ -178,9 +178,11 @@ impl Slots {
     /// The least recently used reserved slot, while less than half of the slots are busy.
     fn evictable(&self) -> Option<usize> {
         let busy = self.slots.iter().filter(|slot| matches!(slot.hold, Hold::Busy { .. })).count();
+        if 2 * busy >= self.slots.len() {
+            return None;
+        }
         let reserved = self.slots.iter().enumerate().filter(|(_, slot)| matches!(slot.hold, Hold::Warm(_)));
-        let oldest = reserved.min_by_key(|(_, slot)| slot.used).map(|(index, _)| index);
-        oldest.filter(|_| 2 * busy < self.slots.len())
+        reserved.min_by_key(|(_, slot)| slot.used).map(|(index, _)| index)
     }
 }
 

@@ -4,7 +4,6 @@
 use tch::{Device, Kind, Tensor};
 
 use super::decoder::{Angles, Residual, With, scaled};
-
 use super::plain::{self, Arithmetic};
 use super::recurrence::{Carried, Recurrence, RecurrentRows};
 use super::{KvCache, Model, Span};
