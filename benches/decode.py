@@ -191,10 +191,10 @@ def measure(args, kind):
         for name, side in sides.items():
             before = [side.measure("{}")] if name == "r1" else []
             times = {}
-            for shape in shapes:
-                request = json.dumps(dict(zip(("batch", "prompt", "new"), shape, strict=True)))
-                times[shape] = side.measure(request)["seconds"]
-                best[name, shape] = min(times[shape], best.get((name, shape), float("inf")))
+            for size in shapes:
+                request = json.dumps(dict(zip(("batch", "prompt", "new"), size, strict=True)))
+                times[size] = side.measure(request)["seconds"]
+                best[name, size] = min(times[size], best.get((name, size), float("inf")))
             # The first repetition is a warm-up.
             if name != "r1" or repetition == 0:
                 continue
