@@ -112,7 +112,8 @@ impl Case {
     /// Runs it. Returns the status and the first line of the message.
     fn run(&self, renderer: &Arc<Renderer>) -> (String, String) {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("main.lua"), MAIN.replace("NAME", &self.name).replace("CPU", &self.cpu)).unwrap();
+        std::fs::write(dir.path().join("main.lua"), MAIN.replace("NAME", &self.name).replace("CPU", &self.cpu))
+            .unwrap();
         std::fs::write(dir.path().join(format!("{}.lua", self.name)), &self.source).unwrap();
         let shown = |text: &str| text.replace(&format!("{}/", dir.path().display()), "");
         let name = &self.name;
