@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Writes the part NAME of docs/lab/real-model.md, and its picture, from finished runs of a real model.
 
-    python3 benches/real_runs.py NAME RUN ... [--sft RUN]
+    python3 benches/real_runs.py NAME RUN ... [--sft RUN] [--tasks N]
 
 A RUN is the directory of `r1 run`, one for each seed; --sft is the supervised run that the seeds
-begin with, if it is no part of them. The evaluations are those that the runs themselves recorded.
+begin with, if it is no part of them. The evaluations are those that the runs themselves recorded;
+--tasks is the number of held-out tasks, if there are fewer than `eval.limit`.
 """
 
 import argparse
@@ -44,12 +45,12 @@ def mean(lines, metric):
     return sum(values) / len(values) if values else float("nan")
 
 
-def row(folder, sft):
+def row(folder, sft, tasks):
     """The cells of a run."""
     config, lines = json.loads((folder / "config.json").read_text()), rows(folder)
     tests = [line for line in lines if "eval/accuracy" in line]
     steps = [line for line in lines if "rollout/accuracy" in line]
-    tasks = config["settings"]["eval"]["limit"]
+    tasks = tasks or config["settings"]["eval"]["limit"]
     cold = rows(sft) if sft else rows(folder / "sft") if (folder / "sft").exists() else []
     ends = [f"{mean(part, 'rollout/tool_calls'):.2f}" for part in (steps[:5], steps[-5:])]
     tokens = [f"{mean(part, 'rollout/response_tokens'):.0f}" for part in (steps[:5], steps[-5:])]
@@ -65,11 +66,12 @@ def main():
     parser.add_argument("name")
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--sft", type=Path)
+    parser.add_argument("--tasks", type=int)
     options = parser.parse_args()
     lines = [
         "| seed | before RL | after RL | steps | tool calls, first and last five steps | sampled tokens, the same | hours of SFT, of RL | peak memory, GiB |",
         "|---|---|---|---|---|---|---|---|",
-        *(f"| {' | '.join(row(run, options.sft))} |" for run in options.runs),
+        *(f"| {' | '.join(row(run, options.sft, options.tasks))} |" for run in options.runs),
     ]
     recipes.PANELS[:] = PANELS
     picture = f"real-{options.name}.svg"
@@ -77,7 +79,8 @@ def main():
     about = pages.about(json.loads((options.runs[-1] / "config.json").read_text()), threads="")
     command = " ".join(f"runs/{run.name}" for run in options.runs)
     sft = f" --sft runs/{options.sft.name}" if options.sft else ""
-    sentence = f"{about}: `python3 benches/real_runs.py {options.name} {command}{sft}`."
+    tasks = f" --tasks {options.tasks}" if options.tasks else ""
+    sentence = f"{about}: `python3 benches/real_runs.py {options.name} {command}{sft}{tasks}`."
     pages.replace(ROOT / "docs/lab/real-model.md", options.name,
                   [*lines, "", *pages.lines(sentence), "", f"![success, tool calls and sampled tokens against steps]({picture})"])
 
