@@ -42,16 +42,21 @@ impl Script {
         self.location_of(key).place
     }
 
+    /// The key of a setting as a user writes it: that of a cold start begins with `cold_start.`.
+    pub(crate) fn full_key(&self, key: &str) -> String {
+        let prefix = if self.part == RecipePart::ColdStart { cold_start::PREFIX } else { "" };
+        format!("{prefix}{key}")
+    }
+
     /// [`Script::place_of`], and whether the setting itself is there.
     fn location_of(&self, key: &str) -> Location {
-        let prefixed = (self.part == RecipePart::ColdStart).then(|| format!("{}{key}", cold_start::PREFIX));
-        let key = prefixed.as_deref().unwrap_or(key);
+        let key = self.full_key(key);
         let main = self.path.display().to_string();
         let lua = self.modules.iter().filter(|(name, _)| !is_python(name));
         let modules = lua.map(|(_, module)| (module.path.as_str(), module.source.as_str()));
         let names = self.modules.iter().map(|(name, module)| (name.clone(), module.path.clone())).collect();
         let map = SourceMap::new(std::iter::once((main.as_str(), self.source.as_str())).chain(modules), names);
-        map.setting(&main, key).unwrap_or(Location { place: main, is_exact: false })
+        map.setting(&main, &key).unwrap_or(Location { place: main, is_exact: false })
     }
 
     /// An error about a setting, with its place: an argument of the command line, or a line.

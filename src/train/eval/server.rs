@@ -62,7 +62,8 @@ impl ServerSession {
         reporter: &Reporter,
         label: &str,
     ) -> (Vec<Trajectory>, Result<()>) {
-        let bar = reporter.bar(label, specs.len() as u64, "trajectories");
+        let concurrency = self.settings.rollout.concurrency as u64;
+        let bar = reporter.bar(label, specs.len() as u64, "trajectories").concurrent(concurrency);
         let finished: Arc<Mutex<Vec<Trajectory>>> = Arc::default();
         let (counter, kept, also) = (bar.clone(), Arc::clone(&finished), Arc::clone(&self.finished));
         let progress: OnFinished = Arc::new(move |trajectory| {

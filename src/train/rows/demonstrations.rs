@@ -103,8 +103,10 @@ impl<'a> Samples<'a> {
                 Overlong::Error => {
                     let message = format!("the conversation has {length} tokens, and at most {longest} fit");
                     let error = self.worker.about_row(split, index, Error::new(Kind::Data, message));
-                    return Err(error
-                        .hint("trainer.overlong = \"skip\" leaves such rows out, \"truncate\" cuts their ends off"));
+                    let key = self.worker.script.full_key("trainer.overlong");
+                    return Err(
+                        error.hint(format!("{key}=skip leaves such rows out, {key}=truncate cuts their ends off"))
+                    );
                 }
                 Overlong::Skip => return Ok(None),
                 Overlong::Truncate => {

@@ -165,8 +165,7 @@ impl<'a> SupervisedTraining<'a> {
         report::opening_sft(reporter, &model, &run.dir, rows, (&sft, run.state.step));
         report::far_files(reporter, &run.script, &run.origins);
         log.top_level(&run.script.logged, same_script);
-        let bar = reporter.bar("training", sft.steps as u64, "steps");
-        bar.inc(run.state.step);
+        let bar = reporter.bar("training", sft.steps as u64, "steps").resumed_after(run.state.step);
         run.begins(checkpoint.is_some(), "sft");
         Ok(Self {
             run,
@@ -223,8 +222,10 @@ impl<'a> SupervisedTraining<'a> {
         }
         if rows.is_empty() {
             let longest = self.samples.longest();
-            return Err(Error::new(Kind::Data, format!("no conversation of data.train fits into {longest} tokens"))
-                .hint("raise trainer.max_length or policy.max_context"));
+            let key = |key| self.run.script.full_key(key);
+            let message = format!("no conversation of {} fits into {longest} tokens", key("data.train"));
+            let hint = format!("raise {} or policy.max_context", key("trainer.max_length"));
+            return Err(Error::new(Kind::Data, message).hint(hint));
         }
         Ok(ConversationBatch { began, rows, taken, too_long: self.samples.too_long - before })
     }
@@ -316,7 +317,7 @@ impl<'a> SupervisedTraining<'a> {
         let steps = (run.state.step - run.began_after) as usize;
         let done = report::SupervisedReport { steps, tokens: self.tokens, best: run.state.best, stopped };
         report::closing_sft(&run.reporter, &summary, &done, &run.options);
-        report::overlong(&run.reporter, samples.too_long, samples.longest(), sft.overlong);
+        report::overlong(&run.reporter, &run.script, (samples.too_long, samples.longest()), sft.overlong);
         Ok(summary)
     }
 }

@@ -177,7 +177,8 @@ impl Session {
     ) -> Result<(Vec<Trajectory>, Stats)> {
         let trees: Vec<Tree> = trees.into_iter().map(Into::into).collect();
         let count: usize = trees.iter().map(Tree::size).sum();
-        let bar = reporter.bar(label, count as u64, "trajectories");
+        let bar =
+            reporter.bar(label, count as u64, "trajectories").concurrent(self.settings.rollout.concurrency as u64);
         let sampled = self.engine.progress();
         bar.tokens_from(move || sampled.stats().sampled_tokens);
         let (counter, also) = (bar.clone(), Arc::clone(&self.finished));

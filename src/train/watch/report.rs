@@ -356,12 +356,12 @@ pub(crate) fn closing_sft(reporter: &Reporter, summary: &Summary, done: &Supervi
 }
 
 /// Prints how many conversations were too long, and how they were handled.
-pub(crate) fn overlong(reporter: &Reporter, count: u64, longest: usize, overlong: Overlong) {
+pub(crate) fn overlong(reporter: &Reporter, script: &Script, (count, longest): (u64, usize), overlong: Overlong) {
     let (conversations, were) = if count == 1 { ("conversation", "was") } else { ("conversations", "were") };
     let fate = if overlong == Overlong::Truncate { "cut" } else { "left out" };
     if count > 0 {
-        reporter
-            .warn(&format!("{count} {conversations} longer than {longest} tokens {were} {fate} (trainer.overlong)"));
+        let key = script.full_key("trainer.overlong");
+        reporter.warn(&format!("{count} {conversations} longer than {longest} tokens {were} {fate} ({key})"));
     }
 }
 
