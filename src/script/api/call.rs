@@ -6,7 +6,7 @@ use futures_util::future::try_join_all;
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
-use super::args::{fail, fail_with, raise};
+use super::args::{fail, plain, raise};
 use super::arguments::{Arguments, arguments};
 use super::tools::files;
 use super::tools::host_tool::ValidatedCall;
@@ -14,7 +14,7 @@ use super::tools::run::CallResult;
 use crate::config::{EnvSettings, ExcessCalls};
 use crate::error::Error;
 use crate::mdp::{CallKind, OutputFile, ToolRecord};
-use crate::script::runtime::convert::{self, NonJson, kind, to_json};
+use crate::script::runtime::convert::{from_json, kind};
 use crate::script::runtime::host::{Call, EntryPoint, Host};
 use crate::script::runtime::suspended::with_room;
 use crate::text::{Renderer, schema};
@@ -33,7 +33,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let (_nesting, (jobs, hidden)) = jobs?;
             let run = |job: ReadyCall| {
                 let tool = job.tool();
-                call.branch_for_tool(job.run(lua.clone(), call.clone(), &host), tool)
+                call.branch(job.run(lua.clone(), call.clone(), &host), Some(tool))
             };
             let mut running: Vec<_> = jobs.into_iter().map(|job| Box::pin(run(job))).collect();
             let answers = try_join_all(running.iter_mut()).await;
@@ -180,8 +180,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
         }
         let Some(name) = text("name") else { return Err(fail(lua, NAME, format!("call {index} has no `name`"))) };
         let given_arguments: Value = given_call.raw_get("arguments")?;
-        let mut arguments =
-            to_json(&given_arguments, "arguments", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
+        let mut arguments = plain(lua, NAME, "arguments", &given_arguments)?;
         if given_arguments.is_nil() || arguments.as_array().is_some_and(Vec::is_empty) {
             arguments = json!({});
         }
@@ -230,7 +229,7 @@ fn with_kwargs(lua: &Lua, options: &Value, kwargs: &Json) -> mlua::Result<Value>
     if let Value::Table(options) = options {
         options.for_each(|name: Value, value: Value| merged.raw_set(name, value))?;
     }
-    merged.raw_set("kwargs", convert::from_json(lua, kwargs)?)?;
+    merged.raw_set("kwargs", from_json(lua, kwargs)?)?;
     Ok(Value::Table(merged))
 }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use mlua::{Lua, Table, Value};
 use serde::Serialize;
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 use tokio::sync::oneshot;
 
 use super::args::{check_text, fail, fail_with};
@@ -194,16 +194,9 @@ async fn write_with(
     options: &GenerateOptions,
     seed: u64,
 ) -> Result<Outcome<GeneratedText>> {
-    let fields = [
-        ("max_new_tokens", json!(options.max_new_tokens.unwrap_or(256))),
-        ("stop", json!(options.stop)),
-        ("temperature", json!(options.temperature)),
-        ("top_k", json!(options.top_k)),
-        ("top_p", json!(options.top_p)),
-        ("min_p", json!(options.min_p)),
-    ];
-    let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
-    let sampling: Map<String, Json> = fields.map(|(name, value)| (name.to_owned(), value)).collect();
+    let mut sampling = options.fields();
+    // The texts of the model's own settings do not apply.
+    sampling.entry("stop").or_insert_with(|| json!([]));
     let options = ResponseOptions { seed: Seed(seed), ..ResponseOptions::default() };
     let request = ResponseRequest { prompt: ModelInput::Messages(messages), options, sampling: sampling.into() };
     let response = shared_models(NAME, name)?.generate(name, request).await?;

@@ -7,18 +7,17 @@ use std::time::Duration;
 
 use mlua::{Lua, Table, Value};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
-use super::args::{bytes_of, fail, fail_with, json_of, text, undeclared};
+use super::args::{bytes_of, fail, json_of, plain, refused, text, undeclared};
 use super::argument::Bytes;
 use super::arguments::{Arguments, arguments};
 use super::outcome::{NilReason, OutsideCall, failed, not_public};
 use super::secret::{NamedTexts, Secrets, Text};
-use crate::error::{Error, Kind};
 use crate::mdp::Outcome;
 use crate::net::{HttpError, HttpRequest, METHODS, host_and_port, http, url_with_query};
 use crate::script::runtime::bind::in_lua;
-use crate::script::runtime::convert::{NonJson, kind, to_json};
+use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::{Call, Host};
 
 /// Default and maximum bytes of a response.
@@ -58,8 +57,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         async move { pending?.answer(&lua).await }
     })?;
     let http: Table = in_lua(lua, include_str!("../../../lua/http.lua"), (send, request, RequestOptions::names()))?;
-    super::seal(lua, "r1.http", &http)?;
-    r1.raw_set("http", http)
+    super::namespace(lua, r1, "r1.http", http)
 }
 
 /// A request that is allowed.
@@ -152,8 +150,7 @@ fn build(
         (body, Value::Nil) => pending.with_body(lua, body)?,
         (Value::Nil, json) => pending.with_json(lua, json)?,
         _ => {
-            let error = Error::new(Kind::Script, "`body` and `json` are both set").about_setting("json");
-            return Err(fail_with(lua, function, error));
+            return Err(refused(lua, function, "json", "`body` and `json` are both set"));
         }
     };
     pending.check(lua)?;
@@ -174,7 +171,7 @@ impl PendingRequest {
     }
 
     fn with_json(mut self, lua: &Lua, body: &Value) -> mlua::Result<Self> {
-        let json = to_json(body, "json", NonJson::Refuse).map_err(|why| fail_with(lua, self.function, why))?;
+        let json = plain(lua, self.function, "json", body)?;
         self.request.body = Some(json.to_string().into_bytes());
         if !self.request.headers.0.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
             self.request.headers.0.push(("content-type".to_owned(), Text::plain("application/json")));
@@ -200,15 +197,8 @@ impl PendingRequest {
             let name = name.to_lowercase();
             ["authorization", "cookie", "key", "token", "secret"].iter().any(|part| name.contains(part))
         };
-        let headers: Map<String, Json> = self
-            .request
-            .headers
-            .0
-            .iter()
-            .map(|(name, value)| {
-                (name.clone(), if secret(name) { "(secret)".to_owned() } else { value.shown() }.into())
-            })
-            .collect();
+        let mut headers = self.request.headers.shown();
+        headers.iter_mut().filter(|(name, _)| secret(name)).for_each(|(_, value)| *value = "(secret)".into());
         let url = self.request.address(|text| Ok::<_, std::convert::Infallible>(text.shown()));
         let url = url.unwrap_or_else(|never| match never {});
         let body = self.request.body.as_deref().map_or(Json::Null, json_of);

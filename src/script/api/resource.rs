@@ -134,7 +134,7 @@ impl UserData for ResourceOf {
         // The name in messages of Luau, and of typeof().
         fields.add_meta_field(MetaMethod::Type, "Resource");
         fields.add_field_method_get("path", |_, this| Ok(this.resource.path.display().to_string()));
-        fields.add_field_method_get("hash", |_, this| Ok(this.resource.sha256()));
+        fields.add_field_method_get("hash", |_, this| Ok(this.resource.sha256.clone()));
     }
 
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {

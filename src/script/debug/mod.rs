@@ -68,7 +68,7 @@ pub struct Console {
 impl Worker {
     /// A console in this worker's virtual machine.
     pub fn console(&self) -> Result<Console> {
-        let console = Console::over(self.machine())?;
+        let console = Console::over(&self.vm)?;
         let functions = self.functions();
         breakpoints::locals(&console.vm.lua, &functions, &console.locals).map_err(|error| vm_failed(&error))?;
         for (name, function) in functions {

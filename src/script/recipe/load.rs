@@ -309,7 +309,7 @@ impl Script {
         let file = |(path, resource): (PathBuf, &Resource)| FileVersion {
             path,
             bytes: resource.bytes,
-            sha256: Some(resource.sha256()),
+            sha256: Some(resource.sha256.clone()),
         };
         self.resources_at().map(file).collect()
     }
@@ -465,7 +465,7 @@ fn hash(
     }
     for (spec, resource) in resources {
         part(&spec.path.to_string_lossy());
-        part(&resource.sha256());
+        part(&resource.sha256);
     }
     format!("{:x}", hash.finalize())
 }

@@ -3,7 +3,7 @@
 use mlua::{Function, Table, Value};
 use serde_json::{Value as Json, json};
 
-use super::worker::{Worker, host_failure};
+use super::worker::Worker;
 use crate::mdp::ToolRecord;
 use crate::script::runtime::convert;
 use crate::script::runtime::failure::Failure;
@@ -25,7 +25,7 @@ impl Worker {
             options.raw_set("state", &state.table)?;
             Ok((r1.raw_get("call_tools")?, convert::from_json(&self.vm.lua, &calls)?, options))
         };
-        let (call_tools, calls, options) = input().map_err(|error| host_failure(&error))?;
+        let (call_tools, calls, options) = input()?;
         let _results: Value = self.vm.call(&call, &call_tools, (calls, options)).await?;
         state.steps.set(state.steps.get() + 1);
         Ok(call.tools.take().pop().unwrap_or_default())

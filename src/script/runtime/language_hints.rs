@@ -24,6 +24,10 @@ pub(crate) fn of_line(message: &str, line: &str) -> Option<&'static str> {
 pub(crate) fn of_message(message: &str) -> Option<&'static str> {
     let method = |name: &str| message.contains(&format!("missing method '{name}'"));
     Some(match message {
+        "attempt to modify a readonly table" => "globals, libraries and r1 are read-only",
+        _ if message.starts_with("attempt to yield across") => {
+            "host functions that wait can't be called inside table.sort, string.gsub or a metamethod"
+        }
         _ if message.starts_with("attempt to perform arithmetic (add) on") && message.contains("string") => {
             "texts are concatenated with `..`"
         }

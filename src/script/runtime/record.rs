@@ -395,32 +395,10 @@ impl Call {
         }
     }
 
-    /// Runs `future` concurrently, in a new branch. Branches are numbered in the order of these
-    /// calls, which must not depend on time.
-    pub(crate) fn branch<F: Future>(self: &Rc<Self>, future: F) -> impl Future<Output = F::Output> + use<F> {
-        let tool = self.current_branch.borrow().tool.clone();
-        self.branch_as(future, tool)
-    }
-
-    /// [`Call::branch`] for a tool call.
-    pub(crate) fn branch_for_tool<F: Future>(
-        self: &Rc<Self>,
-        future: F,
-        tool: Rc<str>,
-    ) -> impl Future<Output = F::Output> + use<F> {
-        self.branch_as(future, Some(tool))
-    }
-
-    /// Whether the running tool call was started by a call of the tool `name`.
-    pub(crate) fn is_inside_tool(&self, name: &str) -> bool {
+    /// The tools whose calls started the running tool call, innermost first.
+    pub(crate) fn outer_tools(&self) -> impl Iterator<Item = Rc<str>> {
         let first = self.current_branch.borrow().parent.clone();
-        std::iter::successors(first, |branch| branch.parent.clone()).any(|branch| branch.tool.as_deref() == Some(name))
-    }
-
-    /// Whether the running tool call was started by a call of any tool.
-    pub(crate) fn is_inside_another_tool(&self) -> bool {
-        let first = self.current_branch.borrow().parent.clone();
-        std::iter::successors(first, |branch| branch.parent.clone()).any(|branch| branch.tool.is_some())
+        std::iter::successors(first, |branch| branch.parent.clone()).filter_map(|branch| branch.tool.clone())
     }
 
     /// Whether a tool is running, or code that a tool started.
@@ -433,12 +411,15 @@ impl Call {
         self.current_branch.borrow().parent.is_some()
     }
 
-    fn branch_as<F: Future>(
+    /// Runs `future` concurrently, in a new branch: a call of `tool`, or code of what runs now.
+    /// Branches are numbered in the order of these calls, which must not depend on time.
+    pub(crate) fn branch<F: Future>(
         self: &Rc<Self>,
         future: F,
         tool: Option<Rc<str>>,
     ) -> impl Future<Output = F::Output> + use<F> {
         let (call, parent) = (self.clone(), self.current());
+        let tool = tool.or_else(|| parent.tool.clone());
         parent.branches.set(parent.branches.get() + 1);
         let branch = RecordBranch::new(format!("{}/{}", parent.path, parent.branches.get()), Some(parent), tool);
         async move {

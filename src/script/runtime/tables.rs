@@ -93,7 +93,7 @@ fn key(tables: &[NamedTable]) -> Vec<u8> {
         let mut text = format!("{:?}{:?}", table.name, table.types);
         match &table.source {
             TableSource::File { resource, spec } => {
-                let _ = write!(text, "{spec:?}{}", resource.sha256());
+                let _ = write!(text, "{spec:?}{}", resource.sha256);
             }
             TableSource::Data(data) => {
                 let _ = write!(text, "{data}");
@@ -116,10 +116,7 @@ enum TableFile {
 
 impl TableFile {
     fn open(path: &Path, spec: &ResourceSpec) -> Result<Self> {
-        let declared = match spec.format {
-            Some(ResourceFormat::Rows(format)) => Some(format),
-            _ => None,
-        };
+        let declared = spec.format.and_then(ResourceFormat::of_rows);
         Ok(match declared.or_else(|| DataFormat::of(path)) {
             Some(DataFormat::Csv) if spec.columns.is_empty() => Self::Csv(CsvFile::open(path, b',')?),
             Some(DataFormat::Tsv) if spec.columns.is_empty() => Self::Csv(CsvFile::open(path, b'\t')?),
@@ -129,10 +126,7 @@ impl TableFile {
 
     /// Whether its cells are text.
     fn is_text(path: &Path, spec: &ResourceSpec) -> bool {
-        let format = match spec.format {
-            Some(ResourceFormat::Rows(format)) => Some(format),
-            _ => DataFormat::of(path),
-        };
+        let format = spec.format.and_then(ResourceFormat::of_rows).or_else(|| DataFormat::of(path));
         matches!(format, Some(DataFormat::Csv | DataFormat::Tsv))
     }
 

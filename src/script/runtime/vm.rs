@@ -114,17 +114,12 @@ impl Vm {
     pub(crate) fn compile(&self, path: &Path, source: &str) -> Result<Function, Failure> {
         let chunk = self.lua.load(source).set_name(format!("@{}", path.display()));
         let function = chunk.set_mode(mlua::chunk::ChunkMode::Text).into_function();
-        let function = function.map_err(|error| Failure::new(Status::EnvError, describe(&error).error));
-        self.keep_source(&path.display().to_string(), source, function.as_ref().ok());
-        function
-    }
-
-    /// Stores a text for messages, and its code for breakpoints.
-    fn keep_source(&self, path: &str, source: &str, function: Option<&Function>) {
         if let Some(mut texts) = self.lua.app_data_mut::<Texts>() {
-            texts.texts.insert(path.to_owned(), source.to_owned());
-            texts.chunks.extend(function.map(|function| (path.to_owned(), function.clone())));
+            let path = path.display().to_string();
+            texts.texts.insert(path.clone(), source.to_owned());
+            texts.chunks.extend(function.as_ref().ok().map(|function| (path, function.clone())));
         }
+        function.map_err(|error| describe(&error).error.into())
     }
 
     /// The text of the line at `path:line`, if it belongs to the script.
@@ -172,9 +167,8 @@ impl Vm {
         args: impl IntoLuaMulti,
     ) -> Result<R, Failure> {
         let mut future = Suspended::outermost(&self.lua, function, args);
-        let ended = self.run_until(call, function, &mut future, || false).await?;
-        ended
-            .ok_or_else(|| Failure::new(Status::EnvError, Error::new(Kind::Internal, "a call was left before its end")))
+        let left = || Error::new(Kind::Internal, "a call was left before its end").into();
+        self.run_until(call, function, &mut future, || false).await?.ok_or_else(left)
     }
 
     /// Runs a started call of `function` until it ends, or until it waits and `paused` holds
@@ -270,10 +264,7 @@ impl Vm {
 
     /// Measures a table, which may have at most `most` bytes.
     pub(crate) fn size(&self, call: &Rc<Call>, table: &Table, limit: usize) -> Result<Size, Failure> {
-        let size = self
-            .entries
-            .raw_get::<Function>("size")
-            .map_err(|error| Failure::new(Status::EnvError, describe(&error).error))?;
+        let size: Function = self.entries.raw_get("size").map_err(|error| describe(&error).error)?;
         self.call_now(call, &size, (table, limit))
     }
 
@@ -285,10 +276,9 @@ impl Vm {
         (name, function): (&str, &Function),
         value: &Value,
     ) -> Result<T, Failure> {
-        let refused = |error| Failure::new(Status::EnvError, error);
         let read = || self.results.raw_get::<Function>(name)?.call::<ReaderReturns<T>>(value);
-        let returned = read().map_err(|error| refused(describe(&error).error))?;
-        results::read(name, returned).map_err(|error| refused(at_function(function, error)))
+        let returned = read().map_err(|error| describe(&error).error)?;
+        results::read(name, returned).map_err(|error| at_function(function, error).into())
     }
 
     /// Whether more than a quarter of the memory limit is in use, not counting the states of
@@ -374,8 +364,11 @@ impl Vm {
                     // continue.
                     let _ = self.lua.gc_collect();
                     let is_trajectory_limit = call.entry.is_of_trajectory() && call.room.get() < self.memory_limit();
-                    let mut error =
-                        if is_trajectory_limit { self.trajectory_error(entry) } else { self.memory_error(entry) };
+                    let mut error = if is_trajectory_limit {
+                        self.over_trajectory(&format!("{entry} needs more memory"))
+                    } else {
+                        self.memory_error(entry)
+                    };
                     error.place = described.place.or_else(|| self.origin(function));
                     return Err(Failure { traceback, ..Failure::new(Status::ScriptLimit, error) });
                 }
@@ -407,10 +400,6 @@ impl Vm {
             return Ok(());
         }
         Err(Failure::new(Status::ScriptLimit, self.memory_error(entry)))
-    }
-
-    fn trajectory_error(&self, entry: &str) -> Error {
-        self.over_trajectory(&format!("{entry} needs more memory"))
     }
 
     /// The error for a trajectory that exceeds limits.trajectory; `what` is such as "step needs
