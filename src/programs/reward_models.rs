@@ -74,11 +74,8 @@ impl OpenRewardModel {
             ModelInput::Ids(ids) => ids,
             ModelInput::Text(text) => tokenizer.encode_with_special(&text)?,
             ModelInput::Messages(_) if self.renderer.template().is_default() => {
-                return Err(Error::new(
-                    Kind::Script,
-                    "the reward model has no chat template, so it can't read messages",
-                )
-                .hint("pass the whole text as `prompt`, without `text`"));
+                let message = "the reward model has no chat template, so it can't read messages";
+                return Err(Error::new(Kind::Script, message).hint("pass the whole text as `prompt`, without `text`"));
             }
             ModelInput::Messages(messages) => self.renderer.judged(&messages)?,
         };

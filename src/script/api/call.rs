@@ -106,13 +106,6 @@ struct ToolAnswer {
 }
 
 impl ToolAnswer {
-    /// A call that was not run; the policy sees the reason.
-    fn refused(call_id: Option<String>, kind: CallKind, name: &str, arguments: Json, why: String, reward: f64) -> Self {
-        let name = name.to_owned();
-        let record = ToolRecord { name, arguments, kind, output: why, reward, ..ToolRecord::default() };
-        Self { call_id, record, files: Vec::new() }
-    }
-
     fn to_lua(&self, lua: &Lua) -> mlua::Result<Table> {
         let table = lua.create_table_with_capacity(0, 6)?;
         table.raw_set("name", self.record.name.as_str())?;
@@ -145,6 +138,13 @@ enum ReadyCall {
     Run { call: ValidatedCall, call_id: Option<String> },
 }
 
+/// A call that is not run; the policy sees the reason.
+fn refused(id: Option<String>, kind: CallKind, name: &str, arguments: Json, why: String, reward: f64) -> ReadyCall {
+    let name = name.to_owned();
+    let record = ToolRecord { name, arguments, kind, output: why, reward, ..ToolRecord::default() };
+    ReadyCall::Refused(ToolAnswer { call_id: id, record, files: Vec::new() })
+}
+
 /// Parses and validates calls, and tells whether they are the script's own. An error of the policy
 /// becomes a result; an error of the script is raised.
 fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> mlua::Result<(Vec<ReadyCall>, bool)> {
@@ -174,8 +174,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
         };
         let call_id = text("id");
         if let Some(error) = text("error") {
-            let (kind, reward) = (CallKind::Malformed, rewards.malformed);
-            jobs.push(ReadyCall::Refused(ToolAnswer::refused(call_id, kind, "malformed", Json::Null, error, reward)));
+            jobs.push(refused(call_id, CallKind::Malformed, "malformed", Json::Null, error, rewards.malformed));
             continue;
         }
         let Some(name) = text("name") else { return Err(fail(lua, NAME, format!("call {index} has no `name`"))) };
@@ -192,8 +191,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
             let have =
                 if names.is_empty() { "there are no tools".to_owned() } else { format!("tools: {}", names.join(", ")) };
             let why = format!("Error: no tool `{name}`; {have}");
-            let (kind, reward) = (CallKind::Unknown, rewards.refused);
-            jobs.push(ReadyCall::Refused(ToolAnswer::refused(call_id, kind, &name, arguments, why, reward)));
+            jobs.push(refused(call_id, CallKind::Unknown, &name, arguments, why, rewards.refused));
             continue;
         };
         let fits = schema::check(&tool.parameters, &arguments);
@@ -204,20 +202,17 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
         if let Err((kind, why)) = fits.and_then(|()| quota.take().map_err(|why| (CallKind::Excess, why.to_string()))) {
             let why = format!("Error: {why}");
             let reward = tool.rewards.refused.unwrap_or(rewards.refused);
-            jobs.push(ReadyCall::Refused(ToolAnswer::refused(call_id, kind, &tool.name, arguments, why, reward)));
+            jobs.push(refused(call_id, kind, &tool.name, arguments, why, reward));
             continue;
         }
-        let given_arguments =
-            if given_arguments.is_nil() { Value::Table(lua.create_table()?) } else { given_arguments };
+        let lua_arguments = if given_arguments.is_nil() { Value::Table(lua.create_table()?) } else { given_arguments };
         let kwargs = env.as_ref().and_then(|env| env.tool_kwargs.get(&tool.name)).cloned();
         let options = match &kwargs {
             Some(kwargs) => with_kwargs(lua, options, kwargs)?,
             None => options.clone(),
         };
-        let (tool, prelude) = (tool.clone(), prelude.clone());
-        let files = files.clone();
-        let call =
-            ValidatedCall { tool, arguments, lua_arguments: given_arguments, prelude, files, hidden, options, kwargs };
+        let (tool, prelude, files) = (tool.clone(), prelude.clone(), files.clone());
+        let call = ValidatedCall { tool, arguments, lua_arguments, prelude, files, hidden, options, kwargs };
         jobs.push(ReadyCall::Run { call, call_id });
     }
     Ok((jobs, hidden))
@@ -319,17 +314,12 @@ impl ReadyCall {
         let CallResult { output, reward, retries, cached } = validated.run(&lua, &call, host).await?;
         let (tool, arguments, hidden) = (validated.tool, validated.arguments, validated.hidden);
         let Output { text, ok, seconds, files, .. } = output;
-        let (limit, default_settings) = {
-            let default_settings = EnvSettings::default();
-            let env = settings_of(&call, &default_settings);
-            let reward = if ok {
-                tool.rewards.ok.unwrap_or(env.call_rewards.ok)
-            } else {
-                tool.rewards.failed.unwrap_or(env.call_rewards.failed)
-            };
-            (tool.max_result_tokens.unwrap_or(env.max_result_tokens), reward)
-        };
-        let reward = reward.unwrap_or(default_settings);
+        let defaults = EnvSettings::default();
+        let env = settings_of(&call, &defaults);
+        let (own, usual) = (&tool.rewards, &env.call_rewards);
+        let (own, usual) = if ok { (own.ok, usual.ok) } else { (own.failed, usual.failed) };
+        let reward = reward.or(own).unwrap_or(usual);
+        let limit = tool.max_result_tokens.unwrap_or(env.max_result_tokens);
         let text = match &host.renderer() {
             Some(renderer) if limit > 0 && !hidden => cut_to_tokens(renderer, text, limit).map_err(raise)?,
             _ => text,

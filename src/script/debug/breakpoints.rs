@@ -15,9 +15,8 @@ use mlua::{Function, Lua, Table, Value, ffi};
 
 use super::{Console, places, vm_failed};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Status;
 use crate::script::runtime::bind::bind;
-use crate::script::runtime::failure::{Failure, describe};
+use crate::script::runtime::failure::Failure;
 use crate::script::runtime::host::misuse;
 use crate::script::runtime::show::{ShowLimits, Shown};
 use crate::script::runtime::texts::Texts;
@@ -113,7 +112,7 @@ impl Halt<'_> {
             let values: mlua::MultiValue = function.call(())?;
             Ok(values.iter().map(Shown::typed).collect())
         };
-        run().map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
+        run().map_err(|error| vm_failed(&error).into())
     }
 }
 

@@ -7,10 +7,8 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{Map, Value as Json};
 use sha2::{Digest, Sha256};
 
-use super::cold_start::can_make_rows;
+use super::checks::{can_make_rows, check_row_functions, with_params};
 use super::own_format::{self, Formats};
-use super::params::with_params;
-use super::row_functions::check_row_functions;
 use crate::algorithms::{AlgorithmFile, FileLoss, Trace};
 use crate::config::{Choice, EnvSettings, Learner, Limits, LossGraph, Settings, Source};
 use crate::data::Dataset;
@@ -22,6 +20,7 @@ use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::failure::describe;
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Call, EntryPoint};
+use crate::script::runtime::library;
 use crate::script::runtime::log::{LogLine, LogSink};
 use crate::script::runtime::passages::SearchPart;
 use crate::script::runtime::resource::{Resource, ResourceSpec};
@@ -165,8 +164,24 @@ impl Script {
         Self::read(&vm, Path::new(name), source.to_owned(), &[])
     }
 
+    /// A script from stored texts, such as a run's: `modules` are the files it requires, by
+    /// name. `path` is its name in messages; no file is read.
+    ///
+    /// # Errors
+    /// As [`Script::load`].
+    pub fn kept(path: &Path, source: String, modules: BTreeMap<String, String>, overrides: &[String]) -> Result<Self> {
+        let folder = directory(path);
+        let module = |(name, source): (String, String)| {
+            let path = library::shown_path(&name, &folder);
+            (name, RequiredFile { path, source })
+        };
+        let modules = Arc::new(modules.into_iter().map(module).collect());
+        let sources = SourceOrigin::Kept(modules, Resources::Disk(folder.clone()));
+        Self::read(&api::vm(Limits::default(), sources, None)?, path, source, overrides)
+    }
+
     /// Reads the recipe of a loaded virtual machine.
-    pub(super) fn read(vm: &Vm, path: &Path, source: String, overrides: &[String]) -> Result<Self> {
+    fn read(vm: &Vm, path: &Path, source: String, overrides: &[String]) -> Result<Self> {
         vm.host.params.borrow_mut().values = settings::params(overrides);
         let recipe = run(vm, path, &source)?;
         let replaced = overrides.iter().find(|argument| argument.starts_with("trainer.algorithm="));

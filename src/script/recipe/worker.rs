@@ -10,7 +10,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::envs::{Envs, shown};
 use super::load::Script;
-use super::rows::{self, Split};
+use super::rows::{Split, columns_of};
 use crate::algorithms::{self, Caller, Estimated, GroupInput};
 use crate::config::ToolChoice;
 use crate::error::{Error, Kind, Result, Subject};
@@ -440,8 +440,7 @@ impl Worker {
 /// most common cause.
 fn with_columns(mut failure: Failure, task: &Json) -> Failure {
     if failure.status == Status::EnvError && failure.of_nil {
-        let columns: Vec<&str> = task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
-        failure.error = failure.error.hint(format!("the task's columns: {}", rows::names(&columns)));
+        failure.error = failure.error.hint(format!("the task's columns: {}", columns_of(task)));
     }
     failure
 }

@@ -24,14 +24,11 @@ use super::passages::SearchPart;
 use super::record::{Record, RecordBranch};
 use super::shared_calls::SharedCalls;
 use super::state::ToolSession;
-use crate::config::DeviceChoice;
-use crate::config::Limits;
+use crate::config::{DeviceChoice, Limits};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::ToolRecord;
 use crate::schema::names;
-use crate::script::runtime::definitions::Cases;
-use crate::script::runtime::definitions::Recipe;
-use crate::script::runtime::definitions::RecipeFormat;
+use crate::script::runtime::definitions::{Cases, Recipe, RecipeFormat};
 use crate::script::runtime::task_env::TaskEnv;
 use crate::script::runtime::tool::Tool;
 use crate::search::{NoModels, SearchModels};
@@ -350,10 +347,8 @@ impl Host {
             return match sink.receiver() {
                 None => self.dropped.set(self.dropped.get() + 1),
                 Some(receive) if !call.cut.replace(true) => {
-                    receive(&line(
-                        location,
-                        "further lines of this call are dropped: limits.log is reached".to_owned(),
-                    ));
+                    let text = "further lines of this call are dropped: limits.log is reached";
+                    receive(&line(location, text.to_owned()));
                 }
                 Some(_) => {}
             };
@@ -415,11 +410,7 @@ fn places(lua: &Lua) -> impl Iterator<Item = String> {
 
 /// The error for a misuse of a host function, at the calling line.
 pub(crate) fn misuse(lua: &Lua, message: impl Into<String>) -> Error {
-    let error = Error::new(Kind::Script, clip(&message.into(), MESSAGE));
-    match place(lua) {
-        Some(location) => error.at(location),
-        None => error,
-    }
+    Error { place: place(lua), ..Error::new(Kind::Script, clip(&message.into(), MESSAGE)) }
 }
 
 /// Ends the call's turn and returns the error for the CPU limit.

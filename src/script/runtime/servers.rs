@@ -138,13 +138,14 @@ impl Listings {
         Ok(listing)
     }
 
-    /// The lists as plain data; null if there are none.
+    /// The lists as plain data, for a run's directory; null until a worker has requested them.
     pub(crate) fn to_json(&self) -> Json {
         let all = self.all();
         if all.is_empty() { Json::Null } else { json!(&*all) }
     }
 
-    /// Takes lists that a run has stored; lists that can't be read are requested again.
+    /// Takes lists that a run has stored, instead of requesting them from the servers; lists that
+    /// can't be read are requested again.
     pub(crate) fn extend(&self, stored: &Json) {
         let lists = stored.as_object().into_iter().flatten();
         self.all().extend(

@@ -173,33 +173,20 @@ impl State {
             origin::restore_notes(lua, &value, notes).map_err(|_| bad())?;
         }
         let Value::Table(table) = value else { return Err(bad()) };
-        Ok(Self {
-            table,
-            seed: number("seed")?,
-            steps: Rc::new(Cell::new(number("steps")?)),
-            session: Rc::default(),
-            record: Record::live(),
-            size: StateSize::new(lua),
-            env,
-            flow: None,
-            lua: lua.clone(),
-        })
+        let state = Self::new(lua, table, number("seed")?, Record::live(), Rc::default(), env);
+        state.steps.set(number("steps")?);
+        Ok(state)
     }
 
     /// An independent copy, including sessions of tools.
     pub fn fork(&self) -> Result<Self> {
-        let copy = convert::deep_copy(&self.lua, &Value::Table(self.table.clone()));
-        let failed = |why: String| Error::new(Kind::Script, why);
-        match copy.map_err(|error| failed(error.to_string()))? {
-            Value::Table(table) => {
-                let size = StateSize::new(&self.lua);
-                size.set(self.size.get());
-                let (steps, record) = (Rc::new(Cell::new(self.steps.get())), self.record.fork());
-                let flow = self.flow.as_ref().map(|flow| flow.fork());
-                Ok(Self { table, steps, session: self.session.fork(), record, size, flow, ..self.clone() })
-            }
-            other => Err(failed(format!("the state became a {}", other.type_name()))),
-        }
+        let copy = convert::deep_copy(&self.lua, &self.table);
+        let table = copy.map_err(|error| Error::new(Kind::Script, error.to_string()))?;
+        let size = StateSize::new(&self.lua);
+        size.set(self.size.get());
+        let (steps, record) = (Rc::new(Cell::new(self.steps.get())), self.record.fork());
+        let flow = self.flow.as_ref().map(|flow| flow.fork());
+        Ok(Self { table, steps, session: self.session.fork(), record, size, flow, ..self.clone() })
     }
 }
 
@@ -279,11 +266,8 @@ impl ToolSession {
             for program in std::mem::take(&mut *behind) {
                 self.join(&program.python);
                 let ProgramLimits { python, code, prelude, files } = &program;
-                drop(
-                    python
-                        .call(PythonCall { code, prelude, files, session: Some(self.id), ..PythonCall::default() })
-                        .await?,
-                );
+                let again = PythonCall { code, prelude, files, session: Some(self.id), ..PythonCall::default() };
+                drop(python.call(again).await?);
             }
         }
         let output = python.call(PythonCall { session: Some(self.id), ..call }).await?;

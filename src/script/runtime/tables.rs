@@ -9,9 +9,10 @@ use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
 use super::resource::{Resource, ResourceFormat, ResourceSpec};
+use super::tool::task_column;
 use crate::config::{Compression, DataFormat};
 use crate::data::{CsvFile, Dataset};
-use crate::error::{Error, Kind, Result, suggest};
+use crate::error::{Error, Kind, Result};
 use crate::tools::table::{
     ColumnTypes, FileRow, FileTable, TableData, TableInput, TableNames, TableOptions, Tables, describe,
 };
@@ -257,11 +258,7 @@ impl TableTool {
         let mut named_tables = Vec::new();
         for table in tables {
             let TableSource::Column(column) = &table.source else { continue };
-            let Some(data) = task.get(column).filter(|data| !data.is_null()) else {
-                let columns = task.as_object().into_iter().flat_map(|task| task.keys()).map(String::as_str);
-                let message = format!("tool `{tool}`: the task has no column `{column}`");
-                return Err(Error::new(Kind::Data, message).hint(suggest(column, columns)));
-            };
+            let data = task_column(tool, task, column)?;
             let with = |name: &str, data: &Json| NamedTable {
                 name: name.to_owned(),
                 source: TableSource::Data(data.clone()),

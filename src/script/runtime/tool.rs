@@ -121,17 +121,25 @@ impl ToolFile {
         let content = match &self.source {
             FileSource::Content(content) => content.clone(),
             FileSource::Column(column) => {
-                let value = columns.get(column).filter(|value| !value.is_null()).ok_or_else(|| {
-                    let names = columns.as_object().into_iter().flat_map(|task| task.keys()).map(String::as_str);
-                    let message = format!("tool `{tool}`: the task has no column `{column}`");
-                    Error::new(Kind::Data, message).hint(suggest(column, names))
-                })?;
+                let value = task_column(tool, columns, column)?;
                 let read = tables::file_of(&self.name, value);
                 read.map_err(|error| Error { message: format!("tool `{tool}`: {}", error.message), ..error })?.into()
             }
         };
         Ok(InputFile { name: self.name.clone(), content })
     }
+}
+
+/// A column of the task that the tool needs.
+///
+/// # Errors
+/// [`Kind::Data`] if the task does not have it.
+pub(super) fn task_column<'a>(tool: &str, task: &'a Json, column: &str) -> Result<&'a Json> {
+    task.get(column).filter(|value| !value.is_null()).ok_or_else(|| {
+        let names = task.as_object().into_iter().flat_map(Map::keys).map(String::as_str);
+        let message = format!("tool `{tool}`: the task has no column `{column}`");
+        Error::new(Kind::Data, message).hint(suggest(column, names))
+    })
 }
 
 /// A tool as a Lua value.
