@@ -13,8 +13,7 @@ use super::args::{fail, no_field, plain, raise, refuse_while_loading, refused};
 use super::argument::{Bytes, Whole};
 use super::arguments::{Arguments, arguments};
 use super::outcome::{NilReason, OutsideCall, failed, not_public};
-use super::secret::NamedTexts;
-use super::server_place::{Place, PlaceFields, ServerCommand, UrlScheme};
+use super::server_place::{Place, PlaceArguments, UrlScheme};
 use crate::error::Error;
 use crate::mdp::Outcome;
 use crate::script::runtime::connections::{DeclaredConnection, SessionConnections};
@@ -45,12 +44,7 @@ const WEBSOCKET: UrlScheme = UrlScheme { wanted: "ws:// or wss://", as_http: web
 arguments! {
     /// Arguments of `r1.connection`.
     pub(super) struct ConnectionArguments {
-        url: Option<String>;
-        command: Option<ServerCommand>;
         name: Option<String>;
-        headers: Option<NamedTexts>;
-        env: Option<NamedTexts>;
-        directory: Option<String>;
         timeout: Duration = Duration::from_mins(1);
         start_timeout: Option<Duration>;
         restarts: Option<Whole<0, RESTARTS>>;
@@ -58,6 +52,7 @@ arguments! {
         max_bytes: Bytes<MOST_BYTES> = Bytes(BYTES);
         open_message: Json;
         close_message: Json;
+        + place: PlaceArguments;
     }
 
     /// Options of `DeclaredConnection:request`.
@@ -75,7 +70,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 
 fn open(lua: &Lua, host: &Rc<Host>, value: &Value) -> mlua::Result<ConnectionHandle> {
     let arguments = ConnectionArguments::read(lua, NAME, value)?;
-    let is_program = arguments.command.is_some();
+    let is_program = arguments.place.command.is_some();
     let of_programs = [
         ("restarts", arguments.restarts.is_some()),
         ("processes", arguments.processes.is_some()),
@@ -86,10 +81,9 @@ fn open(lua: &Lua, host: &Rc<Host>, value: &Value) -> mlua::Result<ConnectionHan
     if let Some((name, _)) = others.iter().find(|(_, is_set)| *is_set) {
         return Err(refused(lua, NAME, name, format!("`{name}` is for a connection with `{with}`")));
     }
-    let ConnectionArguments { url, command, name, headers, env, directory, timeout, max_bytes, .. } = arguments;
-    let default_name = url.clone();
-    let fields = PlaceFields { command, url, env, headers, directory };
-    let endpoint = Place::read(lua, NAME, WEBSOCKET, fields, "{ \"python3\", \"server.py\" }")?;
+    let ConnectionArguments { name, timeout, max_bytes, place, .. } = arguments;
+    let default_name = place.url.clone();
+    let endpoint = Place::read(lua, NAME, WEBSOCKET, place, "{ \"python3\", \"server.py\" }")?;
     let (program, target) = match &endpoint {
         Place::Command { argv, .. } => (Some(argv[0].clone()), None),
         Place::Url { host, port, .. } => (None, Some((host.clone(), *port))),

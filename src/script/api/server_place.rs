@@ -8,6 +8,7 @@ use mlua::{Lua, Value};
 use serde_json::{Value as Json, json};
 
 use super::args::{FromField, TableFields, fail, refused};
+use super::arguments::arguments;
 use super::secret::{NamedTexts, Secrets};
 use crate::error::{Error, Kind, Result};
 use crate::net::host_and_port;
@@ -37,13 +38,15 @@ pub(super) fn argv(words: &Json) -> Option<Vec<String>> {
     Some(argv).filter(|argv| !argv.is_empty())
 }
 
-/// The fields with the location of a server.
-pub(super) struct PlaceFields {
-    pub(super) command: Option<ServerCommand>,
-    pub(super) url: Option<String>,
-    pub(super) env: Option<NamedTexts>,
-    pub(super) headers: Option<NamedTexts>,
-    pub(super) directory: Option<String>,
+arguments! {
+    /// The location of a server.
+    pub(super) struct PlaceArguments {
+        command: Option<ServerCommand>;
+        url: Option<String>;
+        env: Option<NamedTexts>;
+        headers: Option<NamedTexts>;
+        directory: Option<String>;
+    }
 }
 
 /// The transport of a server, without the values of its secrets.
@@ -73,12 +76,12 @@ impl Place {
         lua: &Lua,
         function: &'static str,
         scheme: UrlScheme,
-        fields: PlaceFields,
+        fields: PlaceArguments,
         example: &str,
     ) -> mlua::Result<Self> {
         let refuse = |name: &str, why: String| Err(refused(lua, function, name, why));
         let only = |name: &str, with: &str| refuse(name, format!("`{name}` is for a server with `{with}`"));
-        let PlaceFields { command, url, env, headers, directory } = fields;
+        let PlaceArguments { command, url, env, headers, directory } = fields;
         match (command, url) {
             (None, None) => Err(fail(lua, function, format!("needs `command`, a list such as {example}, or `url`"))),
             (Some(_), Some(_)) => Err(fail(lua, function, "has both `command` and `url`: a server is one of them")),

@@ -14,7 +14,7 @@ use super::argument::{ANY, Mebibytes, Whole};
 use super::arguments::{Arguments, arguments};
 use super::outcome::NilReason;
 use super::resource::{ResourceArguments, placed};
-use crate::config::{Columns, Limits};
+use crate::config::Limits;
 use crate::error::{Error, Kind};
 use crate::script::runtime::convert::{from_json, kind};
 use crate::script::runtime::host::out_of_time;
@@ -140,20 +140,16 @@ fn source(
     value: &Value,
     loader: &Files,
 ) -> mlua::Result<(TableSource, ColumnTypes)> {
-    let spec = |path: String| ResourceSpec {
-        path: path.into(),
-        format: None,
-        columns: Columns::new(),
-        max_size: MOST,
-        keep: KeptParts::Nothing,
-    };
     let file = |spec: ResourceSpec| {
         let opened = loader.borrow_mut().resource(&spec);
         let resource = opened.map_err(|error| placed(lua, function, error))?;
         Ok::<_, mlua::Error>(TableSource::File { resource, spec })
     };
     let table = match value {
-        Value::String(path) => return Ok((file(spec(path.to_string_lossy()))?, ColumnTypes::default())),
+        Value::String(path) => {
+            let spec = ResourceSpec::new(path.to_string_lossy(), MOST, KeptParts::Nothing);
+            return Ok((file(spec)?, ColumnTypes::default()));
+        }
         Value::Table(table) => table,
         other => {
             let wanted = "a path, a list of rows, or { path = } or { column = } or { data = }";

@@ -197,22 +197,7 @@ impl Script {
         if settings.name.is_empty() {
             settings.name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         }
-        can_make_rows(&settings, &recipe, "").map_err(|error| error.at_path(path))?;
-        check_row_functions(&settings, &recipe).map_err(|error| error.at_path(path))?;
-        if let (Some(phase), Some(recipe)) = (&settings.cold_start, &recipe.cold_start) {
-            can_make_rows(phase, recipe, cold_start::PREFIX).map_err(|error| error.at_path(path))?;
-        }
-        let learner = settings.trainer.learner();
-        let loss = learner.filter(|learner| learner.loss.is_of_recipe());
-        let loss = loss.map(|learner| traced(vm, &recipe, learner).map(Arc::new).map_err(|error| error.at_path(path)));
-        let loss = loss.transpose()?;
-        let declared = recipe.algorithm.as_deref().filter(|algorithm| algorithm.advantage);
-        let estimator = learner.map(|learner| &learner.estimator).filter(|estimator| estimator.is_of_recipe());
-        let advantage_options = match estimator {
-            Some(estimator) => take_options(declared, "estimator", estimator).map_err(|error| error.at_path(path))?,
-            None => Map::new(),
-        };
-        used_functions(&recipe).map_err(|error| error.at_path(path))?;
+        let (loss, advantage_options) = functions(vm, &recipe, &settings).map_err(|error| error.at_path(path))?;
         let datasets = unopened(&settings);
         let (modules, resources) = (Arc::new(vm.modules()), Arc::new(vm.resources()));
         let hash = hash(&source, &modules, &resources);
@@ -386,6 +371,23 @@ pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
     }
     let got = if value.is_nil() { "nothing".to_owned() } else { kind(&value) };
     Err(Error::new(Kind::Script, format!("the script returns {got}; it must return r1.recipe {{ … }}")).at_path(path))
+}
+
+/// Checks the functions of a recipe. Returns its loss, and the options of its function `advantage`.
+fn functions(vm: &Vm, recipe: &Recipe, settings: &Settings) -> Result<(Option<Arc<LossGraph>>, Map<String, Json>)> {
+    can_make_rows(settings, recipe, "")?;
+    check_row_functions(settings, recipe)?;
+    if let (Some(phase), Some(recipe)) = (&settings.cold_start, &recipe.cold_start) {
+        can_make_rows(phase, recipe, cold_start::PREFIX)?;
+    }
+    let learner = settings.trainer.learner();
+    let loss = learner.filter(|learner| learner.loss.is_of_recipe());
+    let loss = loss.map(|learner| traced(vm, recipe, learner).map(Arc::new)).transpose()?;
+    let declared = recipe.algorithm.as_deref().filter(|algorithm| algorithm.advantage);
+    let estimator = learner.map(|learner| &learner.estimator).filter(|estimator| estimator.is_of_recipe());
+    let options = estimator.map(|estimator| take_options(declared, "estimator", estimator)).transpose()?;
+    used_functions(recipe)?;
+    Ok((loss, options.unwrap_or_default()))
 }
 
 /// Refuses a function `advantage` or `loss` that the recipe does not use. The command line may

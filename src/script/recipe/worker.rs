@@ -95,12 +95,7 @@ impl Worker {
         self.reset_as(Split::Train, task, seed, &Record::live()).await
     }
 
-    /// As [`Worker::reset`], with a record that the caller keeps or replays.
-    pub async fn reset_with(&self, task: &Json, seed: u64, record: &Record) -> Result<State, Failure> {
-        self.reset_as(Split::Train, task, seed, record).await
-    }
-
-    /// As [`Worker::reset_with`], for a task of a split.
+    /// As [`Worker::reset`], for a task of a split, with a record that the caller keeps or replays.
     pub async fn reset_as(&self, split: Split, task: &Json, seed: u64, record: &Record) -> Result<State, Failure> {
         self.reset_within(split, task, seed, record, usize::MAX).await
     }

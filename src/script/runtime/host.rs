@@ -45,7 +45,9 @@ const LOG_LINES: usize = 1000;
 
 names! {
     /// The entry point of the script that is running; also selects its random stream.
+    #[derive(Default)]
     pub(crate) enum EntryPoint {
+        #[default]
         Load = "script",
         Row = "row",
         Reset = "reset",
@@ -76,6 +78,7 @@ impl EntryPoint {
 }
 
 /// One call into the script.
+#[derive(Default)]
 pub(crate) struct Call {
     pub(crate) entry: EntryPoint,
     /// The seed of the trajectory (or dataset), and the step (or row).
@@ -153,21 +156,9 @@ impl Call {
             record,
             current_branch: RefCell::new(RecordBranch::root(entry)),
             cpu_left: Cell::new((limits.cpu.max(0.0) * 1e9) as u64),
-            cpu_hit: Cell::new(false),
-            room: Cell::new(0),
-            held: Cell::new(0),
-            nested: Cell::new(0),
             result: limits.result.saturating_mul(1 << 10),
             lines: Cell::new(limits.log),
-            cut: Cell::new(false),
-            quiet: Cell::new(false),
-            tools: RefCell::new(Vec::new()),
-            calls_run: Cell::new(0),
-            awaited: Cell::new(""),
-            undeclared: RefCell::default(),
-            session: None,
-            env: None,
-            flow: RefCell::default(),
+            ..Self::default()
         }
     }
 

@@ -262,6 +262,7 @@ fn decode<A: DeserializeOwned>(answer: Answer) -> Result<A> {
 }
 
 /// A sequence of requests, one after the other, within a call.
+#[derive(Default)]
 pub(crate) struct RecordBranch {
     /// `step`, `step/2`.
     path: String,
@@ -276,12 +277,7 @@ pub(crate) struct RecordBranch {
 
 impl RecordBranch {
     pub(crate) fn root(entry: EntryPoint) -> Rc<Self> {
-        Self::new(entry.name().to_owned(), None, None)
-    }
-
-    fn new(path: String, parent: Option<Rc<Self>>, tool: Option<Rc<str>>) -> Rc<Self> {
-        let (branches, timed_out) = (Cell::new(0), Cell::new(false));
-        Rc::new(Self { path, parent, tool, branches, rng: RefCell::default(), timed_out })
+        Rc::new(Self { path: entry.name().to_owned(), ..Self::default() })
     }
 
     fn mark_timed_out(&self) {
@@ -421,7 +417,8 @@ impl Call {
         let (call, parent) = (self.clone(), self.current());
         let tool = tool.or_else(|| parent.tool.clone());
         parent.branches.set(parent.branches.get() + 1);
-        let branch = RecordBranch::new(format!("{}/{}", parent.path, parent.branches.get()), Some(parent), tool);
+        let path = format!("{}/{}", parent.path, parent.branches.get());
+        let branch = Rc::new(RecordBranch { path, parent: Some(parent), tool, ..RecordBranch::default() });
         async move {
             let mut future = pin!(future);
             poll_fn(|cx| {

@@ -47,6 +47,11 @@ pub(crate) enum KeptParts {
 }
 
 impl ResourceSpec {
+    /// A file in the format of its extension.
+    pub(crate) fn new(path: impl Into<PathBuf>, max_size: u64, keep: KeptParts) -> Self {
+        Self { path: path.into(), format: None, columns: Columns::new(), max_size, keep }
+    }
+
     /// The full path of the file.
     pub(crate) fn path_in(&self, directory: &Path) -> PathBuf {
         if directory == Path::new(".") { self.path.clone() } else { directory.join(&self.path) }

@@ -113,11 +113,6 @@ impl State {
         &self.env.env.settings
     }
 
-    /// The name of the environment, where the recipe has several.
-    pub fn env_name(&self) -> &str {
-        &self.env.env.name
-    }
-
     /// Maximum steps of the trajectory.
     pub fn max_steps(&self) -> usize {
         self.env.max_steps

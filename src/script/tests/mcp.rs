@@ -8,7 +8,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use super::*;
-use crate::script::{Record, State, Strictness};
+use crate::script::{Record, Split, State, Strictness};
 
 pub(super) const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/mcp_server.py");
 
@@ -103,7 +103,7 @@ fn mcp_tools_are_listed_called_and_replayed_without_the_server() {
     ];
     let play = |worker: &Worker, record: &Record| {
         run(async {
-            let state = worker.reset_with(&json!({}), 0, record).await.unwrap();
+            let state = worker.reset_as(Split::Train, &json!({}), 0, record).await.unwrap();
             act(worker, &state, &calls).await
         })
     };

@@ -9,8 +9,7 @@ use mlua::{Lua, Value};
 use super::super::args::{FromField, TableFields};
 use super::super::argument::Whole;
 use super::super::arguments::{Arguments, arguments};
-use super::super::secret::NamedTexts;
-use super::super::server_place::{HTTP, Place, PlaceFields, ServerCommand};
+use super::super::server_place::{HTTP, Place, PlaceArguments};
 use super::host_tool::{AttemptResult, CallAttempt, HostTool};
 use super::limits::LimitArguments;
 use crate::error::{Error, Kind, Result, suggest};
@@ -28,14 +27,9 @@ const RESTARTS: u64 = 1000;
 arguments! {
     /// Arguments of `r1.tools.mcp`.
     pub(crate) struct McpArguments {
-        command: Option<ServerCommand>;
-        url: Option<String>;
         name: Option<String>;
         prefix: Prefix = Prefix(String::new());
         allow: Option<Allow>;
-        env: Option<NamedTexts>;
-        headers: Option<NamedTexts>;
-        directory: Option<String>;
         scope: McpScope = McpScope(ServerScope::Run);
         timeout: Duration = Duration::from_secs(30);
         progress: bool = false;
@@ -43,6 +37,7 @@ arguments! {
         restarts: Whole<0, RESTARTS> = Whole(3);
         max_result_tokens: Option<usize>;
         rewards: ToolRewards = ToolRewards::default();
+        + place: PlaceArguments;
         + limits: LimitArguments;
     }
 }
@@ -103,15 +98,8 @@ impl FromField for Allow {
 }
 
 pub(super) fn declare(lua: &Lua, value: &Value) -> mlua::Result<ServerHandle> {
-    let mut arguments = McpArguments::read(lua, NAME, value)?;
-    let fields = PlaceFields {
-        command: arguments.command.take(),
-        url: arguments.url.take(),
-        env: arguments.env.take(),
-        headers: arguments.headers.take(),
-        directory: arguments.directory.take(),
-    };
-    let endpoint = Place::read(lua, NAME, HTTP, fields, "{ \"npx\", \"-y\", \"PACKAGE\" }")?;
+    let arguments = McpArguments::read(lua, NAME, value)?;
+    let endpoint = Place::read(lua, NAME, HTTP, arguments.place, "{ \"npx\", \"-y\", \"PACKAGE\" }")?;
     let McpArguments { name, prefix, allow, scope, timeout, progress, start_timeout, restarts, .. } = arguments;
     let name = name.unwrap_or_else(|| endpoint.usual_name());
     Ok(ServerHandle(Rc::new(ToolServer {
