@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::open_model::check_vocabulary;
 use crate::config::DeviceChoice;
 use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
@@ -87,10 +88,7 @@ impl OpenRewardModel {
         if ids.is_empty() {
             return Err(Error::new(Kind::Env, "the text has no tokens"));
         }
-        if let Some(id) = ids.iter().find(|id| **id as usize >= config.vocab_size) {
-            let message = format!("token id {id} is outside the vocabulary of {}", config.vocab_size);
-            return Err(Error::new(Kind::Script, message));
-        }
+        check_vocabulary(&ids, config.vocab_size)?;
         Ok(ids)
     }
 

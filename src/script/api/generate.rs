@@ -4,7 +4,6 @@
 use std::rc::Rc;
 
 use mlua::{Lua, Table, Value};
-use serde::Serialize;
 use serde_json::{Value as Json, json};
 use tokio::sync::oneshot;
 
@@ -68,14 +67,15 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         async move {
             let GenerateCall { messages, options, model } = arguments?;
             let seed = call.random();
-            let shown = match &model {
-                Writer::Policy => None,
-                Writer::Model(name) => Some(json!(name)),
-                Writer::Endpoint(endpoint) => Some(endpoint.shown()),
-            };
-            let request =
-                RecordedRequest { messages: &messages, train: options.train, seed, model: shown, options: &options };
-            let request = json!(request);
+            let mut request = json!({ "messages": messages, "train": options.train, "seed": seed });
+            match &model {
+                Writer::Policy => {}
+                Writer::Model(name) => request["model"] = json!(name),
+                Writer::Endpoint(endpoint) => request["model"] = endpoint.shown(),
+            }
+            if let (Json::Object(request), Json::Object(options)) = (&mut request, json!(options)) {
+                request.extend(options);
+            }
             let live = async {
                 match model {
                     Writer::Policy => write(&call, messages, options, seed).await,
@@ -148,17 +148,6 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
         return Err(fail(lua, NAME, why));
     }
     Ok(GenerateCall { messages, options, model })
-}
-
-#[derive(Serialize)]
-struct RecordedRequest<'a> {
-    messages: &'a [Message],
-    train: bool,
-    seed: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    model: Option<Json>,
-    #[serde(flatten)]
-    options: &'a GenerateOptions,
 }
 
 /// Generates with the policy. If the tokens are trained on, they are recorded.

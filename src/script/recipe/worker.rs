@@ -174,10 +174,10 @@ impl Worker {
                         .map(Observation::Messages)
                         .map_err(|invalid| at_function(&env.reset.function, invalid.of_script()).into())
                 }
-                _ => Err(broken(
-                    &env.reset.function,
-                    "the state has no `messages`; keep them there, or give the recipe a `context` function".to_owned(),
-                )),
+                _ => {
+                    let why = "the state has no `messages`; keep them there, or give the recipe a `context` function";
+                    Err(broken(&env.reset.function, why.to_owned()))
+                }
             };
         };
         let call = self.call_of(EntryPoint::Observe, state);

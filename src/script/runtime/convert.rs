@@ -9,7 +9,7 @@
 use std::fmt::Write;
 
 use mlua::{Lua, Table, Value};
-use serde_json::{Map, Number, Value as Json, json};
+use serde_json::{Map, Number, Value as Json};
 
 use super::limits;
 use super::not_plain::{NotPlain, NotPlainReason};
@@ -161,8 +161,9 @@ fn write_json(
                 let why = if has_no_others { NotPlainReason::Keys } else { NotPlainReason::Mixed };
                 return Err(NotPlain::new(path, why));
             }
-            let mut pairs: Vec<Json> = (1_usize..).zip(list).map(|(index, item)| json!([index, item])).collect();
-            pairs.extend(object.into_iter().map(|(name, item)| json!([name, item])));
+            let pair = |(key, item): (Json, Json)| Json::Array(vec![key, item]);
+            let mut pairs: Vec<Json> = (1_usize..).zip(list).map(|(index, item)| pair((index.into(), item))).collect();
+            pairs.extend(object.into_iter().map(|(name, item)| pair((name.into(), item))));
             let mut numbered = Vec::new();
             for (key, item) in others {
                 if matches!(key, Value::Table(_)) {
@@ -174,8 +175,8 @@ fn write_json(
                 let number = |key: &Json| key.as_f64().unwrap_or(f64::INFINITY);
                 number(a).total_cmp(&number(b)).then_with(|| a.to_string().cmp(&b.to_string()))
             });
-            pairs.extend(numbered.into_iter().map(|(key, item)| json!([key, item])));
-            Ok(json!({ TAG: "pairs", "value": pairs }))
+            pairs.extend(numbered.into_iter().map(pair));
+            Ok(Json::Object(Map::from_iter([(TAG.to_owned(), "pairs".into()), ("value".to_owned(), pairs.into())])))
         }
         other => Err(NotPlain::new(path, NotPlainReason::Type(other.type_name()))),
     }

@@ -60,15 +60,10 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// A VM error with its traceback.
-pub(crate) struct TracedError {
-    pub(crate) error: Error,
-    pub(crate) traceback: Vec<String>,
-}
-
-/// Finds the innermost cause. An [`Error`] raised by a host function keeps its kind, place and
+/// A VM error with its traceback: the innermost cause. An [`Error`] raised by a host function keeps its kind, place and
 /// hint.
-pub(crate) fn describe(error: &LuaError) -> TracedError {
+pub(crate) fn describe(error: &LuaError) -> Failure {
+    let of_text = |text: &str| Error::new(Kind::Script, clip(text, MESSAGE)).into();
     match error {
         LuaError::CallbackError { traceback, cause } => {
             // The frames of the caller come after the callee's.
@@ -87,7 +82,7 @@ pub(crate) fn describe(error: &LuaError) -> TracedError {
         }
         LuaError::ExternalError(external) => {
             let error = external.downcast_ref::<Error>().cloned();
-            error.map_or_else(|| TracedError::of_text(&external.to_string()), TracedError::new)
+            error.map_or_else(|| of_text(&external.to_string()), Failure::from)
         }
         LuaError::RuntimeError(text) | LuaError::SyntaxError { message: text, .. } => {
             let (message, traceback) = text.split_once("\nstack traceback:").unwrap_or((text, ""));
@@ -96,10 +91,10 @@ pub(crate) fn describe(error: &LuaError) -> TracedError {
             let mut error = Error::new(Kind::Script, clip(message, MESSAGE));
             error.place = location.map(str::to_owned);
             error.hint = super::language_hints::of_message(message).map(str::to_owned);
-            TracedError { error, traceback: frames(traceback) }.located()
+            Failure { traceback: frames(traceback), ..error.into() }.located()
         }
-        LuaError::MemoryError(_) => TracedError::of_text("not enough memory"),
-        other => TracedError::of_text(&other.to_string()),
+        LuaError::MemoryError(_) => of_text("not enough memory"),
+        other => of_text(&other.to_string()),
     }
 }
 
@@ -113,15 +108,7 @@ pub(crate) fn is_memory(error: &LuaError) -> bool {
     }
 }
 
-impl TracedError {
-    fn new(error: Error) -> Self {
-        Self { error, traceback: Vec::new() }
-    }
-
-    fn of_text(text: &str) -> Self {
-        Self::new(Error::new(Kind::Script, clip(text, MESSAGE)))
-    }
-
+impl Failure {
     /// The place is the innermost frame, unless a closer one is known.
     fn located(mut self) -> Self {
         if let Some(frame) = self.traceback.iter().find(|frame| !frame.starts_with("r1.")) {

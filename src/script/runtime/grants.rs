@@ -111,18 +111,17 @@ impl Grants {
 
     /// The addresses of a host that may be reached.
     pub(crate) fn reach(&self, host: &str, port: u16) -> AllowedAddresses {
-        let Self::Declared { needs, .. } = self else {
-            return if matches!(self, Self::Everything) {
-                AllowedAddresses::Anywhere
-            } else {
-                AllowedAddresses::Nowhere
-            };
+        let names = |need: &DeclaredNeed| match need {
+            DeclaredNeed::Http(Some((allowed, at))) => allowed == host && at.is_none_or(|at| at == port),
+            _ => false,
         };
-        let named = |need: &DeclaredNeed| matches!(need, DeclaredNeed::Http(Some((allowed, at))) if allowed == host && at.is_none_or(|at| at == port));
-        if needs.iter().any(named) {
-            return AllowedAddresses::Anywhere;
+        if self.any(names) {
+            AllowedAddresses::Anywhere
+        } else if self.needs().contains(&DeclaredNeed::Http(None)) {
+            AllowedAddresses::Public
+        } else {
+            AllowedAddresses::Nowhere
         }
-        if needs.contains(&DeclaredNeed::Http(None)) { AllowedAddresses::Public } else { AllowedAddresses::Nowhere }
     }
 
     /// Whether requests to a host may be sent. The addresses of a name are checked when it is

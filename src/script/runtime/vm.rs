@@ -14,7 +14,7 @@ use mlua::{FromLua, FromLuaMulti, Function, IntoLuaMulti, Lua, StdLib, Table, Va
 
 use super::bind::in_lua;
 use super::convert::{clip, list_metatable, show};
-use super::failure::{Failure, TracedError, describe, is_memory};
+use super::failure::{Failure, describe, is_memory};
 use super::host::{Call, EntryPoint, Host, out_of_time};
 use super::limits::{CallTurn, WatchedVm};
 use super::place::{at_function, definition};
@@ -336,25 +336,21 @@ impl Vm {
                 EntryPoint::Load => (LOAD_CPU, "loading", "is there an endless loop?"),
                 _ => (self.limits.cpu, entry, "is there an endless loop? limits.cpu sets the limit"),
             };
-            let described = result.err().map(|error| describe(&error));
-            let location = described
-                .as_ref()
-                .and_then(|described| described.error.place.clone())
-                .or_else(|| self.origin(function));
-            let mut error =
-                Error::new(Kind::Script, format!("{name} used more than {seconds} s of CPU time")).hint(hint);
+            let stopped = result.err().map(|error| describe(&error));
+            let (location, traceback) = stopped.map(|it| (it.error.place, it.traceback)).unwrap_or_default();
+            let message = format!("{name} used more than {seconds} s of CPU time");
+            let mut error = Error::new(Kind::Script, message).hint(hint);
             if !matches!(call.entry, EntryPoint::Load) {
                 error = error.about_setting("limits.cpu");
             }
-            error.place = location;
-            let traceback = described.map(|described| described.traceback).unwrap_or_default();
+            error.place = location.or_else(|| self.origin(function));
             return Err(Failure { traceback, ..Failure::new(Status::ScriptLimit, error) });
         }
         let undeclared = call.undeclared.take();
         match result {
             Ok(value) => self.check_memory(entry).map(|()| value),
             Err(error) => {
-                let TracedError { error: mut described, traceback } = describe(&error);
+                let Failure { error: mut described, traceback, .. } = describe(&error);
                 let line = described.place.as_deref().and_then(|location| self.line(location));
                 if let Some(hint) = line.and_then(|line| super::language_hints::of_line(&described.message, &line)) {
                     described = described.hint(hint);

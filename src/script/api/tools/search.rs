@@ -152,19 +152,18 @@ async fn attempt(search: &SearchTool, arguments: &Json, host: &Host) -> Result<S
     if query.trim().is_empty() {
         return Ok(SearchResult::failed("the query is empty", started));
     }
-    let result_of_source = match &search.source {
+    let failed = |message: &str| SearchResult::failed(message, started);
+    let hits = match &search.source {
         SearchSource::Index(passages) => {
             let hits = searched(passages.clone(), vec![query.to_owned()], search.options.clone());
             match tokio::time::timeout(search.timeout, hits).await {
                 Ok(Ok(mut lists)) => lists.pop().unwrap_or_default(),
                 // The query is too long.
-                Ok(Err(error)) if error.kind == Kind::Usage => {
-                    return Ok(SearchResult::failed(&error.message, started));
-                }
+                Ok(Err(error)) if error.kind == Kind::Usage => return Ok(failed(&error.message)),
                 Ok(Err(error)) => return Err(error),
                 Err(_) => {
                     let why = format!("the search took longer than {} s", search.timeout.as_secs_f64());
-                    return Ok(SearchResult { timed_out: true, ..SearchResult::failed(&why, started) });
+                    return Ok(SearchResult { timed_out: true, ..failed(&why) });
                 }
             }
         }
@@ -173,13 +172,12 @@ async fn attempt(search: &SearchTool, arguments: &Json, host: &Host) -> Result<S
             match query_search_server(url, query, search.options.k, search.timeout, &reach).await {
                 Ok(hits) => hits,
                 Err(failure) => {
-                    let result = SearchResult::failed(&failure.message, started);
                     let (retryable, timed_out) = (failure.retryable, failure.timed_out);
-                    return Ok(SearchResult { timed_out, retryable, ..result });
+                    return Ok(SearchResult { timed_out, retryable, ..failed(&failure.message) });
                 }
             }
         }
     };
-    let (text, seconds) = (as_text(&result_of_source), started.elapsed().as_secs_f64());
+    let (text, seconds) = (as_text(&hits), started.elapsed().as_secs_f64());
     Ok(SearchResult { text, ok: true, timed_out: false, retryable: false, seconds })
 }
