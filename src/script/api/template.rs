@@ -76,10 +76,10 @@ pub(super) fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<T
             let choice = FormatChoice::named(&name);
             (Some(choice.map_err(|error| fail_with(lua, NAME, error.about_setting("format")))?), None)
         }
-        Some(FormatArgument::Own(recipe_format)) => (
-            Some(FormatChoice::Is(Format::of_recipe(FormatOfRecipe(LocalFormat::new(lua, &recipe_format))))),
-            Some(recipe_format),
-        ),
+        Some(FormatArgument::Own(recipe_format)) => {
+            let format = Format::of_recipe(FormatOfRecipe(LocalFormat::new(lua, &recipe_format)));
+            (Some(FormatChoice::Is(format)), Some(recipe_format))
+        }
     };
     let path = Path::new(from);
     let build = || -> Result<TemplateOf> {

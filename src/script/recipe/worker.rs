@@ -16,6 +16,7 @@ use crate::config::ToolChoice;
 use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::{Action, ErrorRecord, Invalid, Limit, Message, Observation, Status};
 use crate::script::api::{self, context};
+use crate::script::runtime::budget;
 use crate::script::runtime::convert::{self, kind};
 use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::failure::Failure;
@@ -185,7 +186,7 @@ impl Worker {
         self.shown(size, &context.function)?;
         let (observation, least) = self.observation(&value).map_err(|error| at_function(&context.function, error))?;
         if least && let Some(renderer) = env.renderer.as_ref().or(self.vm.host.renderer.as_ref()) {
-            crate::script::runtime::budget::check_least(renderer, &state.env.schemas, &observation, budget)
+            budget::check(renderer, &state.env.schemas, &observation, budget, true)
                 .map_err(|error| Failure::new(Status::ContextOverflow, at_function(&context.function, error)))?;
         }
         Ok(observation)
