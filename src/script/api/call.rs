@@ -316,9 +316,9 @@ impl ReadyCall {
         let Output { text, ok, seconds, files, .. } = output;
         let defaults = EnvSettings::default();
         let env = settings_of(&call, &defaults);
-        let (own, usual) = (&tool.rewards, &env.call_rewards);
-        let (own, usual) = if ok { (own.ok, usual.ok) } else { (own.failed, usual.failed) };
-        let reward = reward.or(own).unwrap_or(usual);
+        let (of_tool, of_env) = (&tool.rewards, &env.call_rewards);
+        let (of_tool, of_env) = if ok { (of_tool.ok, of_env.ok) } else { (of_tool.failed, of_env.failed) };
+        let reward = reward.or(of_tool).unwrap_or(of_env);
         let limit = tool.max_result_tokens.unwrap_or(env.max_result_tokens);
         let text = match &host.renderer() {
             Some(renderer) if limit > 0 && !hidden => cut_to_tokens(renderer, text, limit).map_err(raise)?,

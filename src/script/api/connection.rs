@@ -81,9 +81,9 @@ fn open(lua: &Lua, host: &Rc<Host>, value: &Value) -> mlua::Result<ConnectionHan
     if let Some((name, _)) = others.iter().find(|(_, is_set)| *is_set) {
         return Err(refused(lua, NAME, name, format!("`{name}` is for a connection with `{with}`")));
     }
-    let ConnectionArguments { name, timeout, max_bytes, place, .. } = arguments;
-    let default_name = place.url.clone();
-    let endpoint = Place::read(lua, NAME, WEBSOCKET, place, "{ \"python3\", \"server.py\" }")?;
+    let default_name = arguments.place.url.clone();
+    let endpoint = Place::read(lua, NAME, WEBSOCKET, arguments.place, "{ \"python3\", \"server.py\" }")?;
+    let ConnectionArguments { name, timeout, max_bytes, .. } = arguments;
     let (program, target) = match &endpoint {
         Place::Command { argv, .. } => (Some(argv[0].clone()), None),
         Place::Url { host, port, .. } => (None, Some((host.clone(), *port))),

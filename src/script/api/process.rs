@@ -49,9 +49,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 }
 
 /// Parses and validates the program to run.
-fn program(lua: &Lua, host: &Host, words: &Value, options: &Value) -> mlua::Result<(Program, NamedTexts)> {
-    let words = plain(lua, NAME, "argv", words)?;
-    let Some(argv) = argv(&words) else {
+fn program(lua: &Lua, host: &Host, command: &Value, options: &Value) -> mlua::Result<(Program, NamedTexts)> {
+    let command = plain(lua, NAME, "argv", command)?;
+    let Some(argv) = argv(&command) else {
         let why = "takes a list, the program and its arguments: { \"sort\", \"-r\" }; a shell is a program: { \"sh\", \"-c\", \"…\" }";
         return Err(fail(lua, NAME, why));
     };

@@ -28,13 +28,13 @@ impl FromField for ServerCommand {
 }
 
 /// A program and its arguments; `None` for other data.
-pub(super) fn argv(words: &Json) -> Option<Vec<String>> {
+pub(super) fn argv(command: &Json) -> Option<Vec<String>> {
     let word = |word: &Json| match word {
         Json::String(text) if !text.contains('\0') => Some(text.clone()),
         Json::Number(number) => Some(number.to_string()),
         _ => None,
     };
-    let argv: Vec<String> = words.as_array()?.iter().map(word).collect::<Option<_>>()?;
+    let argv: Vec<String> = command.as_array()?.iter().map(word).collect::<Option<_>>()?;
     Some(argv).filter(|argv| !argv.is_empty())
 }
 
@@ -157,11 +157,11 @@ impl Place {
 
     /// The functions that a virtual machine keeps of the place; `name` as in [`Place::check`].
     pub(super) fn access(self, name: String) -> ServerAccess {
-        let place = Rc::new((self, name));
-        let checked = Rc::clone(&place);
+        let opened = Rc::new((self, name));
+        let checked = Rc::clone(&opened);
         ServerAccess {
             check: Box::new(move |grants| checked.0.check(&checked.1, grants)),
-            open: Box::new(move |grants| place.0.open(&place.1, grants)),
+            open: Box::new(move |grants| opened.0.open(&opened.1, grants)),
         }
     }
 

@@ -91,12 +91,12 @@ fn steps_of(steps: &Json, stored: &[Step]) -> Result<Json> {
 /// `start` with the fields of a table, except those in `kept`.
 fn overlay(start: Json, table: &Json, of: &TableType, kept: &[&str]) -> Result<Json> {
     let declared = docs::find_type(of.name).into_iter().flat_map(|named| &named.fields).map(Param::bare);
-    let known = declared.chain(of.renamed.iter().map(|(name, _)| *name));
+    let field_names = declared.chain(of.renamed.iter().map(|(name, _)| *name));
     let mut merged = start;
     for (name, value) in fields_of(table, of.what)? {
-        if !known.clone().any(|field| field == name) {
+        if !field_names.clone().any(|field| field == name) {
             let message = format!("{} has no field `{name}`", of.what);
-            return Err(Error::new(Kind::Usage, message).hint(suggest(name, known)));
+            return Err(Error::new(Kind::Usage, message).hint(suggest(name, field_names)));
         }
         let renamed = of.renamed.iter().find(|(field, _)| field == name);
         let stored_name = renamed.map_or(name.as_str(), |(_, stored_name)| stored_name);

@@ -91,7 +91,7 @@ impl Console {
             let environment = lua.create_table()?;
             let meta = lua.create_table()?;
             let tables = [variables.clone(), values.clone(), locals.clone()];
-            let globals = vm.environment().clone();
+            let globals = vm.environment.clone();
             bind(lua, &meta, "__index", move |_, (_, name): (Value, Value)| {
                 for table in &tables {
                     let value: Value = table.raw_get(name.clone())?;

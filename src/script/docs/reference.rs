@@ -1,4 +1,4 @@
-//! The texts that lua/reports/reference.lua makes of the declarations: the reference in
+//! The texts that lua/reference.lua makes of the declarations: the reference in
 //! docs/reference/lua.md and the types for lua-language-server.
 
 use mlua::{Function, Lua};
@@ -42,12 +42,12 @@ fn declared() -> Json {
     json!({ "functions": functions, "types": named_types(), "open": open, "settings": settings, "tables": tables })
 }
 
-/// The text that a function of lua/reports/reference.lua writes. A test calls them all, so that this
+/// The text that a function of lua/reference.lua writes. A test calls them all, so that this
 /// can't fail.
 pub(super) fn written(function: &str, data: &Json) -> String {
     let lua = Lua::new();
     let write = || -> mlua::Result<String> {
-        let functions: mlua::Table = lua.load(include_str!("../../../lua/reports/reference.lua")).call(())?;
+        let functions: mlua::Table = lua.load(include_str!("../../../lua/reference.lua")).call(())?;
         let shown = lua.create_function(|_, kind: String| Ok(in_luacats(&kind)))?;
         functions.get::<Function>(function)?.call((from_answer(&lua, data)?, shown))
     };

@@ -63,7 +63,8 @@ impl Worker {
         };
         flow.held.set(0);
         flow.running.replace(Some(Suspended::outermost(lua, function, (task, policy, kwargs))));
-        let call = self.call_at(EntryPoint::Reset, state, record, 0, quiet);
+        let call = self.call_at(EntryPoint::Reset, state, record, 0);
+        call.quiet.set(quiet);
         if self.run_flow(flow, function, &call).await?.is_some() {
             let message = "the flow returned before it called policy:generate; a trajectory has at least one response";
             return Err(broken(function, message.to_owned()));
@@ -162,7 +163,8 @@ impl Worker {
         let record = Record::replay(state.record.exchanges(), Strictness::Exact);
         self.start_flow(state, flow, &record, true).await?;
         for (step, action) in replies.into_iter().enumerate() {
-            let call = self.call_at(EntryPoint::Step, state, &record, step as u64, true);
+            let call = self.call_at(EntryPoint::Step, state, &record, step as u64);
+            call.quiet.set(true);
             flow.channel.answer(FlowAnswer::Reply(action));
             if self.run_flow(flow, function, &call).await?.is_some() {
                 return Err(differs(&format!("on a repeated run it returned after response {}", step + 1)));
@@ -182,18 +184,6 @@ impl Worker {
         let size = self.vm.size(call, &state.table, self.vm.limits.trajectory << 20)?;
         state.size.set(self.sized(size, call, function)?);
         Ok(())
-    }
-
-    /// A call of the flow with its own record; a quiet one logs nothing.
-    fn call_at(&self, entry: EntryPoint, state: &State, record: &Record, step: u64, quiet: bool) -> Rc<Call> {
-        let context = TrajectoryContext {
-            record: record.clone(),
-            session: Rc::clone(&state.session),
-            env: Rc::clone(&state.env),
-        };
-        let call = Call::of_trajectory(entry, (state.seed, step), &self.vm.limits, context);
-        call.quiet.set(quiet);
-        call
     }
 }
 

@@ -151,7 +151,7 @@ impl Script {
         let source = source.map_err(|error| unreadable_script(path, &error))?;
         let vm = api::vm(Limits::default(), SourceOrigin::Disk(directory(path)), None)?;
         let script = Self::read(&vm, path, source, overrides);
-        files.extend(vm.searched_files());
+        files.extend(vm.loader.borrow().searched_files.iter().cloned());
         script
     }
 
@@ -199,7 +199,10 @@ impl Script {
         }
         let (loss, advantage_options) = functions(vm, &recipe, &settings).map_err(|error| error.at_path(path))?;
         let datasets = unopened(&settings);
-        let (modules, resources) = (Arc::new(vm.modules()), Arc::new(vm.resources()));
+        let (modules, resources) = {
+            let loader = vm.loader.borrow();
+            (Arc::new(loader.modules()), Arc::new(loader.resources.clone()))
+        };
         let hash = hash(&source, &modules, &resources);
         let formats = Formats::of(vm, || own_format::FormatSource {
             path: path.to_owned(),

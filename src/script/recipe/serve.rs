@@ -19,7 +19,7 @@ impl Worker {
     pub async fn call_tool(&self, state: &State, name: &str, arguments: &Json) -> Result<ToolRecord, Failure> {
         let call = self.call_of(EntryPoint::Step, state);
         let input = || -> mlua::Result<(Function, Value, Table)> {
-            let r1: Table = self.vm.environment().raw_get("r1")?;
+            let r1: Table = self.vm.environment.raw_get("r1")?;
             let calls = json!([{ "name": name, "arguments": arguments }]);
             let options = self.vm.lua.create_table()?;
             options.raw_set("state", &state.table)?;

@@ -426,9 +426,14 @@ impl Worker {
     }
 
     pub(crate) fn call_of(&self, entry: EntryPoint, state: &State) -> Rc<Call> {
-        let (record, session, env) = (state.record.clone(), state.session.clone(), state.env.clone());
+        self.call_at(entry, state, &state.record, state.steps.get())
+    }
+
+    /// As [`Worker::call_of`], with another record or step.
+    pub(super) fn call_at(&self, entry: EntryPoint, state: &State, record: &Record, step: u64) -> Rc<Call> {
+        let (record, session, env) = (record.clone(), state.session.clone(), state.env.clone());
         let context = TrajectoryContext { record, session, env };
-        Call::of_trajectory(entry, (state.seed, state.steps.get()), &self.vm.limits, context)
+        Call::of_trajectory(entry, (state.seed, step), &self.vm.limits, context)
     }
 }
 

@@ -60,10 +60,10 @@ pub(crate) struct ServerAccess {
 /// An endpoint with its secrets, and the function that hides them in a text.
 pub(crate) struct OpenedPlace {
     pub(crate) endpoint: Endpoint,
-    pub(crate) mask: Mask,
+    pub(crate) mask: SecretMask,
 }
 
-pub(crate) type Mask = Box<dyn Fn(String) -> String>;
+pub(crate) type SecretMask = Box<dyn Fn(String) -> String>;
 
 /// The calls that share a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -312,7 +312,7 @@ impl ToolServer {
     }
 
     /// The options of the server with its secrets, and the function that hides them.
-    fn open(&self, grants: &Grants) -> Result<(McpOptions, Mask)> {
+    fn open(&self, grants: &Grants) -> Result<(McpOptions, SecretMask)> {
         let OpenedPlace { endpoint, mask } = (self.access.open)(grants)?;
         let &Self { timeout, progress, start_timeout, restarts, .. } = self;
         Ok((McpOptions { name: self.name.clone(), endpoint, timeout, progress, start_timeout, restarts }, mask))

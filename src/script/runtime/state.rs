@@ -28,6 +28,7 @@ use crate::tools::{Output, Python};
 #[derive(Clone)]
 pub struct State {
     pub(crate) table: Table,
+    /// The seed passed to `reset`.
     pub(crate) seed: u64,
     /// Number of steps done; part of the seed of each call.
     pub(crate) steps: Rc<Cell<u64>>,
@@ -85,11 +86,6 @@ impl State {
     ) -> Self {
         let (size, lua) = (StateSize::new(lua), lua.clone());
         Self { table, seed, steps: Rc::default(), session, record, size, env, flow: None, lua }
-    }
-
-    /// The seed passed to `reset`.
-    pub fn seed(&self) -> u64 {
-        self.seed
     }
 
     /// The schemas of the tools shown to the policy, in the OpenAI shape, for the chat template.

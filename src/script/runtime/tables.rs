@@ -9,10 +9,9 @@ use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
 use super::resource::{Resource, ResourceFormat, ResourceSpec};
-use super::tool::task_column;
 use crate::config::{Compression, DataFormat};
 use crate::data::{CsvFile, Dataset};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, suggest};
 use crate::tools::table::{
     ColumnTypes, FileRow, FileTable, TableData, TableInput, TableNames, TableOptions, Tables, describe,
 };
@@ -213,6 +212,18 @@ pub(crate) fn file_of(name: &str, value: &Json) -> Result<Vec<u8>> {
     // Cells stay as they are.
     let types = ColumnTypes { infer: Some(false), ..ColumnTypes::default() };
     Ok(TableData::read(name, value, &types)?.to_csv(separator))
+}
+
+/// A column of the task that the tool needs.
+///
+/// # Errors
+/// [`Kind::Data`] if the task does not have it.
+pub(super) fn task_column<'a>(tool: &str, task: &'a Json, column: &str) -> Result<&'a Json> {
+    task.get(column).filter(|value| !value.is_null()).ok_or_else(|| {
+        let names = task.as_object().into_iter().flat_map(serde_json::Map::keys).map(String::as_str);
+        let message = format!("tool `{tool}`: the task has no column `{column}`");
+        Error::new(Kind::Data, message).hint(suggest(column, names))
+    })
 }
 
 /// The name of a file's table: its name without extensions, other characters replaced by `_`.

@@ -11,7 +11,7 @@ use super::convert::from_json;
 use super::passages::Passages;
 use super::servers::ToolServer;
 use super::tables::{self, TableTool};
-use crate::error::{Error, Kind, Result, suggest};
+use crate::error::{Error, Result};
 use crate::schema::section;
 use crate::search::SearchOptions;
 use crate::tools::python::InputFile;
@@ -121,25 +121,13 @@ impl ToolFile {
         let content = match &self.source {
             FileSource::Content(content) => content.clone(),
             FileSource::Column(column) => {
-                let value = task_column(tool, columns, column)?;
+                let value = tables::task_column(tool, columns, column)?;
                 let read = tables::file_of(&self.name, value);
                 read.map_err(|error| Error { message: format!("tool `{tool}`: {}", error.message), ..error })?.into()
             }
         };
         Ok(InputFile { name: self.name.clone(), content })
     }
-}
-
-/// A column of the task that the tool needs.
-///
-/// # Errors
-/// [`Kind::Data`] if the task does not have it.
-pub(super) fn task_column<'a>(tool: &str, task: &'a Json, column: &str) -> Result<&'a Json> {
-    task.get(column).filter(|value| !value.is_null()).ok_or_else(|| {
-        let names = task.as_object().into_iter().flat_map(Map::keys).map(String::as_str);
-        let message = format!("tool `{tool}`: the task has no column `{column}`");
-        Error::new(Kind::Data, message).hint(suggest(column, names))
-    })
 }
 
 /// A tool as a Lua value.

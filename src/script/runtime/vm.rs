@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,11 +19,10 @@ use super::host::{Call, EntryPoint, Host, out_of_time};
 use super::limits::{CallTurn, WatchedVm};
 use super::place::{at_function, definition};
 use super::require::Loader;
-use super::resource::{Resource, ResourceSpec};
 use super::results::{self, ReaderReturns};
 use super::sandbox;
 use super::size::Size;
-use super::sources::{RequiredFile, SourceOrigin};
+use super::sources::SourceOrigin;
 use super::state::StateBytes;
 use super::suspended::Suspended;
 use super::texts::Texts;
@@ -39,7 +38,7 @@ pub(crate) struct Vm {
     pub(crate) host: Rc<Host>,
     pub(crate) limits: Limits,
     slot: Arc<WatchedVm>,
-    environment: Table,
+    pub(crate) environment: Table,
     /// The functions of `lua/measure.lua`.
     entries: Table,
     /// The functions of `lua/results.lua`.
@@ -48,7 +47,7 @@ pub(crate) struct Vm {
     origins: RefCell<BTreeMap<usize, String>>,
     /// Bytes in use after the last full collection of [`Vm::needs_replacement`].
     collected: Cell<usize>,
-    loader: Rc<RefCell<Loader>>,
+    pub(crate) loader: Rc<RefCell<Loader>>,
 }
 
 impl Vm {
@@ -130,21 +129,6 @@ impl Vm {
         Some(clip(line, 200)).filter(|line| !line.trim().is_empty())
     }
 
-    /// The files that were searched for, found or not.
-    pub(crate) fn searched_files(&self) -> Vec<PathBuf> {
-        self.loader.borrow().searched_files.iter().cloned().collect()
-    }
-
-    /// The resources that were read.
-    pub(crate) fn resources(&self) -> BTreeMap<ResourceSpec, Arc<Resource>> {
-        self.loader.borrow().resources.clone()
-    }
-
-    /// The required files, by name.
-    pub(crate) fn modules(&self) -> BTreeMap<String, RequiredFile> {
-        self.loader.borrow().modules()
-    }
-
     /// Calls a function of the script that must not wait.
     pub(crate) fn call_now<R: FromLuaMulti>(
         &self,
@@ -224,10 +208,6 @@ impl Vm {
             return Err(Failure::new(Status::ToolTimeout, error));
         };
         self.finish(call, function, result)
-    }
-
-    pub(crate) fn environment(&self) -> &Table {
-        &self.environment
     }
 
     /// `name` of `lua/measure.lua` around a function of the script; the wrapper also returns the
