@@ -113,10 +113,16 @@ fn math(lua: &Lua, host: &Rc<Host>, builtin: &Table) -> mlua::Result<Table> {
     let shared_host = host.clone();
     bind(lua, &math, "random", move |lua, bounds: Variadic<Value>| random(lua, &shared_host, &bounds))?;
     let host = host.clone();
-    bind(lua, &math, "randomseed", move |lua, seed: Value| match seed {
-        Value::Integer(seed) => Ok(host.current().reseed(seed as u64)),
-        Value::Number(seed) => Ok(host.current().reseed(seed.to_bits())),
-        other => Err(raise(misuse(lua, format!("math.randomseed takes a number, got {}", other.type_name())))),
+    bind(lua, &math, "randomseed", move |lua, seed: Value| {
+        let seed = match seed {
+            Value::Integer(seed) => seed as u64,
+            Value::Number(seed) => seed.to_bits(),
+            other => {
+                return Err(raise(misuse(lua, format!("math.randomseed takes a number, got {}", other.type_name()))));
+            }
+        };
+        host.current().reseed(seed);
+        Ok(())
     })?;
     math.set_readonly(true);
     Ok(math)

@@ -35,8 +35,8 @@ pub(super) fn declare(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     let RhaiArguments { timeout, tool, limits, mut options } = RhaiArguments::read_optional(lua, NAME, value)?;
     options.extend(timeout.map(|time| ("timeout".to_owned(), time.0.into())));
     let options = section(lua, NAME, options)?;
-    let (description, parameters) =
-        ("Runs a Rhai program and gives what it prints.", text_parameter("code", "The program"));
+    let description = "Runs a Rhai program and gives what it prints.";
+    let parameters = text_parameter("code", "The program");
     Ok(tool.tool(lua, "rhai", description, parameters, limits.into(), Run::Rhai(options)))
 }
 
