@@ -215,34 +215,29 @@ struct ProgramLimits {
 
 impl Default for ToolSession {
     fn default() -> Self {
-        Self::after(Vec::new(), Cache::default(), SessionServers::default(), SessionConnections::default())
-    }
-}
-
-impl ToolSession {
-    fn after(
-        programs: Vec<ProgramLimits>,
-        cache: Cache,
-        servers: SessionServers,
-        connections: SessionConnections,
-    ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             pythons: RefCell::default(),
-            behind: tokio::sync::Mutex::new(programs.clone()),
-            programs: RefCell::new(programs),
-            cache: RefCell::new(cache),
+            programs: RefCell::default(),
+            cache: RefCell::default(),
             running: RunningCalls::default(),
-            servers,
-            connections,
+            servers: SessionServers::default(),
+            connections: SessionConnections::default(),
+            behind: tokio::sync::Mutex::default(),
         }
     }
+}
 
+impl ToolSession {
     /// An independent session in the same state. Its programs run again when it is first used.
     pub(crate) fn fork(&self) -> Rc<Self> {
-        let (programs, cache) = (self.programs.borrow().clone(), self.cache.borrow().clone());
-        Rc::new(Self::after(programs, cache, self.servers.fork(), self.connections.fork()))
+        let mut fork = Self::default();
+        fork.programs = self.programs.clone();
+        fork.behind = tokio::sync::Mutex::new(self.programs.borrow().clone());
+        fork.cache = self.cache.clone();
+        (fork.servers, fork.connections) = (self.servers.fork(), self.connections.fork());
+        Rc::new(fork)
     }
 
     /// Runs a program after the earlier ones.
