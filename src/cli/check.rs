@@ -211,7 +211,7 @@ fn print_text(
     let mut files = loaded.script.resources();
     files.extend(loaded.script.data_files().unwrap_or_default());
     let far = train::far_files_in_words(&loaded.script, &files).map(|far| format!("it reads {far}"));
-    let started = loaded.script.programs_in_words().iter().cloned().chain(loaded.script.servers_in_words());
+    let started = loaded.script.programs.iter().cloned().chain(loaded.script.listings.in_words());
     let outside: Vec<String> = far.into_iter().chain(started.map(|line| format!("it starts {line}"))).collect();
     let log: Vec<String> = report.log.iter().map(train::log_in_words).collect();
     let more = json!({

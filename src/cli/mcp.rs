@@ -150,7 +150,7 @@ fn task(worker: &Worker, row: u64) -> Result<Value> {
         return worker.row(Split::Train, row);
     }
     let mut task = json!({ "prompt": "", "problem": "", "question": "" });
-    if let Some(env) = worker.first_env() {
+    if let Some(env) = worker.envs.first_named(Split::Train) {
         task["env"] = env.into();
     }
     Ok(task)

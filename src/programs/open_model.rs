@@ -97,13 +97,11 @@ impl OpenModel {
     }
 
     fn check(&self, ids: &[u32]) -> Result<()> {
-        let refuse = |message: String| Err(Error::new(Kind::Script, message));
-        let (vocab, limit) = (self.model.config.vocab_size, self.model.config.longest_context());
-        if let Some(id) = ids.iter().find(|id| **id as usize >= vocab) {
-            return refuse(format!("token id {id} is outside the vocabulary of {vocab}"));
-        }
+        check_vocabulary(ids, self.model.config.vocab_size)?;
+        let limit = self.model.config.longest_context();
         if ids.len() > limit {
-            return refuse(format!("{} ids are more than the model's context of {limit}", ids.len()));
+            let message = format!("{} ids are more than the model's context of {limit}", ids.len());
+            return Err(Error::new(Kind::Script, message));
         }
         Ok(())
     }
@@ -231,16 +229,21 @@ impl OpenModel {
     }
 
     fn prompt(&self, prompt: ModelInput, tools: &[Json]) -> Result<Vec<u32>> {
-        let renderer = || {
-            self.renderer
-                .as_ref()
-                .ok_or_else(|| Error::new(Kind::Script, "the model has no tokenizer.json, so it takes token ids only"))
-        };
+        let missing = || Error::new(Kind::Script, "the model has no tokenizer.json, so it takes token ids only");
+        let renderer = || self.renderer.as_ref().ok_or_else(missing);
         match prompt {
             ModelInput::Text(text) => renderer()?.tokenizer().encode(&text),
             ModelInput::Ids(ids) => Ok(ids),
             ModelInput::Messages(messages) => renderer()?.prompt(&messages, tools),
         }
+    }
+}
+
+/// Refuses ids that a model does not have.
+pub(super) fn check_vocabulary(ids: &[u32], vocab: usize) -> Result<()> {
+    match ids.iter().find(|id| **id as usize >= vocab) {
+        Some(id) => Err(Error::new(Kind::Script, format!("token id {id} is outside the vocabulary of {vocab}"))),
+        None => Ok(()),
     }
 }
 

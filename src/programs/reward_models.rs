@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use super::open_model::check_vocabulary;
 use crate::config::DeviceChoice;
 use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
@@ -74,11 +75,8 @@ impl OpenRewardModel {
             ModelInput::Ids(ids) => ids,
             ModelInput::Text(text) => tokenizer.encode_with_special(&text)?,
             ModelInput::Messages(_) if self.renderer.template().is_default() => {
-                return Err(Error::new(
-                    Kind::Script,
-                    "the reward model has no chat template, so it can't read messages",
-                )
-                .hint("pass the whole text as `prompt`, without `text`"));
+                let message = "the reward model has no chat template, so it can't read messages";
+                return Err(Error::new(Kind::Script, message).hint("pass the whole text as `prompt`, without `text`"));
             }
             ModelInput::Messages(messages) => self.renderer.judged(&messages)?,
         };
@@ -90,10 +88,7 @@ impl OpenRewardModel {
         if ids.is_empty() {
             return Err(Error::new(Kind::Env, "the text has no tokens"));
         }
-        if let Some(id) = ids.iter().find(|id| **id as usize >= config.vocab_size) {
-            let message = format!("token id {id} is outside the vocabulary of {}", config.vocab_size);
-            return Err(Error::new(Kind::Script, message));
-        }
+        check_vocabulary(&ids, config.vocab_size)?;
         Ok(ids)
     }
 

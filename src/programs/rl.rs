@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::StepRow;
 use crate::rl::plain;
 use crate::script::api::args::{answer, fail, optional, raise, text};
-use crate::script::api::seal;
+use crate::script::api::namespace;
 use crate::script::runtime::bind::bind_async;
 use crate::script::runtime::convert::{NonJson, to_json};
 use crate::script::runtime::host::place;
@@ -84,8 +84,7 @@ pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         let logits = numbers(&lua, NAME, "logits", "a list of lists of numbers", &logits)?;
         compute(&lua, NAME, move || Ok(json!(plain::entropy(&logits, temperature)?))).await
     })?;
-    seal(lua, "r1.rl", &rl)?;
-    r1.raw_set("rl", rl)
+    namespace(lua, r1, "r1.rl", rl)
 }
 
 /// Plain data of an argument.

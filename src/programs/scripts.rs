@@ -54,30 +54,8 @@ struct OpenAttempt {
     texts: QueuedTexts,
 }
 
-impl OpenAttempt {
-    /// Runs a function on the trajectory with exclusive access. A failure ends the trajectory if
-    /// `fails` is set.
-    async fn with<T>(
-        &self,
-        fails: bool,
-        work: impl AsyncFnOnce(&Self, Stage<'_>, &mut Attempt) -> Result<T, Stop>,
-    ) -> Result<T> {
-        let busy = || Error::new(Kind::Script, "another call is using the trajectory");
-        let mut attempt = self.attempt.take().ok_or_else(busy)?;
-        let record = attempt.state().record().clone();
-        let work = work(self, self.script.loaded.stage(), &mut attempt);
-        let result = with_texts(&self.script.loaded.renderer, &self.texts, &record, work).await;
-        if let Err(Stop::Failed(failure)) = &result
-            && fails
-        {
-            attempt.fail(&self.script.loaded.worker, failure);
-        }
-        self.attempt.replace(Some(attempt));
-        result.map_err(error)
-    }
-}
-
-/// Calls [`OpenAttempt::with`] for a program.
+/// Runs a function on the trajectory with exclusive access. A failure ends the trajectory if `fails`
+/// is set.
 async fn act_on<T: 'static>(
     lua: &Lua,
     open: &Held<OpenAttempt>,
@@ -85,7 +63,22 @@ async fn act_on<T: 'static>(
     work: impl AsyncFnOnce(&OpenAttempt, Stage<'_>, &mut Attempt) -> Result<T, Stop> + 'static,
 ) -> mlua::Result<T> {
     let running = Rc::clone(&open.0);
-    let result = call(lua, async move { running.with(fails, work).await }).await;
+    let result = call(lua, async move {
+        let loaded = &running.script.loaded;
+        let busy = || Error::new(Kind::Script, "another call is using the trajectory");
+        let mut attempt = running.attempt.take().ok_or_else(busy)?;
+        let record = attempt.state().record().clone();
+        let work = work(&running, loaded.stage(), &mut attempt);
+        let result = with_texts(&loaded.renderer, &running.texts, &record, work).await;
+        if let Err(Stop::Failed(failure)) = &result
+            && fails
+        {
+            attempt.fail(&loaded.worker, failure);
+        }
+        running.attempt.replace(Some(attempt));
+        result.map_err(error)
+    });
+    let result = result.await;
     open.script.show_log();
     result
 }

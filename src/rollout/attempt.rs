@@ -119,7 +119,7 @@ impl Attempt {
             (prompt, tokens)
         };
         if tokens > budget && worker.has_context(&self.state) {
-            let checked = budget::check(renderer, tools, &prompt.observation, budget);
+            let checked = budget::check(renderer, tools, &prompt.observation, budget, false);
             checked.map_err(|error| worker.over_budget(&self.state, error))?;
         }
         let limit = self.spec.most_tokens();

@@ -131,7 +131,7 @@ fn thread(
 
 async fn validate_row(search: &RowSearch<'_>, worker: &Worker, row: u64, validation: &mut RowValidation) -> Result<()> {
     let task = worker.row(search.split, row)?;
-    validation.notices.extend(worker.notice(search.split, &task));
+    validation.notices.extend(worker.envs.notice(search.split, &task));
     if !search.prompts {
         return Ok(());
     }

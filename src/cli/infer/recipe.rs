@@ -118,7 +118,7 @@ fn row(worker: &Worker, recorded: Option<&Value>, index: u64, question: &str) ->
         }
     }
     let mut task = json!({ "prompt": question, "problem": question, "question": question });
-    if let Some(env) = worker.first_env() {
+    if let Some(env) = worker.envs.first_named(Split::Train) {
         task["env"] = env.into();
     }
     Ok(task)

@@ -76,7 +76,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &C
     'tasks: for task in &tasks {
         let spec = spec(&first, script, task, options);
         report.budget = spec.budget();
-        let tools = first.of_task(task.split, &task.value).map(|of| of.tools).unwrap_or_default();
+        let tools = first.envs.of(task.split, &task.value).map(|of| of.schemas.clone()).unwrap_or_default();
         let mut kinds = ReplyKind::all(&task.value, &tools);
         if !task.thorough {
             kinds.retain(ReplyKind::depends_on_task);
@@ -164,7 +164,7 @@ pub(super) fn spec(worker: &Worker, script: &Script, task: &TestedTask, options:
     if options.max_context > 0 {
         spec.max_context = options.max_context;
     }
-    spec.max_steps = worker.of_task(task.split, &task.value).ok().map(|of| of.max_steps.min(STEPS));
+    spec.max_steps = worker.envs.of(task.split, &task.value).ok().map(|of| of.max_steps.min(STEPS));
     spec
 }
 
@@ -223,7 +223,7 @@ pub(super) fn rows(first: &Worker, second: &Worker, report: &mut CheckReport) ->
                     let task = TestedTask { split, row, value, thorough };
                     match split {
                         Split::Train => tasks.push(task),
-                        Split::Eval if thorough && first.has_eval_env() => eval_tasks.push(task),
+                        Split::Eval if thorough && first.envs.has_eval() => eval_tasks.push(task),
                         Split::Eval => {}
                     }
                 }

@@ -6,18 +6,19 @@ use super::{CheckReport, Finding, Severity};
 use crate::config::OverlongPrompts;
 use crate::mdp::{Limit, Status, Trajectory, failing_tools};
 use crate::rollout::{Stage, unknown_accuracy};
-use crate::script::{Script, Split, TaskEnvironment, Worker};
+use crate::script::runtime::task_env::TaskEnv;
+use crate::script::{Script, Split, Worker};
 use crate::text::Renderer;
 
 /// Validates all of them.
 pub(super) fn judge(tried: &[TestedTrajectory], stage: Stage<'_>, script: &Script, report: &mut CheckReport) {
     let mut causes = Vec::new();
     for it in tried {
-        let of = stage.worker.of_task(it.which.split, &it.which.value).ok();
+        let of = stage.worker.envs.of(it.which.split, &it.which.value).ok();
         let left_out = it.which.split == Split::Train
             && it.trajectory.steps.is_empty()
             && left_out(it.which.row, tried, stage.worker, script);
-        ended(it, of.as_ref(), left_out, script, &mut causes, report);
+        ended(it, of.as_deref(), left_out, script, &mut causes, report);
         continued(it, stage.renderer, report);
     }
     for EnvErrorCause { message, names, finding, .. } in causes {
@@ -71,7 +72,7 @@ pub(super) fn in_reset(trajectory: &Trajectory) -> bool {
 /// A trajectory ends in an allowed way.
 fn ended(
     it: &TestedTrajectory,
-    of: Option<&TaskEnvironment>,
+    of: Option<&TaskEnv>,
     left_out: bool,
     script: &Script,
     causes: &mut Vec<EnvErrorCause>,
@@ -148,7 +149,8 @@ fn ended(
         }
     }
     let first = trajectory.steps.first();
-    if kind.is_broken_call() && of.is_some_and(|of| !of.tools.is_empty()) && first.is_some_and(|step| step.terminated) {
+    if kind.is_broken_call() && of.is_some_and(|of| !of.schemas.is_empty()) && first.is_some_and(|step| step.terminated)
+    {
         let message = format!("{name} ends the task: the policy can't learn to correct it");
         let hint = "pass invalid calls to r1.call_tools too (they are in action.tool_calls): it returns error messages";
         let finding = Finding::new(Severity::Warning, "replies", message).hint(hint).repeat(repeat(it));

@@ -71,10 +71,7 @@ fn refuse_missing(lua: &Lua, function: &str, reference: &Value, may_be_empty: bo
         _ => return Ok(()),
     };
     let error = Error::new(Kind::Data, format!("{function}: the reference {what}")).about(Subject::Reference);
-    Err(raise(match place_of_recipe(lua) {
-        Some(location) => error.at(location),
-        None => error,
-    }))
+    Err(raise(Error { place: place_of_recipe(lua), ..error }))
 }
 
 /// The first `head` and the last `tail` characters, with a line between them that counts the

@@ -14,7 +14,6 @@ use crate::error::{Error, Kind, suggest};
 use crate::json::Odd;
 use crate::mdp::Message;
 use crate::script::runtime::convert::{NonJson, clip, from_answer, kind, show, to_json};
-use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Host, MESSAGE, misuse, place};
 use crate::script::runtime::limits::WatchedVm;
 use crate::script::runtime::source_map::{Location, SourceMap};
@@ -23,6 +22,23 @@ use crate::script::runtime::texts::Texts;
 /// A misuse of `function`, at the line of its caller.
 pub(crate) fn fail(lua: &Lua, function: &str, message: impl std::fmt::Display) -> mlua::Error {
     raise(misuse(lua, format!("{function}: {message}")))
+}
+
+/// A value of a field that `function` refuses.
+pub(crate) fn refused(lua: &Lua, function: &str, field: &str, why: impl Into<String>) -> mlua::Error {
+    fail_with(lua, function, Error::new(Kind::Script, why).about_setting(field))
+}
+
+/// Access to a field that an object does not have; `object` is such as "an index".
+pub(crate) fn no_field(lua: &Lua, object: &str, name: &Value, names: &[&'static str]) -> mlua::Result<Value> {
+    let name = name.to_string()?;
+    let error = misuse(lua, format!("{object} has no `{name}`"));
+    Err(raise(error.hint(suggest(&name, names.iter().copied()))))
+}
+
+/// An argument as plain data; `name` is its name in messages.
+pub(crate) fn plain(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua::Result<serde_json::Value> {
+    to_json(value, name, NonJson::Refuse).map_err(|not_plain| fail_with(lua, function, not_plain))
 }
 
 /// An error, at the caller's line if it has no place.
@@ -227,11 +243,19 @@ impl FromField for serde_json::Value {
     }
 }
 
+/// Refuses an external call while a recipe is loaded.
+pub(crate) fn refuse_while_loading(lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
+    if !host.grants.borrow().is_loading() {
+        return Ok(());
+    }
+    let why = format!("{function}: external calls are not allowed while a recipe is loaded");
+    Err(raise(misuse(lua, why).hint("call it in reset, step, context, reward or the `run` of a tool")))
+}
+
 /// The error for an undeclared external call; `need` would allow it.
 pub(crate) fn undeclared(lua: &Lua, host: &Host, function: &str, need: &str) -> mlua::Error {
-    if matches!(*host.grants.borrow(), Grants::Loading { .. }) {
-        let why = format!("{function}: external calls are not allowed while a recipe is loaded");
-        return raise(misuse(lua, why).hint("call it in reset, step, context, reward or the `run` of a tool"));
+    if let Err(error) = refuse_while_loading(lua, host, function) {
+        return error;
     }
     let why = format!("{function}: the recipe does not declare that it needs this");
     let error = misuse(lua, why).hint(format!("add needs = {{ \"{need}\" }} to r1.recipe"));

@@ -6,7 +6,7 @@ use futures_util::future::try_join_all;
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
-use super::args::{fail, fail_with, raise};
+use super::args::{fail, plain, raise};
 use super::arguments::{Arguments, arguments};
 use super::tools::files;
 use super::tools::host_tool::ValidatedCall;
@@ -14,7 +14,7 @@ use super::tools::run::CallResult;
 use crate::config::{EnvSettings, ExcessCalls};
 use crate::error::Error;
 use crate::mdp::{CallKind, OutputFile, ToolRecord};
-use crate::script::runtime::convert::{self, NonJson, kind, to_json};
+use crate::script::runtime::convert::{from_json, kind};
 use crate::script::runtime::host::{Call, EntryPoint, Host};
 use crate::script::runtime::suspended::with_room;
 use crate::text::{Renderer, schema};
@@ -33,7 +33,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let (_nesting, (jobs, hidden)) = jobs?;
             let run = |job: ReadyCall| {
                 let tool = job.tool();
-                call.branch_for_tool(job.run(lua.clone(), call.clone(), &host), tool)
+                call.branch(job.run(lua.clone(), call.clone(), &host), Some(tool))
             };
             let mut running: Vec<_> = jobs.into_iter().map(|job| Box::pin(run(job))).collect();
             let answers = try_join_all(running.iter_mut()).await;
@@ -106,13 +106,6 @@ struct ToolAnswer {
 }
 
 impl ToolAnswer {
-    /// A call that was not run; the policy sees the reason.
-    fn refused(call_id: Option<String>, kind: CallKind, name: &str, arguments: Json, why: String, reward: f64) -> Self {
-        let name = name.to_owned();
-        let record = ToolRecord { name, arguments, kind, output: why, reward, ..ToolRecord::default() };
-        Self { call_id, record, files: Vec::new() }
-    }
-
     fn to_lua(&self, lua: &Lua) -> mlua::Result<Table> {
         let table = lua.create_table_with_capacity(0, 6)?;
         table.raw_set("name", self.record.name.as_str())?;
@@ -145,6 +138,13 @@ enum ReadyCall {
     Run { call: ValidatedCall, call_id: Option<String> },
 }
 
+/// A call that is not run; the policy sees the reason.
+fn refused(id: Option<String>, kind: CallKind, name: &str, arguments: Json, why: String, reward: f64) -> ReadyCall {
+    let name = name.to_owned();
+    let record = ToolRecord { name, arguments, kind, output: why, reward, ..ToolRecord::default() };
+    ReadyCall::Refused(ToolAnswer { call_id: id, record, files: Vec::new() })
+}
+
 /// Parses and validates calls, and tells whether they are the script's own. An error of the policy
 /// becomes a result; an error of the script is raised.
 fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> mlua::Result<(Vec<ReadyCall>, bool)> {
@@ -174,14 +174,12 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
         };
         let call_id = text("id");
         if let Some(error) = text("error") {
-            let (kind, reward) = (CallKind::Malformed, rewards.malformed);
-            jobs.push(ReadyCall::Refused(ToolAnswer::refused(call_id, kind, "malformed", Json::Null, error, reward)));
+            jobs.push(refused(call_id, CallKind::Malformed, "malformed", Json::Null, error, rewards.malformed));
             continue;
         }
         let Some(name) = text("name") else { return Err(fail(lua, NAME, format!("call {index} has no `name`"))) };
         let given_arguments: Value = given_call.raw_get("arguments")?;
-        let mut arguments =
-            to_json(&given_arguments, "arguments", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
+        let mut arguments = plain(lua, NAME, "arguments", &given_arguments)?;
         if given_arguments.is_nil() || arguments.as_array().is_some_and(Vec::is_empty) {
             arguments = json!({});
         }
@@ -193,8 +191,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
             let have =
                 if names.is_empty() { "there are no tools".to_owned() } else { format!("tools: {}", names.join(", ")) };
             let why = format!("Error: no tool `{name}`; {have}");
-            let (kind, reward) = (CallKind::Unknown, rewards.refused);
-            jobs.push(ReadyCall::Refused(ToolAnswer::refused(call_id, kind, &name, arguments, why, reward)));
+            jobs.push(refused(call_id, CallKind::Unknown, &name, arguments, why, rewards.refused));
             continue;
         };
         let fits = schema::check(&tool.parameters, &arguments);
@@ -205,20 +202,17 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
         if let Err((kind, why)) = fits.and_then(|()| quota.take().map_err(|why| (CallKind::Excess, why.to_string()))) {
             let why = format!("Error: {why}");
             let reward = tool.rewards.refused.unwrap_or(rewards.refused);
-            jobs.push(ReadyCall::Refused(ToolAnswer::refused(call_id, kind, &tool.name, arguments, why, reward)));
+            jobs.push(refused(call_id, kind, &tool.name, arguments, why, reward));
             continue;
         }
-        let given_arguments =
-            if given_arguments.is_nil() { Value::Table(lua.create_table()?) } else { given_arguments };
+        let lua_arguments = if given_arguments.is_nil() { Value::Table(lua.create_table()?) } else { given_arguments };
         let kwargs = env.as_ref().and_then(|env| env.tool_kwargs.get(&tool.name)).cloned();
         let options = match &kwargs {
             Some(kwargs) => with_kwargs(lua, options, kwargs)?,
             None => options.clone(),
         };
-        let (tool, prelude) = (tool.clone(), prelude.clone());
-        let files = files.clone();
-        let call =
-            ValidatedCall { tool, arguments, lua_arguments: given_arguments, prelude, files, hidden, options, kwargs };
+        let (tool, prelude, files) = (tool.clone(), prelude.clone(), files.clone());
+        let call = ValidatedCall { tool, arguments, lua_arguments, prelude, files, hidden, options, kwargs };
         jobs.push(ReadyCall::Run { call, call_id });
     }
     Ok((jobs, hidden))
@@ -230,7 +224,7 @@ fn with_kwargs(lua: &Lua, options: &Value, kwargs: &Json) -> mlua::Result<Value>
     if let Value::Table(options) = options {
         options.for_each(|name: Value, value: Value| merged.raw_set(name, value))?;
     }
-    merged.raw_set("kwargs", convert::from_json(lua, kwargs)?)?;
+    merged.raw_set("kwargs", from_json(lua, kwargs)?)?;
     Ok(Value::Table(merged))
 }
 
@@ -320,17 +314,12 @@ impl ReadyCall {
         let CallResult { output, reward, retries, cached } = validated.run(&lua, &call, host).await?;
         let (tool, arguments, hidden) = (validated.tool, validated.arguments, validated.hidden);
         let Output { text, ok, seconds, files, .. } = output;
-        let (limit, default_settings) = {
-            let default_settings = EnvSettings::default();
-            let env = settings_of(&call, &default_settings);
-            let reward = if ok {
-                tool.rewards.ok.unwrap_or(env.call_rewards.ok)
-            } else {
-                tool.rewards.failed.unwrap_or(env.call_rewards.failed)
-            };
-            (tool.max_result_tokens.unwrap_or(env.max_result_tokens), reward)
-        };
-        let reward = reward.unwrap_or(default_settings);
+        let defaults = EnvSettings::default();
+        let env = settings_of(&call, &defaults);
+        let (of_tool, of_env) = (&tool.rewards, &env.call_rewards);
+        let (of_tool, of_env) = if ok { (of_tool.ok, of_env.ok) } else { (of_tool.failed, of_env.failed) };
+        let reward = reward.or(of_tool).unwrap_or(of_env);
+        let limit = tool.max_result_tokens.unwrap_or(env.max_result_tokens);
         let text = match &host.renderer() {
             Some(renderer) if limit > 0 && !hidden => cut_to_tokens(renderer, text, limit).map_err(raise)?,
             _ => text,

@@ -9,18 +9,16 @@ use mlua::{AnyUserData, Function, Lua, Table, UserData, UserDataFields, UserData
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use super::args::{fail, fail_with, raise};
+use super::args::{fail, no_field, plain, raise, refuse_while_loading, refused};
 use super::argument::{Bytes, Whole};
 use super::arguments::{Arguments, arguments};
 use super::outcome::{NilReason, OutsideCall, failed, not_public};
-use super::secret::{NamedTexts, Secrets};
-use super::server_place::{Place, PlaceFields, ServerCommand, UrlScheme};
-use crate::error::{Error, Kind, suggest};
+use super::server_place::{Place, PlaceArguments, UrlScheme};
+use crate::error::Error;
 use crate::mdp::Outcome;
-use crate::script::runtime::connections::{DeclaredConnection, OpenedPlace, SessionConnections};
-use crate::script::runtime::convert::{NonJson, from_json, to_json};
-use crate::script::runtime::grants::Grants;
-use crate::script::runtime::host::{Call, Host, misuse, place, place_of_recipe};
+use crate::script::runtime::connections::{DeclaredConnection, SessionConnections};
+use crate::script::runtime::convert::from_json;
+use crate::script::runtime::host::{Call, Host, place, place_of_recipe};
 use crate::tools::connection::{ConnectionError, websocket_as_http};
 
 const NAME: &str = "r1.connection";
@@ -46,12 +44,7 @@ const WEBSOCKET: UrlScheme = UrlScheme { wanted: "ws:// or wss://", as_http: web
 arguments! {
     /// Arguments of `r1.connection`.
     pub(super) struct ConnectionArguments {
-        url: Option<String>;
-        command: Option<ServerCommand>;
         name: Option<String>;
-        headers: Option<NamedTexts>;
-        env: Option<NamedTexts>;
-        directory: Option<String>;
         timeout: Duration = Duration::from_mins(1);
         start_timeout: Option<Duration>;
         restarts: Option<Whole<0, RESTARTS>>;
@@ -59,6 +52,7 @@ arguments! {
         max_bytes: Bytes<MOST_BYTES> = Bytes(BYTES);
         open_message: Json;
         close_message: Json;
+        + place: PlaceArguments;
     }
 
     /// Options of `DeclaredConnection:request`.
@@ -76,54 +70,47 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 
 fn open(lua: &Lua, host: &Rc<Host>, value: &Value) -> mlua::Result<ConnectionHandle> {
     let arguments = ConnectionArguments::read(lua, NAME, value)?;
-    let is_program = arguments.command.is_some();
-    let only = |name: &str, with: &str| {
-        let error = Error::new(Kind::Script, format!("`{name}` is for a connection with `{with}`"));
-        Err(fail_with(lua, NAME, error.about_setting(name)))
-    };
-    match (&arguments.restarts, &arguments.processes, &arguments.open_message, &arguments.close_message) {
-        (Some(_), ..) if !is_program => return only("restarts", "command"),
-        (_, Some(_), ..) if !is_program => return only("processes", "command"),
-        (_, _, message, _) if !message.is_null() && !is_program => return only("open_message", "command"),
-        (_, _, _, message) if !message.is_null() && is_program => return only("close_message", "url"),
-        _ => {}
+    let is_program = arguments.place.command.is_some();
+    let of_programs = [
+        ("restarts", arguments.restarts.is_some()),
+        ("processes", arguments.processes.is_some()),
+        ("open_message", !arguments.open_message.is_null()),
+    ];
+    let of_urls = [("close_message", !arguments.close_message.is_null())];
+    let (others, with) = if is_program { (&of_urls[..], "url") } else { (&of_programs[..], "command") };
+    if let Some((name, _)) = others.iter().find(|(_, is_set)| *is_set) {
+        return Err(refused(lua, NAME, name, format!("`{name}` is for a connection with `{with}`")));
     }
-    let ConnectionArguments { url, command, name, headers, env, directory, timeout, max_bytes, .. } = arguments;
-    let default_name = url.clone();
-    let fields = PlaceFields { command, url, env, headers, directory };
-    let endpoint = Place::read(lua, NAME, WEBSOCKET, fields, "{ \"python3\", \"server.py\" }")?;
-    let target = endpoint.host().map(|(host, port)| (host.to_owned(), port));
+    let default_name = arguments.place.url.clone();
+    let endpoint = Place::read(lua, NAME, WEBSOCKET, arguments.place, "{ \"python3\", \"server.py\" }")?;
+    let ConnectionArguments { name, timeout, max_bytes, .. } = arguments;
+    let (program, target) = match &endpoint {
+        Place::Command { argv, .. } => (Some(argv[0].clone()), None),
+        Place::Url { host, port, .. } => (None, Some((host.clone(), *port))),
+    };
     let name = name.or(default_name).unwrap_or_else(|| endpoint.usual_name());
-    let (named, endpoint) = (format!("connection `{name}`"), Rc::new(endpoint));
+    let of_script = |message: Json| Some(message).filter(|message| !message.is_null());
     let connection = DeclaredConnection {
         // It names the program or the server, and the opening message.
         definition: json!([endpoint.definition(), arguments.open_message]).to_string(),
         timeout,
         start_timeout: arguments.start_timeout.unwrap_or(if is_program { PROGRAM_START } else { SOCKET_START }),
         max_bytes: max_bytes.0,
-        open_message: Some(arguments.open_message).filter(|message| !message.is_null()),
-        close_message: Some(arguments.close_message).filter(|message| !message.is_null()).map(|last| last.to_string()),
+        open_message: of_script(arguments.open_message),
+        close_message: of_script(arguments.close_message).map(|last| last.to_string()),
         restarts: arguments.restarts.map_or(USUAL_RESTARTS, |restarts| restarts.0) as u32,
-        program: endpoint.program().map(str::to_owned),
+        program,
         processes: arguments.processes.map_or(1, |processes| processes.0 as usize),
         place: place_of_recipe(lua),
         is_prepared: Cell::new(false),
         programs: RefCell::default(),
-        check: {
-            let (named, endpoint) = (named.clone(), Rc::clone(&endpoint));
-            Box::new(move |grants| endpoint.check(&named, grants))
-        },
-        open: Box::new(move |grants| {
-            let mut secrets = Secrets::default();
-            let endpoint = endpoint.open(&named, grants, &mut secrets)?;
-            Ok(OpenedPlace { endpoint, mask: Box::new(move |text| secrets.mask(text)) })
-        }),
+        access: endpoint.access(format!("connection `{name}`")),
         outside: SessionConnections::default(),
         name,
     };
     let connection = Rc::new(connection);
     // A recipe may be loaded for a replay, which needs no program: it is started before a run.
-    if is_program && matches!(*host.grants.borrow(), Grants::Loading { .. }) {
+    if is_program && host.grants.borrow().is_loading() {
         host.connections.borrow_mut().push(Rc::clone(&connection));
     }
     Ok(ConnectionHandle { connection, target, host: Rc::clone(host) })
@@ -146,10 +133,8 @@ impl UserData for ConnectionHandle {
     }
 
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
-        methods.add_meta_method(mlua::MetaMethod::Index, |lua, _, name: Value| -> mlua::Result<Value> {
-            let name = name.to_string()?;
-            let error = misuse(lua, format!("a connection has no `{name}`"));
-            Err(raise(error.hint(suggest(&name, ["name", REQUEST, CLOSE]))))
+        methods.add_meta_method(mlua::MetaMethod::Index, |lua, _, name: Value| {
+            no_field(lua, "a connection", &name, &["name", REQUEST, CLOSE])
         });
     }
 }
@@ -192,16 +177,12 @@ fn request(lua: &Lua) -> mlua::Result<Function> {
 fn pending(lua: &Lua, connection: &Value, message: &Value, options: &Value) -> mlua::Result<PendingMessage> {
     let handle = this(lua, connection, REQUEST)?;
     let MessageOptions { timeout } = MessageOptions::read_optional(lua, REQUEST, options)?;
-    let message = to_json(message, "message", NonJson::Refuse).map_err(|why| fail_with(lua, REQUEST, why))?;
-    if matches!(*handle.host.grants.borrow(), Grants::Loading { .. }) {
-        let why = format!("{REQUEST}: external calls are not allowed while a recipe is loaded");
-        return Err(raise(misuse(lua, why).hint("call it in reset, step, context, reward or the `run` of a tool")));
-    }
+    let message = plain(lua, REQUEST, "message", message)?;
+    refuse_while_loading(lua, &handle.host, REQUEST)?;
     // What the recipe does not declare is a lasting error, as for r1.http.
-    let refused = (handle.connection.check)(&handle.host.grants.borrow()).err();
-    if let Some(error) = refused {
-        let location = error.place.clone().or_else(|| place(lua));
-        let error = Error { place: location, ..error };
+    let undeclared = (handle.connection.access.check)(&handle.host.grants.borrow()).err();
+    if let Some(error) = undeclared {
+        let error = Error { place: error.place.or_else(|| place(lua)), ..error };
         handle.host.current().undeclared.replace(Some(error.clone()));
         return Err(raise(error));
     }

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use mlua::{Function, Lua, MetaMethod, Table, UserData, UserDataMethods, Value};
 use serde_json::{Map, Value as Json};
 
-use super::args::{FromField, TableFields, fail, fail_with, text};
+use super::args::{FromField, TableFields, fail, fail_with, plain, text};
+use super::argument::host_object;
 use super::arguments::{Arguments, arguments};
 use crate::config::{DataFormat, Source};
 use crate::error::{Error, Kind};
-use crate::script::runtime::convert::{NonJson, to_json};
 use crate::script::settings;
 
 arguments! {
@@ -62,8 +62,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     }
     data.raw_set("hf", lua.create_function(|lua, (id, options): (Value, Value)| hf(lua, &id, &options))?)?;
     data.raw_set("generate", lua.create_function(|lua, value: Value| generate(lua, &value))?)?;
-    super::seal(lua, "r1.data", &data)?;
-    r1.raw_set("data", data)
+    super::namespace(lua, r1, "r1.data", data)
 }
 
 /// `r1.data.jsonl "path"` or `r1.data.jsonl { path =, columns = { mine = "theirs" } }`, and the
@@ -80,23 +79,28 @@ fn file(lua: &Lua, function: &'static str, formats: [DataFormat; 2], value: &Val
         Some(named_format) if formats.contains(&named_format) => {}
         Some(_) => {
             let path = path.display();
-            return Err(fail(
-                lua,
-                function,
-                format!(
-                    "the extension of {path} is that of another format; a plain path selects the format by extension"
-                ),
-            ));
+            let why = "is that of another format; a plain path selects the format by extension";
+            return Err(fail(lua, function, format!("the extension of {path} {why}")));
         }
         None => {
             let format = serde_json::to_value(formats[0]).unwrap_or_default();
             settings.insert("format".to_owned(), format);
         }
     }
+    dataset(lua, function, settings, None)
+}
+
+/// A dataset from the fields of its function.
+fn dataset(
+    lua: &Lua,
+    function: &'static str,
+    settings: Map<String, Json>,
+    row: Option<Function>,
+) -> mlua::Result<DatasetArgument> {
     let settings = Json::Object(settings);
     settings::dataset(function.trim_start_matches("r1.data."), &settings)
         .map_err(|error| fail_with(lua, function, error))?;
-    Ok(DatasetArgument { settings, row: None })
+    Ok(DatasetArgument { settings, row })
 }
 
 /// `r1.data.hf "org/name"`, `r1.data.hf("org/name", { split =, subset =, file =, columns = })`.
@@ -105,9 +109,7 @@ fn hf(lua: &Lua, id: &Value, options: &Value) -> mlua::Result<DatasetArgument> {
     let id = text(lua, NAME, "name", id)?;
     let HubOptions { mut settings } = HubOptions::read_optional(lua, NAME, options)?;
     settings.insert("hf".to_owned(), Json::String(id));
-    let settings = Json::Object(settings);
-    settings::dataset("hf", &settings).map_err(|error| fail_with(lua, NAME, error))?;
-    Ok(DatasetArgument { settings, row: None })
+    dataset(lua, NAME, settings, None)
 }
 
 /// `r1.data.generate { count =, seed =, row = function(index) … end }`; `index` starts at 1.
@@ -117,9 +119,7 @@ fn generate(lua: &Lua, value: &Value) -> mlua::Result<DatasetArgument> {
     if !settings.contains_key("count") {
         return Err(fail(lua, NAME, "needs `count`, how many rows there are"));
     }
-    let settings = Json::Object(settings);
-    settings::dataset("generate", &settings).map_err(|error| fail_with(lua, NAME, error))?;
-    Ok(DatasetArgument { settings, row: Some(row) })
+    dataset(lua, NAME, settings, Some(row))
 }
 
 /// The field `train` or `eval` of a recipe's `data`: its settings, and its row functions by name.
@@ -147,9 +147,9 @@ fn source(lua: &Lua, name: &str, value: &Value) -> mlua::Result<(Json, BTreeMap<
     let at = format!("data.{name}");
     let (mut parts, mut rows) = (Map::new(), BTreeMap::new());
     let mut add = |key: Option<String>, value: &Value| {
-        let DatasetArgument { settings, row } = match value {
-            Value::UserData(object) if object.is::<DatasetArgument>() => object.borrow::<DatasetArgument>()?.clone(),
-            value => DatasetArgument { settings: plain(lua, &at, value)?, row: None },
+        let DatasetArgument { settings, row } = match host_object(value) {
+            Some(dataset) => dataset,
+            None => DatasetArgument { settings: plain(lua, NAME, &at, value)?, row: None },
         };
         let object = settings.as_object();
         let written_name = object.and_then(|object| object.get("name")).and_then(Json::as_str).map(str::to_owned);
@@ -169,25 +169,18 @@ fn source(lua: &Lua, name: &str, value: &Value) -> mlua::Result<(Json, BTreeMap<
         }
         Ok(())
     };
-    match value {
-        Value::UserData(object) if object.is::<DatasetArgument>() => {
-            let DatasetArgument { settings, row } = object.borrow::<DatasetArgument>()?.clone();
-            let named = settings.get("name").or(settings.get("weight")).or(settings.get("env")).is_some();
-            if named {
-                add(None, value)?;
-            } else {
-                return Ok((settings, row.into_iter().map(|row| (String::new(), row)).collect()));
-            }
+    if let Some(DatasetArgument { settings, row }) = host_object(value) {
+        if ["name", "weight", "env"].iter().all(|field| settings.get(field).is_none()) {
+            return Ok((settings, row.into_iter().map(|row| (String::new(), row)).collect()));
         }
+        add(None, value)?;
+        return Ok((Json::Object(parts), rows));
+    }
+    match value {
         Value::Table(table) => {
             let is_dataset = |value: &Value| value.as_userdata().is_some_and(mlua::AnyUserData::is::<DatasetArgument>);
-            let mut several = false;
-            table.for_each(|_: Value, value: Value| {
-                several |= is_dataset(&value);
-                Ok(())
-            })?;
-            if !several {
-                let settings = plain(lua, &at, value)?;
+            if !table.pairs::<Value, Value>().any(|pair| pair.is_ok_and(|(_, value)| is_dataset(&value))) {
+                let settings = plain(lua, NAME, &at, value)?;
                 if settings.get("count").is_some() {
                     return Err(no_rows(lua, &at));
                 }
@@ -198,13 +191,9 @@ fn source(lua: &Lua, name: &str, value: &Value) -> mlua::Result<(Json, BTreeMap<
                 _ => add(None, &value),
             })?;
         }
-        value => return Ok((plain(lua, &at, value)?, rows)),
+        value => return Ok((plain(lua, NAME, &at, value)?, rows)),
     }
     Ok((Json::Object(parts), rows))
-}
-
-fn plain(lua: &Lua, at: &str, value: &Value) -> mlua::Result<Json> {
-    to_json(value, at, NonJson::Refuse).map_err(|why| fail_with(lua, "r1.recipe", why))
 }
 
 fn no_rows(lua: &Lua, at: &str) -> mlua::Error {

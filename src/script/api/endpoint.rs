@@ -118,16 +118,8 @@ impl ModelEndpoint {
         options: &GenerateOptions,
     ) -> Result<Outcome<GeneratedText>> {
         let mut body = json!({ "model": self.name, "messages": messages });
-        body[MAX_TOKENS] = json!(options.max_new_tokens.unwrap_or(256));
-        let sampling_options = [
-            ("temperature", json!(options.temperature)),
-            ("top_p", json!(options.top_p)),
-            ("top_k", json!(options.top_k)),
-            ("min_p", json!(options.min_p)),
-            ("stop", if options.stop.is_empty() { Json::Null } else { json!(options.stop) }),
-        ];
-        for (name, value) in sampling_options.into_iter().filter(|(_, value)| !value.is_null()) {
-            body[name] = value;
+        for (name, value) in options.fields() {
+            body[if name == "max_new_tokens" { MAX_TOKENS } else { &name }] = value;
         }
         let failed = |why: String| {
             let message = format!("{function}: {} at {}: {why}", self.name, self.url);
@@ -211,32 +203,17 @@ fn wait_of(answer: &HttpResponse) -> Option<Duration> {
 }
 
 /// A response without the text of a completion.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 enum NoCompletion {
-    NotJson {
-        body: String,
-    },
-    NoText {
-        body: String,
-    },
-    /// A content filter of the server stopped it.
+    #[error("the answer {why}: {}", clip(.body.trim(), 300))]
+    Invalid { why: &'static str, body: String },
+    #[error("its content filter stopped the reply")]
     Filtered,
 }
 
-impl std::fmt::Display for NoCompletion {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (why, body) = match self {
-            Self::NotJson { body } => ("is not JSON", body),
-            Self::NoText { body } => ("has no text", body),
-            Self::Filtered => return f.write_str("its content filter stopped the reply"),
-        };
-        write!(f, "the answer {why}: {}", clip(body.trim(), 300))
-    }
-}
-
 fn parse_response(body: &str) -> Result<GeneratedText, NoCompletion> {
-    let shown = || body.to_owned();
-    let answer = json::read_foreign(body.as_bytes()).map_err(|_| NoCompletion::NotJson { body: shown() })?;
+    let invalid = |why| NoCompletion::Invalid { why, body: body.to_owned() };
+    let answer = json::read_foreign(body.as_bytes()).map_err(|_| invalid("is not JSON"))?;
     let choice = &answer["choices"][0];
     let finish_reason = match choice["finish_reason"].as_str() {
         Some("content_filter") => return Err(NoCompletion::Filtered),
@@ -247,7 +224,7 @@ fn parse_response(body: &str) -> Result<GeneratedText, NoCompletion> {
         Some(text) => text,
         // The limit was reached within the reasoning.
         None if finish_reason == FinishReason::Length => String::new(),
-        None => return Err(NoCompletion::NoText { body: shown() }),
+        None => return Err(invalid("has no text")),
     };
     let tokens = answer["usage"]["completion_tokens"].as_u64();
     Ok(GeneratedText { text, finish_reason, tokens, prompt_tokens: None, sampled: None })

@@ -43,7 +43,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let jobs = list(&lua, &functions).map(|functions| {
             functions
                 .iter()
-                .map(|function| call.branch(Suspended::<Value>::inner(&lua, function, ())))
+                .map(|function| call.branch(Suspended::<Value>::inner(&lua, function, ()), None))
                 .collect::<Vec<_>>()
         });
         async move {

@@ -8,7 +8,7 @@ use std::rc::{Rc, Weak};
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, LuaString, Table, Value, WeakLua};
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{FromField, TableFields, fail_with};
+use super::args::{FromField, TableFields, fail_with, refused};
 use super::argument::{argument, host_object, items};
 use super::arguments::{Arguments, arguments};
 use crate::error::{Error, Kind, Result};
@@ -90,7 +90,7 @@ impl FromField for FormatArgument {
 fn format(lua: &Lua, value: &Value, check: &Function) -> mlua::Result<RecipeFormat> {
     let arguments = FormatArguments::read(lua, NAME, value)?;
     let FormatArguments { name, parse, write, result, schema, starts, stop, same_turn, thinking } = arguments;
-    let refuse = |field: &str, why: String| fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting(field));
+    let refuse = |field: &str, why: String| refused(lua, NAME, field, why);
     if name == AUTO || Format::from_name(&name).is_ok() {
         return Err(refuse("name", format!("`name` is \"{name}\", the name of a built-in format")));
     }

@@ -1,9 +1,10 @@
 //! `r1.fs`: files below the directories that a recipe declares. The content that is read is
 //! recorded, or its checksum if it is long.
 
-use std::fs;
-use std::path::Path;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::{fs, io};
 
 use mlua::{Lua, Table, Value};
 use serde::de::DeserializeOwned;
@@ -81,8 +82,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     bind(lua, &table, "write", move |lua, (path, content, options): (Value, Value, Value)| {
         write(lua, &shared_host, &path, &content, &options)
     })?;
-    super::seal(lua, "r1.fs", &table)?;
-    r1.raw_set("fs", table)
+    super::namespace(lua, r1, "r1.fs", table)
 }
 
 /// Reads file system data at a path and records the result. The inner error is about the file.
@@ -111,24 +111,12 @@ fn recorded_call<T: Serialize + DeserializeOwned>(
 #[error("{path}: {why}")]
 struct FileFailure {
     path: String,
-    why: PathMisfit,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum PathMisfit {
-    #[error("{0}")]
-    Io(std::io::Error),
-    /// So many bytes.
-    #[error("the file has {0} bytes; {MOST} are the most")]
-    TooLarge(u64),
-    /// The path is invalid.
-    #[error("{0}")]
-    Path(String),
+    why: String,
 }
 
 impl FileFailure {
-    fn io(path: impl std::fmt::Display) -> impl Fn(std::io::Error) -> Self {
-        move |error| Self { path: path.to_string(), why: PathMisfit::Io(error) }
+    fn new(path: impl Display, why: impl Display) -> Self {
+        Self { path: path.to_string(), why: why.to_string() }
     }
 }
 
@@ -139,12 +127,12 @@ fn allowed(
     function: &str,
     path: &str,
     write: bool,
-) -> mlua::Result<Result<std::path::PathBuf, FileFailure>> {
+) -> mlua::Result<Result<PathBuf, FileFailure>> {
     // A separate statement, since the message borrows the grants again.
     let path_or_refusal = host.grants.borrow().path(path, write);
     match path_or_refusal {
         Ok(real) => Ok(Ok(real)),
-        Err(PathRefusal::Expected(why)) => Ok(Err(FileFailure { path: path.to_owned(), why: PathMisfit::Path(why) })),
+        Err(PathRefusal::Expected(why)) => Ok(Err(FileFailure::new(path, why))),
         Err(PathRefusal::Undeclared) => {
             let folder = path.split('/').next().filter(|_| path.contains('/') && !path.starts_with('/'));
             let folder = folder.unwrap_or(if path.starts_with('/') { path } else { "." });
@@ -155,10 +143,11 @@ fn allowed(
 }
 
 fn load(path: &Path) -> Result<Vec<u8>, FileFailure> {
-    let failed = FileFailure::io(path.display());
+    let failed = |error: io::Error| FileFailure::new(path.display(), error);
     let size = fs::metadata(path).map_err(&failed)?.len();
     if size > MOST {
-        return Err(FileFailure { path: path.display().to_string(), why: PathMisfit::TooLarge(size) });
+        let why = format!("the file has {size} bytes; {MOST} are the most");
+        return Err(FileFailure::new(path.display(), why));
     }
     fs::read(path).map_err(failed)
 }
@@ -176,9 +165,7 @@ fn again(host: &Host, path: &str, sum: &str) -> Result<Vec<u8>> {
     let real = host.grants.borrow().path(path, false);
     let bytes = match real {
         Ok(real) => load(&real),
-        Err(_) => {
-            Err(FileFailure { path: path.to_owned(), why: PathMisfit::Path("reading is not allowed".to_owned()) })
-        }
+        Err(_) => Err(FileFailure::new(path, "reading is not allowed")),
     };
     let bytes = bytes.map_err(|why| Error::new(Kind::Env, format!("r1.fs.read: {why}")))?;
     if checksum(&bytes) == sum {
@@ -194,7 +181,7 @@ fn checksum(bytes: &[u8]) -> String {
 
 /// The names in a directory, sorted; names of directories end with a slash.
 fn list(path: &Path) -> Result<FileNames, FileFailure> {
-    let failed = FileFailure::io(path.display());
+    let failed = |error: io::Error| FileFailure::new(path.display(), error);
     let mut names = Vec::new();
     for entry in fs::read_dir(path).map_err(&failed)? {
         let entry = entry.map_err(&failed)?;
@@ -206,7 +193,7 @@ fn list(path: &Path) -> Result<FileNames, FileFailure> {
 }
 
 fn stat(path: &Path) -> Result<FileFacts, FileFailure> {
-    let facts = fs::metadata(path).map_err(FileFailure::io(path.display()))?;
+    let facts = fs::metadata(path).map_err(|error| FileFailure::new(path.display(), error))?;
     let kind = if facts.is_dir() { "directory" } else { "file" };
     Ok(FileFacts { kind: kind.to_owned(), size: facts.len() })
 }
@@ -226,13 +213,13 @@ fn write(
     let real = allowed(lua, host, NAME, &path, true)?;
     let live = || {
         let written = real.and_then(|real| {
-            let failed = FileFailure::io(&path);
+            let failed = |error: io::Error| FileFailure::new(&path, error);
             if let Some(folder) = real.parent() {
                 fs::create_dir_all(folder).map_err(&failed)?;
             }
             let mut file = fs::OpenOptions::new();
             let file = file.create(true).write(true).append(append).truncate(!append).open(&real);
-            std::io::Write::write_all(&mut file.map_err(&failed)?, &bytes).map_err(&failed)
+            io::Write::write_all(&mut file.map_err(&failed)?, &bytes).map_err(&failed)
         });
         Ok(json!({ "error": written.err().map(|why| why.to_string()) }))
     };

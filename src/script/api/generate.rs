@@ -4,8 +4,7 @@
 use std::rc::Rc;
 
 use mlua::{Lua, Table, Value};
-use serde::Serialize;
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 use tokio::sync::oneshot;
 
 use super::args::{check_text, fail, fail_with};
@@ -68,14 +67,15 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         async move {
             let GenerateCall { messages, options, model } = arguments?;
             let seed = call.random();
-            let shown = match &model {
-                Writer::Policy => None,
-                Writer::Model(name) => Some(json!(name)),
-                Writer::Endpoint(endpoint) => Some(endpoint.shown()),
-            };
-            let request =
-                RecordedRequest { messages: &messages, train: options.train, seed, model: shown, options: &options };
-            let request = json!(request);
+            let mut request = json!({ "messages": messages, "train": options.train, "seed": seed });
+            match &model {
+                Writer::Policy => {}
+                Writer::Model(name) => request["model"] = json!(name),
+                Writer::Endpoint(endpoint) => request["model"] = endpoint.shown(),
+            }
+            if let (Json::Object(request), Json::Object(options)) = (&mut request, json!(options)) {
+                request.extend(options);
+            }
             let live = async {
                 match model {
                     Writer::Policy => write(&call, messages, options, seed).await,
@@ -150,17 +150,6 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
     Ok(GenerateCall { messages, options, model })
 }
 
-#[derive(Serialize)]
-struct RecordedRequest<'a> {
-    messages: &'a [Message],
-    train: bool,
-    seed: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    model: Option<Json>,
-    #[serde(flatten)]
-    options: &'a GenerateOptions,
-}
-
 /// Generates with the policy. If the tokens are trained on, they are recorded.
 async fn write(
     call: &Call,
@@ -194,16 +183,9 @@ async fn write_with(
     options: &GenerateOptions,
     seed: u64,
 ) -> Result<Outcome<GeneratedText>> {
-    let fields = [
-        ("max_new_tokens", json!(options.max_new_tokens.unwrap_or(256))),
-        ("stop", json!(options.stop)),
-        ("temperature", json!(options.temperature)),
-        ("top_k", json!(options.top_k)),
-        ("top_p", json!(options.top_p)),
-        ("min_p", json!(options.min_p)),
-    ];
-    let fields = fields.into_iter().filter(|(_, value)| !value.is_null());
-    let sampling: Map<String, Json> = fields.map(|(name, value)| (name.to_owned(), value)).collect();
+    let mut sampling = options.fields();
+    // The texts of the model's own settings do not apply.
+    sampling.entry("stop").or_insert_with(|| json!([]));
     let options = ResponseOptions { seed: Seed(seed), ..ResponseOptions::default() };
     let request = ResponseRequest { prompt: ModelInput::Messages(messages), options, sampling: sampling.into() };
     let response = shared_models(NAME, name)?.generate(name, request).await?;

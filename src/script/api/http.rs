@@ -7,18 +7,17 @@ use std::time::Duration;
 
 use mlua::{Lua, Table, Value};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Map, Value as Json, json};
+use serde_json::{Value as Json, json};
 
-use super::args::{bytes_of, fail, fail_with, json_of, text, undeclared};
+use super::args::{bytes_of, fail, json_of, plain, refused, text, undeclared};
 use super::argument::Bytes;
 use super::arguments::{Arguments, arguments};
 use super::outcome::{NilReason, OutsideCall, failed, not_public};
 use super::secret::{NamedTexts, Secrets, Text};
-use crate::error::{Error, Kind};
 use crate::mdp::Outcome;
 use crate::net::{HttpError, HttpRequest, METHODS, host_and_port, http, url_with_query};
 use crate::script::runtime::bind::in_lua;
-use crate::script::runtime::convert::{NonJson, kind, to_json};
+use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::{Call, Host};
 
 /// Default and maximum bytes of a response.
@@ -58,13 +57,11 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         async move { pending?.answer(&lua).await }
     })?;
     let http: Table = in_lua(lua, include_str!("../../../lua/http.lua"), (send, request, RequestOptions::names()))?;
-    super::seal(lua, "r1.http", &http)?;
-    r1.raw_set("http", http)
+    super::namespace(lua, r1, "r1.http", http)
 }
 
 /// A request that is allowed.
 struct PendingRequest {
-    function: &'static str,
     host: Rc<Host>,
     call: Rc<Call>,
     request: UnrevealedRequest,
@@ -89,6 +86,25 @@ impl UnrevealedRequest {
         self.query.0.iter().try_fold(base, |url, (name, text)| Ok(url_with_query(&url, name, &value(text)?)))
     }
 
+    /// Text as it is, a table as JSON; nil for no body.
+    fn set_body(&mut self, lua: &Lua, function: &str, body: &Value) -> mlua::Result<()> {
+        match body {
+            Value::Nil => {}
+            Value::String(text) => self.body = Some(text.as_bytes().to_vec()),
+            Value::Table(_) => self.set_json(lua, function, body)?,
+            other => return Err(fail(lua, function, format!("the body must be text or a table, got {}", kind(other)))),
+        }
+        Ok(())
+    }
+
+    fn set_json(&mut self, lua: &Lua, function: &str, body: &Value) -> mlua::Result<()> {
+        self.body = Some(plain(lua, function, "json", body)?.to_string().into_bytes());
+        if !self.headers.0.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
+            self.headers.0.push(("content-type".to_owned(), Text::plain("application/json")));
+        }
+        Ok(())
+    }
+
     /// The request as it is sent.
     fn reveal(self, values: &mut Secrets) -> crate::error::Result<HttpRequest> {
         let url = self.address(|text| text.reveal(values))?;
@@ -106,15 +122,13 @@ fn send(
     (url, options, body): (&Value, &Value, &Value),
 ) -> mlua::Result<PendingRequest> {
     let (function, method) = if is_post { ("r1.http.post", "POST") } else { ("r1.http.get", "GET") };
-    let pending = build(lua, host, function, method, url, RequestOptions::read_optional(lua, function, options)?)?;
-    match body {
-        Value::Nil => Ok(pending),
-        _ if pending.request.body.is_some() => {
-            let why = "there are two bodies: the second argument, and `json` or `body` of the options";
-            Err(fail(lua, function, why))
-        }
-        body => pending.with_body(lua, body),
+    let mut pending = build(lua, host, function, method, url, RequestOptions::read_optional(lua, function, options)?)?;
+    if !body.is_nil() && pending.request.body.is_some() {
+        let why = "there are two bodies: the second argument, and `json` or `body` of the options";
+        return Err(fail(lua, function, why));
     }
+    pending.request.set_body(lua, function, body)?;
+    Ok(pending)
 }
 
 fn request_of(lua: &Lua, host: &Rc<Host>, request: &Value) -> mlua::Result<PendingRequest> {
@@ -144,71 +158,32 @@ fn build(
             return Err(fail(lua, function, format!("the header {name:?} has a line break in it, or no name")));
         }
     }
-    let request = UnrevealedRequest { method, url, query, headers, body: None, timeout, max_bytes: max_bytes.0 };
-    let outside = OutsideCall::new(lua, function, host_and_port(&request.url));
-    let pending = PendingRequest { function, host: host.clone(), call: host.current(), request, outside };
-    let pending = match (&body, &json) {
-        (Value::Nil, Value::Nil) => pending,
-        (body, Value::Nil) => pending.with_body(lua, body)?,
-        (Value::Nil, json) => pending.with_json(lua, json)?,
-        _ => {
-            let error = Error::new(Kind::Script, "`body` and `json` are both set").about_setting("json");
-            return Err(fail_with(lua, function, error));
-        }
+    let mut request = UnrevealedRequest { method, url, query, headers, body: None, timeout, max_bytes: max_bytes.0 };
+    match (&body, &json) {
+        (body, Value::Nil) => request.set_body(lua, function, body)?,
+        (Value::Nil, json) => request.set_json(lua, function, json)?,
+        _ => return Err(refused(lua, function, "json", "`body` and `json` are both set")),
+    }
+    let Some((target, port)) = host_and_port(&request.url) else {
+        let why = format!("`{}` is not a URL: it must begin with http:// or https://", request.url);
+        return Err(fail(lua, function, why));
     };
-    pending.check(lua)?;
-    Ok(pending)
+    if !host.grants.borrow().reaches(&target, port) {
+        return Err(undeclared(lua, host, function, &format!("http:{target}")));
+    }
+    let outside = OutsideCall::new(lua, function, Some((target, port)));
+    Ok(PendingRequest { host: host.clone(), call: host.current(), request, outside })
 }
 
 impl PendingRequest {
-    /// Text as it is, a table as JSON.
-    fn with_body(mut self, lua: &Lua, body: &Value) -> mlua::Result<Self> {
-        match body {
-            Value::String(text) => {
-                self.request.body = Some(text.as_bytes().to_vec());
-                Ok(self)
-            }
-            Value::Table(_) => self.with_json(lua, body),
-            other => Err(fail(lua, self.function, format!("the body must be text or a table, got {}", kind(other)))),
-        }
-    }
-
-    fn with_json(mut self, lua: &Lua, body: &Value) -> mlua::Result<Self> {
-        let json = to_json(body, "json", NonJson::Refuse).map_err(|why| fail_with(lua, self.function, why))?;
-        self.request.body = Some(json.to_string().into_bytes());
-        if !self.request.headers.0.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
-            self.request.headers.0.push(("content-type".to_owned(), Text::plain("application/json")));
-        }
-        Ok(self)
-    }
-
-    /// Refuses a host that the recipe does not declare.
-    fn check(&self, lua: &Lua) -> mlua::Result<()> {
-        let Some((host, port)) = host_and_port(&self.request.url) else {
-            let why = format!("`{}` is not a URL: it must begin with http:// or https://", self.request.url);
-            return Err(fail(lua, self.function, why));
-        };
-        if !self.host.grants.borrow().reaches(&host, port) {
-            return Err(undeclared(lua, &self.host, self.function, &format!("http:{host}")));
-        }
-        Ok(())
-    }
-
     /// The request as recorded, without secrets.
     fn shown(&self) -> Json {
         let secret = |name: &str| {
             let name = name.to_lowercase();
             ["authorization", "cookie", "key", "token", "secret"].iter().any(|part| name.contains(part))
         };
-        let headers: Map<String, Json> = self
-            .request
-            .headers
-            .0
-            .iter()
-            .map(|(name, value)| {
-                (name.clone(), if secret(name) { "(secret)".to_owned() } else { value.shown() }.into())
-            })
-            .collect();
+        let mut headers = self.request.headers.shown();
+        headers.iter_mut().filter(|(name, _)| secret(name)).for_each(|(_, value)| *value = "(secret)".into());
         let url = self.request.address(|text| Ok::<_, std::convert::Infallible>(text.shown()));
         let url = url.unwrap_or_else(|never| match never {});
         let body = self.request.body.as_deref().map_or(Json::Null, json_of);
@@ -218,7 +193,7 @@ impl PendingRequest {
     /// The response as a table, or nil and the reason.
     async fn answer(self, lua: &Lua) -> mlua::Result<Result<Table, NilReason>> {
         let shown = self.shown();
-        let Self { host, call, request, outside, .. } = self;
+        let Self { host, call, request, outside } = self;
         let live = async move {
             let reach = |name: &str, port: u16| host.grants.borrow().reach(name, port);
             let mut secrets = Secrets::default();

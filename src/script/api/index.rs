@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use mlua::{Lua, Table, UserData, UserDataFields, UserDataMethods, Value};
 
-use super::args::{fail, in_time, optional, text};
+use super::args::{fail, in_time, optional, raise, text};
 use super::argument::{NonNegative, argument};
 use super::arguments::{Arguments, arguments};
 use super::resource::ResourceOf;
 use crate::config::Limits;
+use crate::error::Error;
 use crate::script::runtime::convert::{float, kind};
 use crate::script::runtime::host::place;
 use crate::script::runtime::rank::{Bm25Weights, TextIndex};
@@ -52,12 +53,7 @@ fn index(lua: &Lua, texts: &Value, options: &Value) -> mlua::Result<IndexOf> {
         Value::UserData(data) if data.is::<ResourceOf>() => {
             let resource = Arc::clone(&data.borrow::<ResourceOf>()?.resource);
             let index = resource.index(column.as_deref().unwrap_or("text"), weights).map_err(|error| {
-                let location = place(lua);
-                super::args::raise(crate::error::Error {
-                    message: format!("{NAME}: {}", error.message),
-                    place: location,
-                    ..error
-                })
+                raise(Error { message: format!("{NAME}: {}", error.message), place: place(lua), ..error })
             })?;
             Ok(IndexOf { index, held: None })
         }

@@ -2,11 +2,11 @@
 
 use mlua::{Lua, Table, Value};
 
-use super::args::{fail, fail_with, in_time, text};
+use super::args::{fail, in_time, plain, text};
 use super::outcome::NilReason;
 use crate::json;
 use crate::script::runtime::bind::bind;
-use crate::script::runtime::convert::{NonJson, from_json, to_json};
+use crate::script::runtime::convert::from_json;
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     let functions = lua.create_table()?;
@@ -15,8 +15,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         if !more.is_nil() {
             return Err(fail(lua, "r1.json.encode", "takes one value; there are no options"));
         }
-        let json = to_json(&value, "value", NonJson::Refuse).map_err(|why| fail_with(lua, "r1.json.encode", why))?;
-        Ok(json.to_string())
+        Ok(plain(lua, "r1.json.encode", "value", &value)?.to_string())
     })?;
     // Text that is not JSON is an expected failure: nil and the reason.
     bind(lua, &functions, "decode", |lua, value: Value| {
@@ -28,6 +27,5 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
             Err(error) => Ok(Err(NilReason(error.to_string()))),
         }
     })?;
-    super::seal(lua, "r1.json", &functions)?;
-    r1.raw_set("json", functions)
+    super::namespace(lua, r1, "r1.json", functions)
 }

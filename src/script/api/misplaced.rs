@@ -7,44 +7,24 @@ use crate::script::docs;
 
 const TRAINERS: [&str; 4] = ["r1.grpo", "r1.ppo", "r1.trainer", "r1.sft"];
 
+/// Where functions are written by mistake, a line each: the function of r1 (or `trainer`; empty for
+/// any), the field or its first part, what it takes, and the hint.
+const FUNCTIONS: &str = include_str!("misplaced.tsv");
+
 /// The error for a function at `path` of the argument of `function`, with a hint if another field
 /// fits.
 pub(crate) fn misplaced_function(function: &str, path: &str) -> Error {
     let trainer = TRAINERS.contains(&function);
     let field = if trainer { format!("trainer.{path}") } else { path.to_owned() };
-    let (wanted, hint) = match path.split(['.', '[']).next().unwrap_or_default() {
-        "estimator" if trainer => (
-            "an estimator's name",
-            "the recipe's own function goes next to the trainer: r1.recipe { advantage = function(group) … end, trainer = \
-             r1.grpo { … } } (docs/guide/your-own-algorithm.md)",
-        ),
-        "loss" if trainer => (
-            "a loss's name",
-            "the recipe's own function goes next to the trainer: r1.recipe { loss = function(b) … end, trainer = r1.grpo { \
-             … } } (docs/guide/your-own-algorithm.md)",
-        ),
-        "lr" | "warmup" | "decay" | "final_lr" if trainer => (
-            "plain data",
-            "the schedule of the learning rate is set by lr = 1e-6, warmup = 10, decay = \"cosine\", final_lr = 0.1",
-        ),
-        "shaping" if trainer => (
-            "plain data",
-            "shape rewards in the reward function: r1.recipe { reward = function(state, outcome) … end }",
-        ),
-        "format" if ["r1.env", "r1.text.template"].contains(&function) => (
-            "a format name, or a result of r1.format",
-            "such as format = \"hermes\", or format = r1.format { parse = function(reply) … end } (docs/reference/lua.md)",
-        ),
-        "eval" if path == "eval.accuracy" => (
-            "the name of a part of the reward",
-            "eval = { accuracy = \"correct\" }, where `reward` returns { correct = … }",
-        ),
-        "train" | "eval" if function == "r1.recipe: data" => (
-            "a path or a dataset of r1.data",
-            "generate rows: r1.data.generate { count = 1000, row = function(index) … end }",
-        ),
-        _ => ("plain data: text, numbers, booleans and tables", ""),
-    };
+    let (caller, first) =
+        (if trainer { "trainer" } else { function }, path.split(['.', '[']).next().unwrap_or_default());
+    let fitting = FUNCTIONS.lines().find_map(|line| match line.split('\t').collect::<Vec<_>>()[..] {
+        [of, name, wanted, hint] if (of.is_empty() || of == caller) && (name == first || name == path) => {
+            Some((wanted, hint))
+        }
+        _ => None,
+    });
+    let (wanted, hint) = fitting.unwrap_or(("plain data: text, numbers, booleans and tables", ""));
     let error = Error::new(Kind::Script, format!("`{field}` is a function; it takes {wanted}"));
     let error = error.about_setting(field);
     if hint.is_empty() { error } else { error.hint(hint) }

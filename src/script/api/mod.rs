@@ -130,6 +130,12 @@ fn messages(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     functions.for_each(|name: String, function: Value| r1.raw_set(name, function))
 }
 
+/// Adds a sealed namespace to `r1`; its name is such as `r1.fs`.
+pub(crate) fn namespace(lua: &Lua, r1: &Table, name: &'static str, table: Table) -> mlua::Result<()> {
+    seal(lua, name, &table)?;
+    r1.raw_set(name.trim_start_matches("r1."), table)
+}
+
 /// Makes a namespace read-only; access to an unknown name is an error with the nearest names.
 pub(crate) fn seal(lua: &Lua, name: &'static str, table: &Table) -> mlua::Result<()> {
     let mut names = Vec::new();

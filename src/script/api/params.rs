@@ -51,11 +51,8 @@ fn params(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Table> {
     let result = lua.create_table()?;
     for (name, default) in &declared {
         let params = host.params.borrow();
-        let value = params
-            .values
-            .get(name)
-            .map_or_else(|| Ok(default.clone()), |typed_value| typed(name, default, typed_value));
-        result.raw_set(name.as_str(), from_json(lua, &value.map_err(raise)?)?)?;
+        let value = params.values.get(name).map(|value| typed(name, default, value)).transpose().map_err(raise)?;
+        result.raw_set(name.as_str(), from_json(lua, value.as_ref().unwrap_or(default))?)?;
     }
     host.params.borrow_mut().declared = Some(declared);
     Ok(result)

@@ -7,7 +7,7 @@ use mlua::{Function, Lua, MetaMethod, Table, UserData, UserDataFields, UserDataM
 use serde_json::Value as Json;
 use tokio::sync::oneshot;
 
-use super::args::{check_text, fail, fail_with, raise, text};
+use super::args::{check_text, fail, fail_with, raise, refused, text};
 use super::argument::{ANY, TextArguments, Whole};
 use super::arguments::{Arguments, arguments};
 use super::context;
@@ -113,11 +113,8 @@ impl FlowPolicy {
         if call.in_branch() {
             let why =
                 format!("{GENERATE}: responses of a flow are sequential; it can't be called in r1.join or in a tool");
-            return Err(fail_hint(
-                lua,
-                &why,
-                "call it sequentially; r1.generate(messages, { train = true }) can run concurrently",
-            ));
+            let hint = "call it sequentially; r1.generate(messages, { train = true }) can run concurrently";
+            return Err(fail_hint(lua, &why, hint));
         }
         let wanted = self.wanted(lua, shown, options)?;
         let (reply, waiting) = oneshot::channel();
@@ -216,8 +213,7 @@ pub(super) fn check_stop(lua: &Lua, function: &'static str, stop: &TextArguments
     if stop.0.iter().all(|text| !text.is_empty()) {
         return Ok(());
     }
-    let error = Error::new(Kind::Script, "`stop` has an empty text").about_setting("stop");
-    Err(fail_with(lua, function, error))
+    Err(refused(lua, function, "stop", "`stop` has an empty text"))
 }
 
 fn fail_hint(lua: &Lua, why: &str, hint: impl Into<String>) -> mlua::Error {

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use mlua::{Lua, Table, Value};
 use serde::{Deserialize, Serialize};
-use serde_json::{Value as Json, json};
+use serde_json::json;
 
-use super::args::{answer, fail, fail_with, json_of, undeclared};
+use super::args::{answer, fail, json_of, plain, undeclared};
 use super::argument::{Bytes, Mebibytes};
 use super::arguments::{Arguments, arguments};
 use super::outcome::{NilReason, OutsideCall, failed};
 use super::secret::{NamedTexts, Secrets};
+use super::server_place::argv;
 use crate::mdp::Outcome;
 use crate::script::runtime::bind::bind_async;
-use crate::script::runtime::convert::{NonJson, to_json};
 use crate::script::runtime::host::{Call, Host};
 use crate::tools::{Program, run_program};
 
@@ -45,20 +45,13 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let outside = OutsideCall::new(&lua, NAME, None);
         async move { run(&lua, &call, outside, program?).await }
     })?;
-    super::seal(lua, "r1.process", &process)?;
-    r1.raw_set("process", process)
+    super::namespace(lua, r1, "r1.process", process)
 }
 
 /// Parses and validates the program to run.
-fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Result<(Program, NamedTexts)> {
-    let arguments = to_json(argv, "argv", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
-    let text = |word: &Json| match word {
-        Json::String(text) if !text.contains('\0') => Some(text.clone()),
-        Json::Number(number) => Some(number.to_string()),
-        _ => None,
-    };
-    let argv: Option<Vec<String>> = arguments.as_array().and_then(|arguments| arguments.iter().map(text).collect());
-    let Some(argv) = argv.filter(|argv| !argv.is_empty()) else {
+fn program(lua: &Lua, host: &Host, command: &Value, options: &Value) -> mlua::Result<(Program, NamedTexts)> {
+    let command = plain(lua, NAME, "argv", command)?;
+    let Some(argv) = argv(&command) else {
         let why = "takes a list, the program and its arguments: { \"sort\", \"-r\" }; a shell is a program: { \"sh\", \"-c\", \"…\" }";
         return Err(fail(lua, NAME, why));
     };
@@ -67,9 +60,7 @@ fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Resul
     }
     let RunOptions { input, timeout, memory, disk, output, env } = RunOptions::read_optional(lua, NAME, options)?;
     env.check(lua, host, NAME)?;
-    if let Some((name, _)) =
-        env.0.iter().find(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || value.shown().contains('\0'))
-    {
+    if let Some(name) = env.invalid_variable() {
         return Err(fail(lua, NAME, format!("`env` has the variable {name:?}, which is not a valid name")));
     }
     let program = Program {
@@ -97,8 +88,7 @@ async fn run(
         "memory": program.memory_mb, "disk": program.disk_mb, "output": program.output,
     });
     if !variables.0.is_empty() {
-        let shown = variables.0.iter().map(|(name, value)| (name.clone(), Json::from(value.shown())));
-        request["env"] = Json::Object(shown.collect());
+        request["env"] = variables.shown().into();
     }
     let live = async move {
         let mut secrets = Secrets::default();

@@ -14,8 +14,7 @@ use crate::error::{Error, Kind, Subject};
 use crate::script::runtime::bind::bind;
 use crate::script::runtime::convert::{kind, printed};
 use crate::script::runtime::host::Host;
-use crate::script::runtime::log::LogLine;
-use crate::script::runtime::log::LogStream;
+use crate::script::runtime::log::{LogLine, LogStream};
 use crate::script::runtime::origin::is_plain;
 
 /// The exit code of a program that called `os.exit`.

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use mlua::{Function, Lua, MultiValue, Table, Value};
 
 use super::args::fail;
-use super::{recipe, seal};
+use super::{namespace, recipe};
 use crate::script::runtime::host::Host;
 
 pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
@@ -24,8 +24,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     rl.raw_set("loss", refusal("r1.rl.loss", named)?)?;
     rl.raw_set("value_loss", refusal("r1.rl.value_loss", "")?)?;
     rl.raw_set("entropy", refusal("r1.rl.entropy", "")?)?;
-    seal(lua, "r1.rl", &rl)?;
-    r1.raw_set("rl", rl)?;
+    namespace(lua, r1, "r1.rl", rl)?;
     // A script worker runs a program up to this call to load the recipe in it.
     let host = host.clone();
     let training = lua.create_function(move |lua, (value, _): (Value, Value)| -> mlua::Result<()> {

@@ -218,8 +218,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     let escape =
         lua.create_function(|lua, value: Value| Ok(regex::escape(&text(lua, "r1.re.escape", "text", &value)?)))?;
     let re: Table = in_lua(lua, include_str!("../../../lua/re.lua"), (first, all, escape))?;
-    super::seal(lua, "r1.re", &re)?;
-    r1.raw_set("re", re)
+    super::namespace(lua, r1, "r1.re", re)
 }
 
 fn start(lua: &Lua, function: &str, from: &Value) -> mlua::Result<usize> {

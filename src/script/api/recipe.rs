@@ -61,8 +61,8 @@ const NAME: &str = "r1.recipe";
 
 fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     let arguments = RecipeArguments::read(lua, NAME, value)?;
-    let RecipeArguments { context, reward, privileged, advantage, loss, mut settings, .. } = arguments;
-    let (row_order, row_weight) = (arguments.row_order, arguments.row_weight);
+    let RecipeArguments { context, reward, privileged, row_order, row_weight, .. } = arguments;
+    let (mut advantage, mut loss, mut settings) = (arguments.advantage, arguments.loss, arguments.settings);
     let mut envs = envs(lua, arguments.env, arguments.envs)?;
     if let Some(flow) = arguments.flow {
         if !envs.is_empty() {
@@ -86,7 +86,6 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     }
     let section = arguments.trainer.as_ref().and_then(|trainer| trainer.algorithm.clone());
     let mut algorithm = None;
-    let (mut advantage, mut loss) = (advantage, loss);
     if let Some(OwnAlgorithm { declared, loss: own_loss, advantage: own_advantage }) = section {
         let twice = [("loss", &loss, &own_loss), ("advantage", &advantage, &own_advantage)];
         if let Some((field, ..)) = twice.into_iter().find(|(_, a, b)| a.is_some() && b.is_some()) {
@@ -103,10 +102,9 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
         let functions = [("estimator", advantage.is_some()), ("loss", loss.is_some())];
         for (field, _) in functions.into_iter().filter(|(_, there)| *there) {
             let written = settings.entry("trainer").or_insert_with(|| Json::Object(Map::new()));
-            written
-                .as_object_mut()
-                .into_iter()
-                .for_each(|fields| choose(fields, field, Choice::OF_RECIPE, &Map::new()));
+            if let Json::Object(fields) = written {
+                choose(fields, field, Choice::OF_RECIPE, &Map::new());
+            }
         }
         if let Some(trainer) = &mut trainer {
             let read = <config::Trainer as schema::Field>::read("trainer", &settings["trainer"], None);
@@ -189,10 +187,8 @@ fn cold_start(lua: &Lua, recipe: Recipe, trainer: Option<&config::Trainer>) -> m
         return refuse("is supervised training, and its trainer is not r1.sft", "give it trainer = r1.sft { … }");
     }
     if recipe.typed.data.train.is_none() {
-        return refuse(
-            "has no training data",
-            "give it data = { train = … }: rows with conversations (docs/guide/sft.md)",
-        );
+        let hint = "give it data = { train = … }: rows with conversations (docs/guide/sft.md)";
+        return refuse("has no training data", hint);
     }
     Ok(Box::new(recipe))
 }

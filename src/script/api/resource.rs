@@ -90,8 +90,7 @@ argument!(Columns, "names: { mine = \"theirs\" }", |value| {
 /// `r1.resource "corpus.jsonl"` or `r1.resource { path =, format =, columns =, max_size = }`.
 fn spec(lua: &Lua, argument: &Value) -> mlua::Result<ResourceSpec> {
     if let Value::String(path) = argument {
-        let path = path.to_string_lossy().into();
-        return Ok(ResourceSpec { path, format: None, columns: Columns::new(), max_size: MOST, keep: KeptParts::Rows });
+        return Ok(ResourceSpec::new(path.to_string_lossy(), MOST, KeptParts::Rows));
     }
     Ok(ResourceArguments::read(lua, NAME, argument)?.spec(MOST, KeptParts::Rows))
 }
@@ -134,7 +133,7 @@ impl UserData for ResourceOf {
         // The name in messages of Luau, and of typeof().
         fields.add_meta_field(MetaMethod::Type, "Resource");
         fields.add_field_method_get("path", |_, this| Ok(this.resource.path.display().to_string()));
-        fields.add_field_method_get("hash", |_, this| Ok(this.resource.sha256()));
+        fields.add_field_method_get("hash", |_, this| Ok(this.resource.sha256.clone()));
     }
 
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {

@@ -1,15 +1,15 @@
 //! `r1.index.open`: an index of passages on disk, for searches by scripts.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use mlua::{Function, Lua, Table, UserData, UserDataFields, UserDataMethods, Value};
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{FromField, TableFields, fail, fail_with, raise, text};
+use super::args::{FromField, TableFields, fail, fail_with, no_field, raise, text};
 use super::argument::Whole;
 use super::arguments::{Arguments, arguments};
-use crate::error::{Error, Kind, Result, suggest};
+use crate::error::{Error, Kind, Result};
 use crate::script::runtime::convert::{from_json, kind};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Host, misuse};
@@ -45,17 +45,12 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         Ok(IndexHandle { passages, host: Rc::clone(&shared_host) })
     };
     table.raw_set("open", lua.create_function(open)?)?;
-    super::seal(lua, "r1.index", &table)?;
-    r1.raw_set("index", table)
+    super::namespace(lua, r1, "r1.index", table)
 }
 
 /// An index by its path: relative to the script of a recipe, or to the current directory.
 pub(super) fn named(host: &Host, name: String) -> Passages {
-    let models = host.search_models.get();
-    match &*host.grants.borrow() {
-        Grants::Loading { directory } | Grants::Declared { directory, .. } => Passages::new(name, directory, models),
-        Grants::Everything => Passages::new(name, Path::new("."), models),
-    }
+    Passages::new(name, host.grants.borrow().directory(), host.search_models.get())
 }
 
 /// Number of hits.
@@ -120,7 +115,7 @@ impl HowArguments {
         if let Some(RerankArguments { model, top }) = rerank {
             written.insert("rerank".to_owned(), json!({ "model": model, "top": top.as_ref().map(|top| top.0) }));
             let path = path_of(host, &model);
-            if let Grants::Loading { .. } = &*host.grants.borrow() {
+            if host.grants.borrow().is_loading() {
                 host.searches.borrow_mut().push(SearchPart::Reranker(path.clone()));
             }
             options.rerank = Some(RerankOptions { model: path, top: top.map(|top| top.0 as usize) });
@@ -178,10 +173,8 @@ impl UserData for IndexHandle {
     }
 
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
-        methods.add_meta_method(mlua::MetaMethod::Index, |lua, _, name: Value| -> mlua::Result<Value> {
-            let name = name.to_string()?;
-            let error = misuse(lua, format!("an index has no `{name}`"));
-            Err(raise(error.hint(suggest(&name, ["path", "search"]))))
+        methods.add_meta_method(mlua::MetaMethod::Index, |lua, _, name: Value| {
+            no_field(lua, "an index", &name, &["path", "search"])
         });
     }
 }

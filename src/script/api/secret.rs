@@ -8,6 +8,7 @@ use std::rc::Rc;
 
 use mlua::{AnyUserData, Lua, MetaMethod, Table, UserData, UserDataMethods, Value};
 use regex::bytes::{NoExpand, Regex};
+use serde_json::{Map, Value as Json};
 
 use super::args::{FromField, TableFields, fail, undeclared};
 use super::argument::Argument;
@@ -90,14 +91,8 @@ impl Text {
 
     /// Refuses variables that the recipe does not declare.
     pub(crate) fn check(&self, lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
-        for part in &self.0 {
-            if let SecretPart::Variable(name) = part
-                && !host.grants.borrow().reads_variable(name)
-            {
-                return Err(undeclared(lua, host, function, &format!("env:{name}")));
-            }
-        }
-        Ok(())
+        let unread = self.variables().find(|name| !host.grants.borrow().reads_variable(name));
+        unread.map_or(Ok(()), |name| Err(undeclared(lua, host, function, &format!("env:{name}"))))
     }
 }
 
@@ -132,6 +127,19 @@ impl NamedTexts {
     /// Refuses variables that the recipe does not declare.
     pub(crate) fn check(&self, lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
         self.0.iter().try_for_each(|(_, text)| text.check(lua, host, function))
+    }
+
+    /// The texts for display and records, by name.
+    pub(crate) fn shown(&self) -> Map<String, Json> {
+        self.0.iter().map(|(name, text)| (name.clone(), text.shown().into())).collect()
+    }
+
+    /// The name of the first text that can't be an environment variable.
+    pub(crate) fn invalid_variable(&self) -> Option<&str> {
+        let odd = |(name, value): &&(String, Text)| {
+            name.is_empty() || name.contains(['=', '\0']) || value.shown().contains('\0')
+        };
+        self.0.iter().find(odd).map(|(name, _)| name.as_str())
     }
 
     /// The headers of a request.
@@ -225,14 +233,10 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         }
         let secret = Text(vec![SecretPart::Variable(name)]);
         // Needs are not known while a recipe is loaded; the handle is checked again on use.
-        if !host_is_loading(&shared_host) {
+        if !shared_host.grants.borrow().is_loading() {
             secret.check(lua, &shared_host, NAME)?;
         }
         lua.create_userdata(secret)
     })?;
     r1.raw_set("secret", secret)
-}
-
-fn host_is_loading(host: &Host) -> bool {
-    matches!(*host.grants.borrow(), crate::script::runtime::grants::Grants::Loading { .. })
 }

@@ -2,14 +2,18 @@
 //! r1 starts, or a URL. The declared needs are checked before a run, and secrets are inserted when
 //! the server is used.
 
-use mlua::{Lua, Value};
-use serde_json::{Map, Value as Json, json};
+use std::rc::Rc;
 
-use super::args::{FromField, TableFields, fail, fail_with};
-use super::secret::{NamedTexts, Secrets, Text};
+use mlua::{Lua, Value};
+use serde_json::{Value as Json, json};
+
+use super::args::{FromField, TableFields, fail, refused};
+use super::arguments::arguments;
+use super::secret::{NamedTexts, Secrets};
 use crate::error::{Error, Kind, Result};
 use crate::net::host_and_port;
 use crate::script::runtime::grants::Grants;
+use crate::script::runtime::servers::{OpenedPlace, ServerAccess};
 use crate::tools::Endpoint;
 
 /// A program and its arguments.
@@ -17,26 +21,32 @@ pub(super) struct ServerCommand(pub(super) Vec<String>);
 
 impl FromField for ServerCommand {
     fn from_field(fields: &TableFields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
-        let arguments = fields.plain(name, value)?;
-        let arguments = arguments.as_array().into_iter().flatten().map(|word| match word {
-            Json::String(text) if !text.contains('\0') => Some(text.clone()),
-            Json::Number(number) => Some(number.to_string()),
-            _ => None,
-        });
-        let argv = arguments.collect::<Option<Vec<String>>>().filter(|argv| !argv.is_empty());
+        let argv = argv(&fields.plain(name, value)?);
         let wanted = "a list, the program and its arguments: { \"npx\", \"-y\", \"PACKAGE\" }";
         argv.map(Self).ok_or_else(|| fields.refuse(name, wanted, value))
     }
 }
 
-/// The fields with the location of a server.
-#[derive(Default)]
-pub(super) struct PlaceFields {
-    pub(super) command: Option<ServerCommand>,
-    pub(super) url: Option<String>,
-    pub(super) env: Option<NamedTexts>,
-    pub(super) headers: Option<NamedTexts>,
-    pub(super) directory: Option<String>,
+/// A program and its arguments; `None` for other data.
+pub(super) fn argv(command: &Json) -> Option<Vec<String>> {
+    let word = |word: &Json| match word {
+        Json::String(text) if !text.contains('\0') => Some(text.clone()),
+        Json::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    let argv: Vec<String> = command.as_array()?.iter().map(word).collect::<Option<_>>()?;
+    Some(argv).filter(|argv| !argv.is_empty())
+}
+
+arguments! {
+    /// The location of a server.
+    pub(super) struct PlaceArguments {
+        command: Option<ServerCommand>;
+        url: Option<String>;
+        env: Option<NamedTexts>;
+        headers: Option<NamedTexts>;
+        directory: Option<String>;
+    }
 }
 
 /// The transport of a server, without the values of its secrets.
@@ -66,14 +76,12 @@ impl Place {
         lua: &Lua,
         function: &'static str,
         scheme: UrlScheme,
-        fields: PlaceFields,
+        fields: PlaceArguments,
         example: &str,
     ) -> mlua::Result<Self> {
-        let refuse = |name: &str, why: String| {
-            Err(fail_with(lua, function, Error::new(Kind::Script, why).about_setting(name.to_owned())))
-        };
+        let refuse = |name: &str, why: String| Err(refused(lua, function, name, why));
         let only = |name: &str, with: &str| refuse(name, format!("`{name}` is for a server with `{with}`"));
-        let PlaceFields { command, url, env, headers, directory } = fields;
+        let PlaceArguments { command, url, env, headers, directory } = fields;
         match (command, url) {
             (None, None) => Err(fail(lua, function, format!("needs `command`, a list such as {example}, or `url`"))),
             (Some(_), Some(_)) => Err(fail(lua, function, "has both `command` and `url`: a server is one of them")),
@@ -88,10 +96,7 @@ impl Place {
             }
             (Some(ServerCommand(argv)), None) => {
                 let env = env.unwrap_or_default();
-                let odd = |(name, value): &&(String, Text)| {
-                    name.is_empty() || name.contains(['=', '\0']) || value.shown().contains('\0')
-                };
-                if let Some((name, _)) = env.0.iter().find(odd) {
+                if let Some(name) = env.invalid_variable() {
                     return refuse("env", format!("`env` has the variable {name:?}, which is not a valid name"));
                 }
                 Ok(Self::Command { argv, env, directory: directory.unwrap_or_default() })
@@ -103,7 +108,7 @@ impl Place {
     pub(super) fn usual_name(&self) -> String {
         match self {
             Self::Command { argv, .. } => {
-                let program = argv.first().map(String::as_str).unwrap_or_default();
+                let program = &argv[0];
                 program.rsplit('/').next().unwrap_or(program).to_owned()
             }
             Self::Url { host, .. } => host.clone(),
@@ -112,30 +117,11 @@ impl Place {
 
     /// The identity of the server, without secrets.
     pub(super) fn definition(&self) -> Json {
-        let shown = |named: &NamedTexts| -> Map<String, Json> {
-            named.0.iter().map(|(name, value)| (name.clone(), value.shown().into())).collect()
-        };
         match self {
             Self::Command { argv, env, directory } => {
-                json!({ "command": argv, "env": shown(env), "directory": directory })
+                json!({ "command": argv, "env": env.shown(), "directory": directory })
             }
-            Self::Url { url, headers, .. } => json!({ "url": url, "headers": shown(headers) }),
-        }
-    }
-
-    /// The program of a command.
-    pub(super) fn program(&self) -> Option<&str> {
-        match self {
-            Self::Command { argv, .. } => argv.first().map(String::as_str),
-            Self::Url { .. } => None,
-        }
-    }
-
-    /// The host and port of a URL.
-    pub(super) fn host(&self) -> Option<(&str, u16)> {
-        match self {
-            Self::Command { .. } => None,
-            Self::Url { host, port, .. } => Some((host, *port)),
+            Self::Url { url, headers, .. } => json!({ "url": url, "headers": headers.shown() }),
         }
     }
 
@@ -144,7 +130,7 @@ impl Place {
     ///
     /// # Errors
     /// [`Kind::Script`], with the need that would allow it.
-    pub(super) fn check(&self, name: &str, grants: &Grants) -> Result<()> {
+    fn check(&self, name: &str, grants: &Grants) -> Result<()> {
         let named = match self {
             Self::Command { argv, env, .. } => {
                 if !grants.starts(&argv[0]) {
@@ -169,16 +155,27 @@ impl Place {
         }
     }
 
-    /// The endpoint with its secrets, which are added to `secrets`.
+    /// The functions that a virtual machine keeps of the place; `name` as in [`Place::check`].
+    pub(super) fn access(self, name: String) -> ServerAccess {
+        let opened = Rc::new((self, name));
+        let checked = Rc::clone(&opened);
+        ServerAccess {
+            check: Box::new(move |grants| checked.0.check(&checked.1, grants)),
+            open: Box::new(move |grants| opened.0.open(&opened.1, grants)),
+        }
+    }
+
+    /// The endpoint with its secrets.
     ///
     /// # Errors
     /// As [`Place::check`]; [`Kind::Usage`] for a variable that is not set.
-    pub(super) fn open(&self, name: &str, grants: &Grants, secrets: &mut Secrets) -> Result<Endpoint> {
+    fn open(&self, name: &str, grants: &Grants) -> Result<OpenedPlace> {
         self.check(name, grants)?;
+        let mut secrets = Secrets::default();
         let mut reveal = |named: &NamedTexts| -> Result<Vec<(String, String)>> {
-            named.0.iter().map(|(key, text)| Ok((key.clone(), text.reveal(secrets)?))).collect()
+            named.0.iter().map(|(key, text)| Ok((key.clone(), text.reveal(&mut secrets)?))).collect()
         };
-        Ok(match self {
+        let endpoint = match self {
             Self::Command { argv, env, directory } => {
                 let directory = grants.directory().join(directory);
                 Endpoint::Command { argv: argv.clone(), env: reveal(env)?, directory }
@@ -186,7 +183,8 @@ impl Place {
             Self::Url { url, headers, host, port } => {
                 Endpoint::Url { url: url.clone(), headers: reveal(headers)?, reach: grants.reach(host, *port) }
             }
-        })
+        };
+        Ok(OpenedPlace { endpoint, mask: Box::new(move |text| secrets.mask(text)) })
     }
 }
 

@@ -7,14 +7,14 @@ use std::rc::Rc;
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
-use super::args::{fail, fail_with, optional, raise, text};
+use super::args::{fail, optional, plain, raise, text};
 use super::argument::argument;
 use super::arguments::{Arguments, arguments};
 use super::store_write;
 use crate::error::Error;
 use crate::mdp::{Split, Step, Trajectory, seed_value};
 use crate::script::runtime::bind::bind;
-use crate::script::runtime::convert::{NonJson, from_json, to_json};
+use crate::script::runtime::convert::from_json;
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Host, place};
 use crate::store::{StoredRun, read_trajectories};
@@ -90,7 +90,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         const NAME: &str = "r1.store.write";
         let path = path_of(lua, &shared_host, NAME, "path", &path)?;
         let options = WriteOptions::read_optional(lua, NAME, &options)?;
-        let list = to_json(&list, "trajectories", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
+        let list = plain(lua, NAME, "trajectories", &list)?;
         let tables = match &list {
             Json::Array(tables) => tables.as_slice(),
             Json::Object(fields) if fields.is_empty() => &[],
@@ -114,8 +114,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             Some(_) => raise(error),
         })
     })?;
-    super::seal(lua, "r1.store", &store)?;
-    r1.raw_set("store", store)
+    super::namespace(lua, r1, "r1.store", store)
 }
 
 /// A path argument of a function that only programs have.

@@ -7,48 +7,28 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{ErrorRecord, Seed, Step, Trajectory};
+use crate::script::docs::{self, Param};
 
-/// Fields of a trajectory's table; those without a name in [`Trajectory`] are computed from others.
-const FIELDS: [(&str, &str); 21] = [
-    ("id", "id"),
-    ("split", "split"),
-    ("group", "group"),
-    ("sample", "sample"),
-    ("fork", "fork"),
-    ("seed", "seed"),
-    ("task_index", "task_index"),
-    ("task", "task"),
-    ("status", "status"),
-    ("truncated_by", "truncated_by"),
-    ("retries", "retries"),
-    ("error", "error"),
-    ("error_fields", "error"),
-    ("script_hash", "script_hash"),
-    ("outcome_reward", "outcome_reward"),
-    ("parts", "reward_parts"),
-    ("messages", "messages"),
-    ("record", "record"),
-    ("steps", "steps"),
-    ("reward", ""),
-    ("branch", ""),
-];
+/// A table of a type in lua/types/r1.d.luau, which declares its fields.
+struct TableType {
+    name: &'static str,
+    /// In messages.
+    what: &'static str,
+    /// Fields with another name in the record.
+    renamed: &'static [(&'static str, &'static str)],
+    /// Fields that are computed from others.
+    computed: &'static [&'static str],
+}
 
-/// Fields of a step's table, in the same form.
-const STEP_FIELDS: [(&str, &str); 13] = [
-    ("text", "text"),
-    ("reward", "reward"),
-    ("finish_reason", "finish_reason"),
-    ("terminated", "terminated"),
-    ("truncated", "truncated"),
-    ("new_row", "new_row"),
-    ("tools", "tools"),
-    ("prompt_ids", "prompt_ids"),
-    ("response_ids", "response_ids"),
-    ("logprobs", "logprobs"),
-    ("support", "support"),
-    ("prompt_tokens", ""),
-    ("response_tokens", ""),
-];
+const TRAJECTORY: TableType = TableType {
+    name: "Trajectory",
+    what: "a trajectory",
+    renamed: &[("error_fields", "error"), ("parts", "reward_parts")],
+    computed: &["reward", "branch"],
+};
+
+const STEP: TableType =
+    TableType { name: "Step", what: "a step", renamed: &[], computed: &["prompt_tokens", "response_tokens"] };
 
 /// Lists, which an empty Lua table may represent; other empty tables are objects.
 const LISTS: [&str; 7] = ["messages", "record", "steps", "tools", "prompt_ids", "response_ids", "logprobs"];
@@ -67,7 +47,7 @@ pub(super) fn trajectory(table: &Json, base: Option<&Trajectory>) -> Result<Traj
     });
     let start = base.map_or(defaults, |base| json!(base));
     let kept: &[&str] = if base.is_some() { &["seed", "record"] } else { &[] };
-    let mut merged = overlay(start, table, &FIELDS, kept, "a trajectory")?;
+    let mut merged = overlay(start, table, &TRAJECTORY, kept)?;
     // A seed that a double would round is given as text.
     let seed: Seed = serde_json::from_value(merged["seed"].clone()).map_err(|error| misfit(&error.to_string()))?;
     merged["seed"] = json!(seed.0);
@@ -103,21 +83,25 @@ fn steps_of(steps: &Json, stored: &[Step]) -> Result<Json> {
     });
     let one = |(index, step): (usize, &Json)| {
         let start = stored.get(index).map_or_else(|| defaults.clone(), |stored_step| json!(stored_step));
-        overlay(start, step, &STEP_FIELDS, &[], "a step")
+        overlay(start, step, &STEP, &[])
     };
     list.iter().enumerate().map(one).collect()
 }
 
 /// `start` with the fields of a table, except those in `kept`.
-fn overlay(start: Json, table: &Json, fields: &[(&str, &str)], kept: &[&str], what: &str) -> Result<Json> {
+fn overlay(start: Json, table: &Json, of: &TableType, kept: &[&str]) -> Result<Json> {
+    let declared = docs::find_type(of.name).into_iter().flat_map(|named| &named.fields).map(Param::bare);
+    let field_names = declared.chain(of.renamed.iter().map(|(name, _)| *name));
     let mut merged = start;
-    for (name, value) in fields_of(table, what)? {
-        let Some((_, stored_name)) = fields.iter().find(|(field, _)| field == name) else {
-            let field = fields.iter().map(|(field, _)| *field).collect::<Vec<_>>();
-            return Err(Error::new(Kind::Usage, format!("{what} has no field `{name}`")).hint(suggest(name, field)));
-        };
-        if !stored_name.is_empty() && !kept.contains(stored_name) {
-            merged[*stored_name] = listed(stored_name, value);
+    for (name, value) in fields_of(table, of.what)? {
+        if !field_names.clone().any(|field| field == name) {
+            let message = format!("{} has no field `{name}`", of.what);
+            return Err(Error::new(Kind::Usage, message).hint(suggest(name, field_names)));
+        }
+        let renamed = of.renamed.iter().find(|(field, _)| field == name);
+        let stored_name = renamed.map_or(name.as_str(), |(_, stored_name)| stored_name);
+        if !of.computed.contains(&stored_name) && !kept.contains(&stored_name) {
+            merged[stored_name] = listed(stored_name, value);
         }
     }
     Ok(merged)

@@ -9,14 +9,14 @@ use std::time::Duration;
 use mlua::{Lua, MetaMethod, Table, UserData, UserDataFields, UserDataMethods, Value};
 use serde_json::{Value as Json, json};
 
-use super::args::{FromField, TableFields, charge, fail, fail_with, in_time, optional, raise, text, time_left};
+use super::args::{FromField, TableFields, charge, fail, fail_with, in_time, optional, plain, raise, text, time_left};
 use super::argument::{ANY, Mebibytes, Whole};
 use super::arguments::{Arguments, arguments};
 use super::outcome::NilReason;
 use super::resource::{ResourceArguments, placed};
-use crate::config::{Columns, Limits};
+use crate::config::Limits;
 use crate::error::{Error, Kind};
-use crate::script::runtime::convert::{NonJson, from_json, kind, to_json};
+use crate::script::runtime::convert::{from_json, kind};
 use crate::script::runtime::host::out_of_time;
 use crate::script::runtime::require::Loader;
 use crate::script::runtime::resource::{KeptParts, ResourceSpec};
@@ -36,8 +36,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, loader: &Files) -> mlua::Result<()>
     let open = move |lua: &Lua, (tables, options): (Value, Value)| open(lua, &tables, &options, &loader);
     let table = lua.create_table()?;
     table.raw_set("open", lua.create_function(open)?)?;
-    super::seal(lua, "r1.table", &table)?;
-    r1.raw_set("table", table)
+    super::namespace(lua, r1, "r1.table", table)
 }
 
 arguments! {
@@ -141,20 +140,16 @@ fn source(
     value: &Value,
     loader: &Files,
 ) -> mlua::Result<(TableSource, ColumnTypes)> {
-    let spec = |path: String| ResourceSpec {
-        path: path.into(),
-        format: None,
-        columns: Columns::new(),
-        max_size: MOST,
-        keep: KeptParts::Nothing,
-    };
     let file = |spec: ResourceSpec| {
         let opened = loader.borrow_mut().resource(&spec);
         let resource = opened.map_err(|error| placed(lua, function, error))?;
         Ok::<_, mlua::Error>(TableSource::File { resource, spec })
     };
     let table = match value {
-        Value::String(path) => return Ok((file(spec(path.to_string_lossy()))?, ColumnTypes::default())),
+        Value::String(path) => {
+            let spec = ResourceSpec::new(path.to_string_lossy(), MOST, KeptParts::Nothing);
+            return Ok((file(spec)?, ColumnTypes::default()));
+        }
         Value::Table(table) => table,
         other => {
             let wanted = "a path, a list of rows, or { path = } or { column = } or { data = }";
@@ -162,7 +157,6 @@ fn source(
         }
     };
     let has = |field: &str| table.raw_get::<Value>(field).is_ok_and(|value| !value.is_nil());
-    let plain = |value: &Value| to_json(value, name, NonJson::Refuse).map_err(|why| fail_with(lua, function, why));
     if has("path") {
         let FileArguments { file: arguments, types } = FileArguments::read(lua, function, value)?;
         return Ok((file(arguments.spec(MOST, KeptParts::Nothing))?, types.into()));
@@ -178,7 +172,7 @@ fn source(
         let DataArguments { data, types } = DataArguments::read(lua, function, value)?;
         return Ok((TableSource::Data(data), types.into()));
     }
-    Ok((TableSource::Data(plain(value)?), ColumnTypes::default()))
+    Ok((TableSource::Data(plain(lua, function, name, value)?), ColumnTypes::default()))
 }
 
 /// Tables that a script queries.
@@ -210,12 +204,8 @@ impl TablesHandle {
         const NAME: &str = "Tables:query";
         let sql = text(lua, NAME, "sql", sql)?;
         let wrong = || fail(lua, NAME, format!("`params` must be a list of values, got {}", kind(params)));
-        let parameters = if params.is_nil() {
-            json!([])
-        } else {
-            to_json(params, "params", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?
-        };
-        let cells = match &parameters {
+        let cells = match &plain(lua, NAME, "params", params)? {
+            Json::Null if params.is_nil() => Vec::new(),
             Json::Array(values) => values.iter().map(cell).collect::<Option<Vec<Cell>>>().ok_or_else(wrong)?,
             Json::Object(empty) if empty.is_empty() => Vec::new(),
             _ => return Err(wrong()),

@@ -8,14 +8,14 @@ use mlua::{Lua, UserData, UserDataFields, UserDataMethods, Value};
 use serde_json::{Map, Value as Json};
 
 use super::apart::{self, timed};
-use super::args::{check_text, fail, fail_with, in_time, raise, text, time_left};
+use super::args::{check_text, fail, fail_with, in_time, plain, raise, text, time_left};
 use super::arguments::{Arguments, arguments};
 use super::format::{FormatArgument, FormatOfRecipe, LocalFormat};
 use super::text_files::{TEMPLATE, is_source};
 use crate::error::{Error, Kind, Result};
 use crate::json;
 use crate::mdp::Message;
-use crate::script::runtime::convert::{NonJson, kind, to_json};
+use crate::script::runtime::convert::kind;
 use crate::script::runtime::definitions::RecipeFormat;
 use crate::script::runtime::messages::messages;
 use crate::text::schema_order::tool_in_order;
@@ -76,10 +76,10 @@ pub(super) fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<T
             let choice = FormatChoice::named(&name);
             (Some(choice.map_err(|error| fail_with(lua, NAME, error.about_setting("format")))?), None)
         }
-        Some(FormatArgument::Own(recipe_format)) => (
-            Some(FormatChoice::Is(Format::of_recipe(FormatOfRecipe(LocalFormat::new(lua, &recipe_format))))),
-            Some(recipe_format),
-        ),
+        Some(FormatArgument::Own(recipe_format)) => {
+            let format = Format::of_recipe(FormatOfRecipe(LocalFormat::new(lua, &recipe_format)));
+            (Some(FormatChoice::Is(format)), Some(recipe_format))
+        }
     };
     let path = Path::new(from);
     let build = || -> Result<TemplateOf> {
@@ -115,7 +115,7 @@ fn conversation(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Json> {
             Ok(_) => Err(fail(lua, function, "the text is JSON, but not a list of messages")),
             Err(error) => Err(fail(lua, function, format!("takes a list of messages, or its JSON: {error}"))),
         },
-        Value::Table(_) => to_json(list, "messages", NonJson::Refuse).map_err(|why| fail_with(lua, function, why)),
+        Value::Table(_) => plain(lua, function, "messages", list),
         other => Err(fail(lua, function, format!("takes a list of messages, got {}", kind(other)))),
     }
 }
@@ -183,8 +183,7 @@ impl RenderOptions {
         if options.is_nil() {
             return Ok(read);
         }
-        let json = to_json(options, "options", NonJson::Refuse).map_err(|why| fail_with(lua, function, why))?;
-        let Json::Object(mut fields) = json else {
+        let Json::Object(mut fields) = plain(lua, function, "options", options)? else {
             return Err(fail(lua, function, format!("options must be a table, got {}", kind(options))));
         };
         match fields.remove("tools") {

@@ -52,8 +52,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         lua.create_function(|lua, value: Value| Ok(text(lua, "r1.text.lower", "text", &value)?.to_lowercase()))?;
     table.raw_set("lower", lower)?;
     super::index::install(lua, &table)?;
-    super::seal(lua, "r1.text", &table)?;
-    r1.raw_set("text", table)
+    super::namespace(lua, r1, "r1.text", table)
 }
 
 /// Bytes of all texts of `r1.text.rank`.

@@ -15,9 +15,8 @@ use mlua::{Function, Lua, Table, Value, ffi};
 
 use super::{Console, places, vm_failed};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Status;
 use crate::script::runtime::bind::bind;
-use crate::script::runtime::failure::{Failure, describe};
+use crate::script::runtime::failure::Failure;
 use crate::script::runtime::host::misuse;
 use crate::script::runtime::show::{ShowLimits, Shown};
 use crate::script::runtime::texts::Texts;
@@ -113,7 +112,7 @@ impl Halt<'_> {
             let values: mlua::MultiValue = function.call(())?;
             Ok(values.iter().map(Shown::typed).collect())
         };
-        run().map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
+        run().map_err(|error| vm_failed(&error).into())
     }
 }
 
@@ -350,19 +349,7 @@ fn upvalues(lua: &Lua, function: &Function) -> mlua::Result<Vec<(String, Value)>
         lua.exec_raw(function.clone(), |state| {
             ffi::lua_rawcheckstack(state, 8);
             ffi::lua_newtable(state);
-            let mut number = 1;
-            loop {
-                let name = ffi::lua_getupvalue(state, 1, number);
-                if name.is_null() {
-                    break;
-                }
-                if *name == 0 {
-                    ffi::lua_pop(state, 1);
-                } else {
-                    ffi::lua_rawsetfield(state, 2, name);
-                }
-                number += 1;
-            }
+            copy_upvalues(state, 1, 2);
             ffi::lua_replace(state, 1);
         })?
     };
@@ -373,6 +360,30 @@ fn upvalues(lua: &Lua, function: &Function) -> mlua::Result<Vec<(String, Value)>
     })?;
     all.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(all)
+}
+
+/// Adds the upvalues of the function at one index of the stack to the table at another, by name.
+///
+/// # Safety
+/// The stack has room for one more value.
+#[allow(unsafe_code)]
+unsafe fn copy_upvalues(state: *mut ffi::lua_State, function: c_int, table: c_int) {
+    // SAFETY: each round pushes one value and takes it off again.
+    unsafe {
+        let mut number = 1;
+        loop {
+            let name = ffi::lua_getupvalue(state, function, number);
+            if name.is_null() {
+                break;
+            }
+            if *name == 0 {
+                ffi::lua_pop(state, 1);
+            } else {
+                ffi::lua_rawsetfield(state, table, name);
+            }
+            number += 1;
+        }
+    }
 }
 
 #[allow(unsafe_code)]
@@ -423,20 +434,7 @@ unsafe extern "C-unwind" fn on_break(state: *mut ffi::lua_State, at: *mut ffi::l
         let table = ffi::lua_gettop(state);
         let mut frame: ffi::lua_Debug = std::mem::zeroed();
         if ffi::lua_getinfo(state, 0, c"f".as_ptr(), &raw mut frame) != 0 {
-            let function = ffi::lua_gettop(state);
-            let mut number = 1;
-            loop {
-                let name = ffi::lua_getupvalue(state, function, number);
-                if name.is_null() {
-                    break;
-                }
-                if *name == 0 {
-                    ffi::lua_pop(state, 1);
-                } else {
-                    ffi::lua_rawsetfield(state, table, name);
-                }
-                number += 1;
-            }
+            copy_upvalues(state, ffi::lua_gettop(state), table);
             ffi::lua_pop(state, 1);
         }
         let mut number = 1;

@@ -50,7 +50,7 @@ impl Console {
             }
         };
         if base.is_empty() {
-            for table in [&self.variables, &self.values, &self.locals, self.vm.environment()] {
+            for table in [&self.variables, &self.values, &self.locals, &self.vm.environment] {
                 each(table, &mut add);
             }
             if !partial.is_empty() {
@@ -69,7 +69,7 @@ impl Console {
                     }
                 }
                 Value::String(_) => {
-                    if let Ok(strings) = self.vm.environment().raw_get::<Table>("string") {
+                    if let Ok(strings) = self.vm.environment.raw_get::<Table>("string") {
                         each(&strings, &mut add);
                     }
                 }
@@ -85,7 +85,7 @@ impl Console {
     fn find(&self, path: &str) -> Option<Value> {
         let mut names = path.split(['.', ':']);
         let first = names.next()?;
-        let tables = [&self.variables, &self.values, &self.locals, self.vm.environment()];
+        let tables = [&self.variables, &self.values, &self.locals, &self.vm.environment];
         let mut value = tables.iter().find_map(|table| {
             let value: Value = table.raw_get(first).ok()?;
             (!value.is_nil()).then_some(value)

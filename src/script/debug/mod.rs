@@ -21,7 +21,6 @@ use serde_json::Value as Json;
 
 use crate::config::Limits;
 use crate::error::{Error, Result};
-use crate::mdp::Status;
 use crate::script::api;
 use crate::script::program::without_trailing_nil;
 use crate::script::recipe::load;
@@ -30,8 +29,7 @@ use crate::script::runtime::bind::bind;
 use crate::script::runtime::convert;
 use crate::script::runtime::failure::{Failure, describe};
 use crate::script::runtime::host::{Call, Host, ProgramApi, misuse};
-use crate::script::runtime::log::Echo;
-use crate::script::runtime::log::LogLine;
+use crate::script::runtime::log::{Echo, LogLine};
 use crate::script::runtime::policy_request::PolicyRequests;
 use crate::script::runtime::record::Record;
 use crate::script::runtime::show::{ShowLimits, Shown, is_name};
@@ -68,7 +66,7 @@ pub struct Console {
 impl Worker {
     /// A console in this worker's virtual machine.
     pub fn console(&self) -> Result<Console> {
-        let console = Console::over(self.machine())?;
+        let console = Console::over(&self.vm)?;
         let functions = self.functions();
         breakpoints::locals(&console.vm.lua, &functions, &console.locals).map_err(|error| vm_failed(&error))?;
         for (name, function) in functions {
@@ -93,7 +91,7 @@ impl Console {
             let environment = lua.create_table()?;
             let meta = lua.create_table()?;
             let tables = [variables.clone(), values.clone(), locals.clone()];
-            let globals = vm.environment().clone();
+            let globals = vm.environment.clone();
             bind(lua, &meta, "__index", move |_, (_, name): (Value, Value)| {
                 for table in &tables {
                     let value: Value = table.raw_get(name.clone())?;
@@ -149,8 +147,7 @@ impl Console {
         // Code typed by the user is not recorded in a trajectory.
         let call = Call::of_console(&self.vm.limits, self.record.clone());
         let values: MultiValue = self.vm.call(&call, &function, ()).await?;
-        self.shown(&without_trailing_nil(values))
-            .map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
+        self.shown(&without_trailing_nil(values)).map_err(|error| vm_failed(&error).into())
     }
 
     fn shown(&self, values: &MultiValue) -> mlua::Result<Vec<Shown>> {
@@ -171,7 +168,7 @@ impl Console {
         let made = chunk(&format!("return {text}")).or_else(|expression| {
             chunk(&lasting).map_err(|statement| if is_statement(text) { statement } else { expression })
         });
-        made.map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
+        made.map_err(|error| vm_failed(&error).into())
     }
 
     /// The value of an expression as plain data.
@@ -182,8 +179,7 @@ impl Console {
         let function = self.compile(text)?;
         let call = Call::of_console(&self.vm.limits, self.record.clone());
         let value: Value = self.vm.call(&call, &function, ()).await?;
-        convert::to_json(&value, "it", convert::NonJson::Refuse)
-            .map_err(|not_plain| Failure::new(Status::EnvError, not_plain.into()))
+        Ok(convert::to_json(&value, "it", convert::NonJson::Refuse).map_err(Error::from)?)
     }
 
     /// A trajectory's state, printed with a layout.

@@ -4,8 +4,10 @@
 
 use std::fmt::Write;
 
+use serde_json::json;
+
 use super::markdown;
-use super::markdown::{setting_types, wrap_after};
+use super::reference::{setting_types, written};
 use crate::config::settings;
 use crate::schema::{Setting, Table};
 
@@ -117,22 +119,10 @@ const ELSEWHERE: [(&str, &str); 10] = [
 /// lua/types/r1.d.luau with the types of settings made again; what is above them is kept.
 pub(crate) fn with_settings(file: &str) -> String {
     let before = file.split(TYPES).next().unwrap_or_default();
-    let mut out = format!("{before}{TYPES}");
-    for table in setting_types() {
-        type_of(&mut out, &table);
-    }
-    out
-}
-
-/// A table of settings; every field may be left out.
-fn type_of(out: &mut String, table: &Table) {
-    out.push('\n');
-    wrap_after(out, "--- ", "--- ", &table.about);
-    let _ = writeln!(out, "export type {} = {{", table.name);
-    for setting in table.fields.iter().filter(|setting| !ELSEWHERE.contains(&(table.name, setting.name()))) {
-        wrap_after(out, "  --- ", "  --- ", &setting.summary());
-        let kind = if setting.lua.contains('|') { format!("({})", setting.lua) } else { setting.lua.clone() };
-        let _ = writeln!(out, "  {}: {kind}?,", setting.name());
-    }
-    out.push_str("}\n");
+    let field = |setting: &Setting| json!({ "name": setting.name(), "doc": setting.summary(), "type": setting.lua });
+    let table = |table: Table| {
+        let listed = table.fields.iter().filter(|setting| !ELSEWHERE.contains(&(table.name, setting.name())));
+        json!({ "name": table.name, "doc": table.about, "fields": listed.map(field).collect::<Vec<_>>() })
+    };
+    format!("{before}{TYPES}{}", written("types", &setting_types().into_iter().map(table).collect()))
 }

@@ -9,8 +9,8 @@ pub(crate) mod defaults;
 mod luacats;
 #[cfg(test)]
 pub(crate) mod made;
-mod markdown;
 mod modules;
+mod reference;
 mod settings;
 
 use std::borrow::Cow;
@@ -20,9 +20,8 @@ use serde::Serialize;
 
 use crate::error::nearest;
 
-pub use luacats::luacats;
-pub use markdown::markdown;
 pub use modules::{Module, module, modules};
+pub use reference::{luacats, markdown};
 pub use settings::{find_settings, settings_hint};
 
 /// The kinds of script in which a function is available.

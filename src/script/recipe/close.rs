@@ -1,7 +1,7 @@
 //! The end of a trajectory: `close` of its environment.
 
 use super::worker::Worker;
-use crate::script::runtime::host::{Call, EntryPoint, TrajectoryContext};
+use crate::script::runtime::host::EntryPoint;
 use crate::script::runtime::place::definition;
 use crate::script::runtime::record::Record;
 use crate::script::runtime::state::State;
@@ -16,8 +16,7 @@ impl Worker {
         }
         let record = Record::off();
         record.set_name(&state.record.name());
-        let context = TrajectoryContext { record, session: state.session.clone(), env: state.env.clone() };
-        let call = Call::of_trajectory(EntryPoint::Close, (state.seed, state.steps.get()), &self.vm.limits, context);
+        let call = self.call_at(EntryPoint::Close, state, &record, state.steps.get());
         let ended: Result<mlua::Value, _> = self.vm.call(&call, function, &state.table).await;
         if let Err(failure) = ended {
             let location = failure.error.place.clone().or_else(|| definition(function)).unwrap_or_default();

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use super::load::{self, RecipePart, Script, WrittenSettings, unopened};
-use crate::config::{Settings, Source};
 use crate::error::{Error, Kind, Result};
 use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::vm::Vm;
@@ -55,20 +54,4 @@ impl Script {
                 .ok_or_else(|| Error::new(Kind::Script, "the recipe no longer has a `cold_start`").at_path(&self.path)),
         }
     }
-}
-
-/// Refuses generated rows if the recipe has no row function for them.
-pub(crate) fn can_make_rows(settings: &Settings, recipe: &Recipe, prefix: &str) -> Result<()> {
-    let splits = [("train", &settings.data.train), ("eval", &settings.data.eval)];
-    for ((split, source), rows) in splits.into_iter().zip(&recipe.rows) {
-        for (name, source) in source.iter().flat_map(Source::parts) {
-            if matches!(source, Source::Generated(_)) && !rows.contains_key(name) {
-                let dot = if name.is_empty() { "" } else { "." };
-                let at = format!("{prefix}data.{split}{dot}{name}");
-                return Err(Error::new(Kind::Usage, format!("`{at}` has no row function"))
-                    .hint(format!("give a file: {at}=tasks.jsonl")));
-            }
-        }
-    }
-    Ok(())
 }

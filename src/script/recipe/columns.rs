@@ -2,7 +2,7 @@
 //! Agent-R1 and verl, and their short names `env`, `tools`, `env_kwargs`, `tools_kwargs`,
 //! `agent_name`.
 
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 use crate::error::{Error, Kind, Subject};
 use crate::json;
@@ -43,20 +43,7 @@ pub(crate) struct EnvColumns {
 pub(crate) struct InvalidColumn {
     /// `env_kwargs`, `tools_kwargs.grade`
     pub(crate) column: String,
-    problem: ColumnProblem,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum ColumnProblem {
-    /// Text that is not JSON.
-    #[error("is not JSON: {0}")]
-    Syntax(serde_json::Error),
-    /// JSON text of something else than an object.
-    #[error("must hold a JSON object")]
-    OtherJson,
-    /// A value that is not a table or text.
-    #[error("must hold a table or its JSON text")]
-    OtherType,
+    problem: String,
 }
 
 impl From<InvalidColumn> for Error {
@@ -72,8 +59,7 @@ impl EnvColumns {
     /// The first invalid column.
     pub(crate) fn read(task: &Json) -> Result<Self, InvalidColumn> {
         let mut kwargs = table(task.get("env_kwargs"), "env_kwargs")?;
-        let text =
-            |value: Option<&Json>| value.and_then(Json::as_str).filter(|text| !text.is_empty()).map(str::to_owned);
+        let text = |value: Option<&Json>| Some(value?.as_str()?.to_owned()).filter(|text| !text.is_empty());
         let mut read = Self::default();
         let names = [
             ("env", text(task.get("env"))),
@@ -108,10 +94,7 @@ impl EnvColumns {
             }
         }
         if let Some(value) = task.get("extra_info").and_then(|extra| extra.get("tools_kwargs")) {
-            columns.insert(
-                "extra_info".to_owned(),
-                Json::Object(Map::from_iter([("tools_kwargs".to_owned(), value.clone())])),
-            );
+            columns.insert("extra_info".to_owned(), json!({ "tools_kwargs": value }));
         }
         if columns.is_empty() { Json::Null } else { Json::Object(columns) }
     }
@@ -137,7 +120,7 @@ pub(crate) fn decode(row: &mut Json) -> Result<(), InvalidColumn> {
 
 /// A table, or its JSON text. Null, empty text and an empty list are an empty table.
 fn table(value: Option<&Json>, column: &str) -> Result<Map<String, Json>, InvalidColumn> {
-    let invalid = |problem| Err(InvalidColumn { column: column.to_owned(), problem });
+    let invalid = |problem: &str| Err(InvalidColumn { column: column.to_owned(), problem: problem.to_owned() });
     match value {
         None | Some(Json::Null) => Ok(Map::new()),
         Some(Json::Object(fields)) => Ok(fields.clone()),
@@ -146,10 +129,10 @@ fn table(value: Option<&Json>, column: &str) -> Result<Map<String, Json>, Invali
         Some(Json::String(text)) => match json::read(text.as_bytes()) {
             Ok(Json::Object(fields)) => Ok(fields),
             Ok(Json::Null) => Ok(Map::new()),
-            Ok(_) => invalid(ColumnProblem::OtherJson),
-            Err(error) => invalid(ColumnProblem::Syntax(error)),
+            Ok(_) => invalid("must hold a JSON object"),
+            Err(error) => invalid(&format!("is not JSON: {error}")),
         },
-        Some(_) => invalid(ColumnProblem::OtherType),
+        Some(_) => invalid("must hold a table or its JSON text"),
     }
 }
 

@@ -5,10 +5,11 @@ use std::cmp::Ordering;
 use mlua::Value;
 use serde_json::{Value as Json, json};
 
-use super::worker::{Worker, host_failure};
+use super::worker::Worker;
 use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::Split;
 use crate::script::runtime::convert::{self, float, show};
+use crate::script::runtime::failure::describe;
 use crate::script::runtime::host::{Call, EntryPoint};
 use crate::script::runtime::place::at_definition;
 
@@ -50,7 +51,7 @@ impl Worker {
     pub fn row_key(&self, index: u64) -> Result<Option<RowKey>> {
         let Some(function) = &self.recipe.row_order else { return Ok(None) };
         let row = self.row(Split::Train, index)?;
-        let input = convert::from_row(&self.vm.lua, &row).map_err(|error| host_failure(&error).error)?;
+        let input = convert::from_row(&self.vm.lua, &row).map_err(|error| describe(&error).error)?;
         let call = Call::new(EntryPoint::Curriculum, (0, index), &self.vm.limits);
         let value: Value = self.vm.call_now(&call, function, input).map_err(|failure| failure.error)?;
         match (&value, float(&value)) {
@@ -72,7 +73,7 @@ impl Worker {
         let Some(function) = &self.recipe.row_weight else { return Ok(1.0) };
         let row = self.row(Split::Train, index)?;
         let past = json!({ "successes": successes, "attempts": attempts });
-        let convert = |json: &Json| convert::from_row(&self.vm.lua, json).map_err(|error| host_failure(&error).error);
+        let convert = |json: &Json| convert::from_row(&self.vm.lua, json).map_err(|error| describe(&error).error);
         let call = Call::new(EntryPoint::Curriculum, (1, index), &self.vm.limits);
         let input = (convert(&past)?, convert(&row)?);
         let value: Value = self.vm.call_now(&call, function, input).map_err(|failure| failure.error)?;

@@ -18,25 +18,24 @@ impl Script {
     /// # Errors
     /// [`Kind::Data`], with the reason; [`Kind::Interrupted`].
     pub fn fetch_data(&self, watch: &Watch<'_>) -> Result<()> {
-        for split in [Split::Train, Split::Eval] {
-            for (name, source) in self.source_of(split).into_iter().flat_map(Source::parts) {
-                if matches!(source, Source::Hub(_)) {
-                    self.opened(split, name, source, watch)?;
-                }
-            }
-        }
-        Ok(())
+        let mut of_hub = self.all_parts().filter(|(_, part)| matches!(part.source, Source::Hub(_)));
+        of_hub.try_for_each(|(split, part)| self.opened(split, part.name, part.source, watch).map(drop))
+    }
+
+    /// The datasets of both splits.
+    fn all_parts(&self) -> impl Iterator<Item = (Split, NamedDataset<'_>)> {
+        [Split::Train, Split::Eval]
+            .into_iter()
+            .flat_map(|split| self.parts(split).into_iter().map(move |part| (split, part)))
     }
 
     /// The datasets on the Hub: `train`, `eval` or `train.NAME`, with the name on the Hub.
     pub fn hub_names(&self) -> Vec<(String, String)> {
-        let of = |split| self.parts(split).into_iter().map(move |part| (split, part));
-        let all = of(Split::Train).chain(of(Split::Eval));
-        all.filter_map(|(split, part)| match part.source {
+        let named = |(split, part): (Split, NamedDataset<'_>)| match part.source {
             Source::Hub(data) => Some((key(split, part.name), data.hf.clone())),
             _ => None,
-        })
-        .collect()
+        };
+        self.all_parts().filter_map(named).collect()
     }
 
     /// The first file of each dataset on the Hub, by the names of [`hub_names`](Self::hub_names).
@@ -45,11 +44,9 @@ impl Script {
     /// [`Kind::Data`] if one cannot be opened.
     pub fn hub_files(&self) -> Result<BTreeMap<String, PathBuf>> {
         let mut files = BTreeMap::new();
-        for split in [Split::Train, Split::Eval] {
-            for part in self.parts(split).into_iter().filter(|part| matches!(part.source, Source::Hub(_))) {
-                let path = self.dataset(split, &part)?.and_then(Dataset::first_file);
-                files.extend(path.map(|path| (key(split, part.name), path.to_owned())));
-            }
+        for (split, part) in self.all_parts().filter(|(_, part)| matches!(part.source, Source::Hub(_))) {
+            let path = self.dataset(split, &part)?.and_then(Dataset::first_file);
+            files.extend(path.map(|path| (key(split, part.name), path.to_owned())));
         }
         Ok(files)
     }
@@ -83,13 +80,11 @@ impl Script {
     /// [`Kind::Data`] if one cannot be opened.
     pub fn data_files(&self) -> Result<Vec<FileVersion>> {
         let mut files: Vec<FileVersion> = Vec::new();
-        for split in [Split::Train, Split::Eval] {
-            for part in self.parts(split).iter().filter(|part| matches!(part.source, Source::File(_))) {
-                for path in self.dataset(split, part)?.into_iter().flat_map(Dataset::paths) {
-                    let bytes = std::fs::metadata(path).map_or(0, |meta| meta.len());
-                    if !files.iter().any(|listed| listed.path == path) {
-                        files.push(FileVersion { path: path.to_owned(), bytes, sha256: None });
-                    }
+        for (split, part) in self.all_parts().filter(|(_, part)| matches!(part.source, Source::File(_))) {
+            for path in self.dataset(split, &part)?.into_iter().flat_map(Dataset::paths) {
+                let bytes = std::fs::metadata(path).map_or(0, |meta| meta.len());
+                if !files.iter().any(|listed| listed.path == path) {
+                    files.push(FileVersion { path: path.to_owned(), bytes, sha256: None });
                 }
             }
         }
@@ -99,12 +94,10 @@ impl Script {
     /// What is left out of the rows of its datasets, in words: columns of bytes.
     pub fn left_out_of_rows(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        for split in [Split::Train, Split::Eval] {
-            for part in self.parts(split) {
-                // A dataset that can't be opened is an error elsewhere.
-                let note = self.dataset(split, &part).ok().flatten().and_then(Dataset::left_out);
-                notes.extend(note.filter(|note| !notes.contains(note)));
-            }
+        for (split, part) in self.all_parts() {
+            // A dataset that can't be opened is an error elsewhere.
+            let note = self.dataset(split, &part).ok().flatten().and_then(Dataset::left_out);
+            notes.extend(note.filter(|note| !notes.contains(note)));
         }
         notes
     }
@@ -131,6 +124,7 @@ impl Script {
     }
 
     fn open_data(&self, split: Split, name: &str, source: &Source, watch: &Watch<'_>) -> Result<Dataset> {
+        let at = format!("data.{}", key(split, name));
         let opened = match source {
             Source::Hub(data) => {
                 let splits: &[&str] = match split {
@@ -150,11 +144,10 @@ impl Script {
             }
             Source::File(file) => {
                 let paths_or_error = crate::data::find(file.path.all(), &directory(&self.path), file.format);
-                let at = if name.is_empty() { String::new() } else { format!(".{name}") };
-                let typed = self.typed(&format!("data.{}{at}.path", split.name())).is_some();
+                let is_typed = self.typed(&format!("{at}.path")).is_some();
                 let allowed = |paths: Vec<PathBuf>| {
                     let base = directory(&self.path);
-                    let named = |path: &Path| typed || DataFormat::of(path).is_some();
+                    let named = |path: &Path| is_typed || DataFormat::of(path).is_some();
                     paths.iter().try_for_each(|path| check_place(path, &base, named)).map(|()| paths)
                 };
                 paths_or_error.and_then(allowed).and_then(|paths| Dataset::open(&paths, file.format, &file.columns))
@@ -164,11 +157,9 @@ impl Script {
             }
         };
         opened.map_err(|error| {
-            let at = if name.is_empty() { String::new() } else { format!(".{name}") };
-            let key = format!("data.{}{at}", split.name());
-            let names = match self.typed(&format!("{key}.path")) {
-                Some(_) => format!("{key} of the command line names it"),
-                None => format!("{key} of {} names it", self.path.display()),
+            let names = match self.typed(&format!("{at}.path")) {
+                Some(_) => format!("{at} of the command line names it"),
+                None => format!("{at} of {} names it", self.path.display()),
             };
             let hint = error.hint.as_ref().map_or_else(|| names.clone(), |hint| format!("{hint}; {names}"));
             error.hint(hint)

@@ -30,16 +30,14 @@ impl LoadedEnv {
     fn new(
         vm: &Vm,
         recipe: &Recipe,
-        (name, env): (&str, Option<&Env>),
+        (name, env): (&str, &Env),
         (settings, script): (EnvSettings, &Script),
     ) -> Result<Self> {
         let (reset, step) = vm
             .defaults(&settings.system)
             .map_err(|error| Error::new(Kind::Internal, format!("lua/env.lua: {error}")))?;
-        let own_reset = env.and_then(|env| env.reset.clone());
-        let own_step = env.and_then(|env| env.step.clone());
-        let flow = env.and_then(|env| env.flow.clone());
-        let context = env.and_then(|env| env.context.clone()).or_else(|| recipe.context.clone());
+        let Env { reset: own_reset, step: own_step, flow, .. } = env.clone();
+        let context = env.context.as_ref().or(recipe.context.as_ref()).cloned();
         // A flow passes its observation to policy:generate.
         let context = context.filter(|_| flow.is_none());
         let renderer = match &vm.host.renderer {
@@ -58,9 +56,9 @@ impl LoadedEnv {
             step: MeasuredFunction::new(vm, "step", own_step.unwrap_or(step))?,
             flow,
             context: context.map(|function| MeasuredFunction::new(vm, "context", function)).transpose()?,
-            reward: env.and_then(|env| env.reward.clone()).or_else(|| recipe.reward.clone()),
-            close: env.and_then(|env| env.close.clone()),
-            tools: servers::expand(env.map_or(&[], |env| &env.tools), &script.listings, &script.grants())?,
+            reward: env.reward.as_ref().or(recipe.reward.as_ref()).cloned(),
+            close: env.close.clone(),
+            tools: servers::expand(&env.tools, &script.listings, &script.grants())?,
             settings,
             renderer,
         })
@@ -138,24 +136,23 @@ impl Envs {
     pub(crate) fn new(vm: &Vm, recipe: &Recipe, script: &Script) -> Result<Self> {
         let settings = &script.settings;
         let (default_env, eval) = (&settings.env, &recipe.eval);
-        let load = |name: &str, env: Option<&Env>, env_settings: EnvSettings| {
+        let load = |name: &str, env: &Env, env_settings: EnvSettings| {
             let env = Rc::new(LoadedEnv::new(vm, recipe, (name, env), (env_settings, script))?);
             Ok::<_, Error>(Rc::new(TaskEnv::of(&env, env.tools.clone())))
         };
         let env_settings = |name: &str| settings.envs.get(name).unwrap_or(default_env).clone();
         let all = |eval_env: &EvalEnv, keep: &dyn Fn(&str) -> bool| -> Result<Vec<Rc<TaskEnv>>> {
             if recipe.envs.is_empty() {
-                let env = eval_env.has_functions().then(|| eval_env.changed(&Env::default()));
-                return Ok(vec![load("", env.as_ref(), default_env.clone())?]);
+                return Ok(vec![load("", &eval_env.changed(&Env::default()), default_env.clone())?]);
             }
             let kept = recipe.envs.iter().filter(|(name, _)| keep(name));
-            kept.map(|(name, env)| load(name, Some(&eval_env.changed(env)), env_settings(name))).collect()
+            kept.map(|(name, env)| load(name, &eval_env.changed(env), env_settings(name))).collect()
         };
         let named = !settings.envs.is_empty();
         let train = Set { all: all(&EvalEnv::default(), &|_| true)?, named };
         let eval = if let Some(env) = &eval.env {
             let env_settings = section::<EnvSettings>("eval.env", &env.settings)?;
-            Some(Set { all: vec![load("", Some(&eval.changed(env)), env_settings)?], named: false })
+            Some(Set { all: vec![load("", &eval.changed(env), env_settings)?], named: false })
         } else if !settings.eval.env.is_empty() {
             Some(Set { all: all(eval, &|name| name == settings.eval.env)?, named: false })
         } else if eval.has_functions() {
@@ -173,7 +170,7 @@ impl Envs {
         }
     }
 
-    /// Whether evaluation has its own environments.
+    /// Whether evaluation has its own environment or context.
     pub(crate) fn has_eval(&self) -> bool {
         self.eval.is_some()
     }

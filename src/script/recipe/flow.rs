@@ -16,9 +16,9 @@ use std::sync::Arc;
 use mlua::{Function, Value};
 use serde_json::Value as Json;
 
-use super::worker::{Worker, broken, host_failure};
+use super::worker::{Worker, broken};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, Limit, Status};
+use crate::mdp::{Action, Limit};
 use crate::script::api::policy::FlowPolicy;
 use crate::script::runtime::convert;
 use crate::script::runtime::failure::Failure;
@@ -39,7 +39,7 @@ impl Worker {
         budget: usize,
         context: TrajectoryContext,
     ) -> Result<State, Failure> {
-        let table = self.vm.lua.create_table().map_err(|error| host_failure(&error))?;
+        let table = self.vm.lua.create_table()?;
         let TrajectoryContext { record, session, env } = context;
         let mut state = State::new(&self.vm.lua, table, seed, record.clone(), session, env);
         let flow = Rc::new(Flow::new(task.clone(), budget));
@@ -51,10 +51,9 @@ impl Worker {
     async fn start_flow(&self, state: &State, flow: &Flow, record: &Record, quiet: bool) -> Result<(), Failure> {
         let function = flow_of(state)?;
         let lua = &self.vm.lua;
-        let convert = |json: &Json| convert::from_row(lua, json).map_err(|error| host_failure(&error));
-        let task = convert(&flow.task)?;
-        state.table.raw_set("task", &task).map_err(|error| host_failure(&error))?;
-        let kwargs = convert(&Json::Object(state.env.kwargs.clone()))?;
+        let task = convert::from_row(lua, &flow.task)?;
+        state.table.raw_set("task", &task)?;
+        let kwargs = convert::from_row(lua, &Json::Object(state.env.kwargs.clone()))?;
         let policy = FlowPolicy {
             channel: Rc::clone(&flow.channel),
             host: Rc::clone(&self.vm.host),
@@ -64,7 +63,8 @@ impl Worker {
         };
         flow.held.set(0);
         flow.running.replace(Some(Suspended::outermost(lua, function, (task, policy, kwargs))));
-        let call = self.call_at(EntryPoint::Reset, state, record, 0, quiet);
+        let call = self.call_at(EntryPoint::Reset, state, record, 0);
+        call.quiet.set(quiet);
         if self.run_flow(flow, function, &call).await?.is_some() {
             let message = "the flow returned before it called policy:generate; a trajectory has at least one response";
             return Err(broken(function, message.to_owned()));
@@ -153,23 +153,24 @@ impl Worker {
             let error = at_definition(function, format!("the flow is not deterministic: {what}"));
             let hint = "a flow must be a function of its task, the responses and its external calls: draw with math.random, \
                         and keep nothing in locals outside";
-            Failure::new(Status::EnvError, error.hint(hint))
+            Failure::from(error.hint(hint))
         };
-        let calls: Value = state.table.raw_get("calls").map_err(|error| host_failure(&error))?;
-        state.table.clear().map_err(|error| host_failure(&error))?;
+        let calls: Value = state.table.raw_get("calls")?;
+        state.table.clear()?;
         let wanted = flow.channel.wanted.take();
         flow.channel.reply.take();
         flow.channel.steps.set(0);
         let record = Record::replay(state.record.exchanges(), Strictness::Exact);
         self.start_flow(state, flow, &record, true).await?;
         for (step, action) in replies.into_iter().enumerate() {
-            let call = self.call_at(EntryPoint::Step, state, &record, step as u64, true);
+            let call = self.call_at(EntryPoint::Step, state, &record, step as u64);
+            call.quiet.set(true);
             flow.channel.answer(FlowAnswer::Reply(action));
             if self.run_flow(flow, function, &call).await?.is_some() {
                 return Err(differs(&format!("on a repeated run it returned after response {}", step + 1)));
             }
         }
-        state.table.raw_set("calls", calls).map_err(|error| host_failure(&error))?;
+        state.table.raw_set("calls", calls)?;
         flow.channel.earned.take();
         let same = |(one, two): (&Rc<GenerateArguments>, &Rc<GenerateArguments>)| one.observation == two.observation;
         match (&wanted, &flow.wanted()) {
@@ -184,18 +185,6 @@ impl Worker {
         state.size.set(self.sized(size, call, function)?);
         Ok(())
     }
-
-    /// A call of the flow with its own record; a quiet one logs nothing.
-    fn call_at(&self, entry: EntryPoint, state: &State, record: &Record, step: u64, quiet: bool) -> Rc<Call> {
-        let context = TrajectoryContext {
-            record: record.clone(),
-            session: Rc::clone(&state.session),
-            env: Rc::clone(&state.env),
-        };
-        let call = Call::of_trajectory(entry, (state.seed, step), &self.vm.limits, context);
-        call.quiet.set(quiet);
-        call
-    }
 }
 
 /// Adds the rewards that the flow set itself.
@@ -205,6 +194,6 @@ fn add(result: &mut StepResult, earned: FlowRewards) {
 }
 
 fn flow_of(state: &State) -> Result<&Function, Failure> {
-    let missing = || Failure::new(Status::EnvError, Error::new(Kind::Internal, "the environment has no flow"));
+    let missing = || Error::new(Kind::Internal, "the environment has no flow").into();
     state.env.env.flow.as_ref().ok_or_else(missing)
 }

@@ -7,10 +7,8 @@ use std::sync::{Arc, OnceLock};
 use serde_json::{Map, Value as Json};
 use sha2::{Digest, Sha256};
 
-use super::cold_start::can_make_rows;
+use super::checks::{can_make_rows, check_row_functions, with_params};
 use super::own_format::{self, Formats};
-use super::params::with_params;
-use super::row_functions::check_row_functions;
 use crate::algorithms::{AlgorithmFile, FileLoss, Trace};
 use crate::config::{Choice, EnvSettings, Learner, Limits, LossGraph, Settings, Source};
 use crate::data::Dataset;
@@ -22,6 +20,7 @@ use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::failure::describe;
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Call, EntryPoint};
+use crate::script::runtime::library;
 use crate::script::runtime::log::{LogLine, LogSink};
 use crate::script::runtime::passages::SearchPart;
 use crate::script::runtime::resource::{Resource, ResourceSpec};
@@ -152,7 +151,7 @@ impl Script {
         let source = source.map_err(|error| unreadable_script(path, &error))?;
         let vm = api::vm(Limits::default(), SourceOrigin::Disk(directory(path)), None)?;
         let script = Self::read(&vm, path, source, overrides);
-        files.extend(vm.searched_files());
+        files.extend(vm.loader.borrow().searched_files.iter().cloned());
         script
     }
 
@@ -165,8 +164,24 @@ impl Script {
         Self::read(&vm, Path::new(name), source.to_owned(), &[])
     }
 
+    /// A script from stored texts, such as a run's: `modules` are the files it requires, by
+    /// name. `path` is its name in messages; no file is read.
+    ///
+    /// # Errors
+    /// As [`Script::load`].
+    pub fn kept(path: &Path, source: String, modules: BTreeMap<String, String>, overrides: &[String]) -> Result<Self> {
+        let folder = directory(path);
+        let module = |(name, source): (String, String)| {
+            let path = library::shown_path(&name, &folder);
+            (name, RequiredFile { path, source })
+        };
+        let modules = Arc::new(modules.into_iter().map(module).collect());
+        let sources = SourceOrigin::Kept(modules, Resources::Disk(folder.clone()));
+        Self::read(&api::vm(Limits::default(), sources, None)?, path, source, overrides)
+    }
+
     /// Reads the recipe of a loaded virtual machine.
-    pub(super) fn read(vm: &Vm, path: &Path, source: String, overrides: &[String]) -> Result<Self> {
+    fn read(vm: &Vm, path: &Path, source: String, overrides: &[String]) -> Result<Self> {
         vm.host.params.borrow_mut().values = settings::params(overrides);
         let recipe = run(vm, path, &source)?;
         let replaced = overrides.iter().find(|argument| argument.starts_with("trainer.algorithm="));
@@ -182,24 +197,12 @@ impl Script {
         if settings.name.is_empty() {
             settings.name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         }
-        can_make_rows(&settings, &recipe, "").map_err(|error| error.at_path(path))?;
-        check_row_functions(&settings, &recipe).map_err(|error| error.at_path(path))?;
-        if let (Some(phase), Some(recipe)) = (&settings.cold_start, &recipe.cold_start) {
-            can_make_rows(phase, recipe, cold_start::PREFIX).map_err(|error| error.at_path(path))?;
-        }
-        let learner = settings.trainer.learner();
-        let loss = learner.filter(|learner| learner.loss.is_of_recipe());
-        let loss = loss.map(|learner| traced(vm, &recipe, learner).map(Arc::new).map_err(|error| error.at_path(path)));
-        let loss = loss.transpose()?;
-        let declared = recipe.algorithm.as_deref().filter(|algorithm| algorithm.advantage);
-        let estimator = learner.map(|learner| &learner.estimator).filter(|estimator| estimator.is_of_recipe());
-        let advantage_options = match estimator {
-            Some(estimator) => take_options(declared, "estimator", estimator).map_err(|error| error.at_path(path))?,
-            None => Map::new(),
-        };
-        used_functions(&recipe).map_err(|error| error.at_path(path))?;
+        let (loss, advantage_options) = functions(vm, &recipe, &settings).map_err(|error| error.at_path(path))?;
         let datasets = unopened(&settings);
-        let (modules, resources) = (Arc::new(vm.modules()), Arc::new(vm.resources()));
+        let (modules, resources) = {
+            let loader = vm.loader.borrow();
+            (Arc::new(loader.modules()), Arc::new(loader.resources.clone()))
+        };
         let hash = hash(&source, &modules, &resources);
         let formats = Formats::of(vm, || own_format::FormatSource {
             path: path.to_owned(),
@@ -309,7 +312,7 @@ impl Script {
         let file = |(path, resource): (PathBuf, &Resource)| FileVersion {
             path,
             bytes: resource.bytes,
-            sha256: Some(resource.sha256()),
+            sha256: Some(resource.sha256.clone()),
         };
         self.resources_at().map(file).collect()
     }
@@ -371,6 +374,23 @@ pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
     }
     let got = if value.is_nil() { "nothing".to_owned() } else { kind(&value) };
     Err(Error::new(Kind::Script, format!("the script returns {got}; it must return r1.recipe {{ … }}")).at_path(path))
+}
+
+/// Checks the functions of a recipe. Returns its loss, and the options of its function `advantage`.
+fn functions(vm: &Vm, recipe: &Recipe, settings: &Settings) -> Result<(Option<Arc<LossGraph>>, Map<String, Json>)> {
+    can_make_rows(settings, recipe, "")?;
+    check_row_functions(settings, recipe)?;
+    if let (Some(phase), Some(recipe)) = (&settings.cold_start, &recipe.cold_start) {
+        can_make_rows(phase, recipe, cold_start::PREFIX)?;
+    }
+    let learner = settings.trainer.learner();
+    let loss = learner.filter(|learner| learner.loss.is_of_recipe());
+    let loss = loss.map(|learner| traced(vm, recipe, learner).map(Arc::new)).transpose()?;
+    let declared = recipe.algorithm.as_deref().filter(|algorithm| algorithm.advantage);
+    let estimator = learner.map(|learner| &learner.estimator).filter(|estimator| estimator.is_of_recipe());
+    let options = estimator.map(|estimator| take_options(declared, "estimator", estimator)).transpose()?;
+    used_functions(recipe)?;
+    Ok((loss, options.unwrap_or_default()))
 }
 
 /// Refuses a function `advantage` or `loss` that the recipe does not use. The command line may
@@ -465,7 +485,7 @@ fn hash(
     }
     for (spec, resource) in resources {
         part(&spec.path.to_string_lossy());
-        part(&resource.sha256());
+        part(&resource.sha256);
     }
     format!("{:x}", hash.finalize())
 }

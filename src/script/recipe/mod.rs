@@ -1,5 +1,6 @@
 //! A recipe: loading, settings, environments, rows, the worker that runs trajectories, and reload.
 
+mod checks;
 mod close;
 pub(crate) mod cold_start;
 pub(crate) mod columns;
@@ -7,15 +8,12 @@ pub(crate) mod curriculum;
 pub(crate) mod datasets;
 pub(crate) mod envs;
 pub(crate) mod flow;
-mod kept;
 pub(crate) mod literal_keys;
 pub(crate) mod load;
 mod outside;
 pub(crate) mod own_format;
-mod params;
 mod prepare;
 pub(crate) mod reload;
-mod row_functions;
 pub(crate) mod rows;
 mod serve;
 pub(crate) mod worker;

@@ -132,9 +132,9 @@ fn watch(mut it: WatcherOptions, stop: &AtomicBool) {
             current.extend(texts(script).into_iter().filter(|(path, _)| files.contains(path)));
         }
         match loaded.and_then(|new| consider(&mut it, new)) {
-            Ok(Considered::Taken) => refused = false,
-            Ok(Considered::Same) if std::mem::take(&mut refused) => (it.restored)(&it.script),
-            Ok(Considered::Same) => {}
+            Ok(true) => refused = false,
+            Ok(false) if std::mem::take(&mut refused) => (it.restored)(&it.script),
+            Ok(false) => {}
             Err(error) => {
                 refused = true;
                 (it.refused)(&error);
@@ -158,30 +158,23 @@ fn wait_until_unchanged(mut now: FileTimes, stop: &AtomicBool) -> FileTimes {
 }
 
 /// Hashes of the files of a script when it was loaded.
-fn texts(script: &Script) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
+fn texts(script: &Script) -> BTreeMap<PathBuf, Option<String>> {
     let modules = script.modules.values().map(|module| (PathBuf::from(&module.path), module.source.as_str()));
     let all = modules.chain([(script.path.clone(), script.source.as_str())]);
-    let texts = all.map(|(path, text)| (path, Some(Sha256::digest(text).to_vec())));
-    texts.chain(script.resources_at().map(|(path, resource)| (path, Some(resource.digest.clone())))).collect()
+    let texts = all.map(|(path, text)| (path, Some(format!("{:x}", Sha256::digest(text)))));
+    texts.chain(script.resources_at().map(|(path, resource)| (path, Some(resource.sha256.clone())))).collect()
 }
 
 /// Hashes of the files; `None` for one that cannot be read.
-fn contents<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
-    let hash = |path: &PathBuf| std::fs::read(path).ok().map(|bytes| Sha256::digest(bytes).to_vec());
+fn contents<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf, Option<String>> {
+    let hash = |path: &PathBuf| std::fs::read(path).ok().map(|bytes| format!("{:x}", Sha256::digest(bytes)));
     files.into_iter().map(|path| (path.clone(), hash(path))).collect()
 }
 
-/// Result of trying a version.
-enum Considered {
-    /// It equals the running one.
-    Same,
-    Taken,
-}
-
-/// Tries a version and applies it. A version equal to the running one is skipped.
-fn consider(it: &mut WatcherOptions, new: Script) -> Result<Considered> {
+/// Tries a version and applies it; false for a version equal to the running one, which is skipped.
+fn consider(it: &mut WatcherOptions, new: Script) -> Result<bool> {
     if new.hash == it.script.hash {
-        return Ok(Considered::Same);
+        return Ok(false);
     }
     let merged = merge(&it.script.settings, &new.settings);
     let script = new.with(merged.settings, &it.script);
@@ -195,7 +188,7 @@ fn consider(it: &mut WatcherOptions, new: Script) -> Result<Considered> {
     let reload = ReloadedScript { script, changed: merged.changed, waiting: merged.waiting };
     (it.take)(&reload)?;
     it.script = reload.script;
-    Ok(Considered::Taken)
+    Ok(true)
 }
 
 /// The function that failed in a trial, in the order of a trajectory.

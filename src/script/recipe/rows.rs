@@ -1,7 +1,5 @@
 //! Rows of a recipe's datasets, from files, from row functions and from the recipe itself.
 
-use std::sync::Arc;
-
 use mlua::Value;
 use serde_json::Value as Json;
 
@@ -31,16 +29,6 @@ pub struct DataPart {
     pub rows: u64,
     /// The rows are made by a function of the recipe.
     pub generated: bool,
-}
-
-#[derive(Clone, Debug)]
-pub struct TaskEnvironment {
-    /// The environment's name; empty for a single one.
-    pub env: String,
-    /// The schemas of the tools shown to the policy.
-    pub tools: Arc<[Json]>,
-    /// Maximum number of steps.
-    pub max_steps: usize,
 }
 
 impl Worker {
@@ -93,23 +81,18 @@ impl Worker {
     /// The place of a row: `data.jsonl:17`, the line of its row function, or `recipe.lua:5,
     /// data.train[2]` for a row in the recipe.
     pub fn place_of_row(&self, split: Split, index: u64) -> String {
-        let position = self.find(split, index).ok().flatten();
-        if let Some((named, within)) = &position
-            && let Ok(Some(file)) = self.script.dataset(split, named)
-        {
-            return file.place(*within);
+        let script = || self.script.path.display().to_string();
+        let Some((named, within)) = self.find(split, index).ok().flatten() else { return script() };
+        if let Ok(Some(file)) = self.script.dataset(split, &named) {
+            return file.place(within);
         }
-        if let Some((named, within)) = &position
-            && let Source::Rows(_) = named.source
-        {
+        if let Source::Rows(_) = named.source {
             let table = format!("data.{}", split.name());
             let table = if named.name.is_empty() { table } else { join(&table, named.name) };
             let name = format!("{table}[{}]", within + 1);
             return format!("{}, {name}", self.script.place_of(&name));
         }
-        let rows = &self.recipe.rows[split as usize];
-        let row = position.and_then(|(named, _)| rows.get(named.name)).and_then(definition);
-        row.unwrap_or_else(|| self.script.path.display().to_string())
+        self.recipe.rows[split as usize].get(named.name).and_then(definition).unwrap_or_else(script)
     }
 
     /// An error about a row: with the row as its subject, the column that the error names, and the
@@ -189,8 +172,7 @@ impl Worker {
         } else {
             return Ok(row);
         };
-        let columns: Vec<&str> = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
-        let mut hint = format!("it has {}", names(&columns));
+        let mut hint = format!("it has {}", columns_of(&row));
         if !matches!(named.source, Source::Generated(_) | Source::Rows(_)) {
             hint = format!("{hint}; columns = {{ {renamed} = \"…\" }} renames one");
         }
@@ -218,30 +200,6 @@ impl Worker {
         Ok(rows)
     }
 
-    /// A warning about a column that is not used.
-    pub fn notice(&self, split: Split, task: &Json) -> Option<String> {
-        self.envs.notice(split, task)
-    }
-
-    /// The environment of a task of a split.
-    ///
-    /// # Errors
-    /// [`Kind::Data`] if its columns name an unknown environment or tool.
-    pub fn of_task(&self, split: Split, task: &Json) -> Result<TaskEnvironment> {
-        let env = self.envs.of(split, task)?;
-        Ok(TaskEnvironment { env: env.env.name.clone(), tools: env.schemas.clone(), max_steps: env.max_steps })
-    }
-
-    /// Whether evaluation has its own environment or context.
-    pub fn has_eval_env(&self) -> bool {
-        self.envs.has_eval()
-    }
-
-    /// The first environment, if rows select one by name.
-    pub fn first_env(&self) -> Option<&str> {
-        self.envs.first_named(Split::Train)
-    }
-
     fn generate(&self, split: Split, name: &str, index: u64, count: u64, seed: u64) -> Result<Json> {
         let Some(function) = self.recipe.rows[split as usize].get(name) else {
             return Err(Error::new(Kind::Data, format!("data.{} has no row function", split.name())));
@@ -263,9 +221,9 @@ fn no_row(split: Split, index: u64, count: u64) -> Error {
     Error::new(Kind::Data, format!("there is no row {index}; data.{} has {count}", split.name()))
 }
 
-pub(crate) fn names(names: &[&str]) -> String {
-    if names.is_empty() {
-        return "none".to_owned();
-    }
-    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+/// The names of a row's columns, in words.
+pub(super) fn columns_of(row: &Json) -> String {
+    let columns = row.as_object().into_iter().flat_map(serde_json::Map::keys);
+    let names: Vec<String> = columns.map(|name| format!("`{name}`")).collect();
+    if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }

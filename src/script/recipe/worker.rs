@@ -10,15 +10,16 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::envs::{Envs, shown};
 use super::load::Script;
-use super::rows::{self, Split};
+use super::rows::{Split, columns_of};
 use crate::algorithms::{self, Caller, Estimated, GroupInput};
 use crate::config::ToolChoice;
 use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::{Action, ErrorRecord, Invalid, Limit, Message, Observation, Status};
 use crate::script::api::{self, context};
+use crate::script::runtime::budget;
 use crate::script::runtime::convert::{self, kind};
 use crate::script::runtime::definitions::Recipe;
-use crate::script::runtime::failure::{Failure, describe};
+use crate::script::runtime::failure::Failure;
 use crate::script::runtime::host::{Call, EntryPoint, TrajectoryContext};
 use crate::script::runtime::log::LogLine;
 use crate::script::runtime::messages;
@@ -95,12 +96,7 @@ impl Worker {
         self.reset_as(Split::Train, task, seed, &Record::live()).await
     }
 
-    /// As [`Worker::reset`], with a record that the caller keeps or replays.
-    pub async fn reset_with(&self, task: &Json, seed: u64, record: &Record) -> Result<State, Failure> {
-        self.reset_as(Split::Train, task, seed, record).await
-    }
-
-    /// As [`Worker::reset_with`], for a task of a split.
+    /// As [`Worker::reset`], for a task of a split, with a record that the caller keeps or replays.
     pub async fn reset_as(&self, split: Split, task: &Json, seed: u64, record: &Record) -> Result<State, Failure> {
         self.reset_within(split, task, seed, record, usize::MAX).await
     }
@@ -115,9 +111,9 @@ impl Worker {
         budget: usize,
     ) -> Result<State, Failure> {
         if !record.is_replay() {
-            self.prepare().map_err(|error| Failure::new(Status::EnvError, error))?;
+            self.prepare()?;
         }
-        let env = self.envs.of(split, task).map_err(|error| Failure::new(Status::EnvError, error))?;
+        let env = self.envs.of(split, task)?;
         let loaded = env.env.clone();
         let reset = &loaded.reset;
         let session = Rc::default();
@@ -126,8 +122,8 @@ impl Worker {
             return self.begin_flow(task, seed, budget, context).await.map_err(|failure| with_columns(failure, task));
         }
         let call = Call::of_trajectory(EntryPoint::Reset, (seed, 0), &self.vm.limits, context);
-        let convert = |json: &Json| convert::from_row(&self.vm.lua, json).map_err(|error| host_failure(&error));
-        let input = (convert(task)?, convert(&Json::Object(env.kwargs.clone()))?);
+        let lua = &self.vm.lua;
+        let input = (convert::from_row(lua, task)?, convert::from_row(lua, &Json::Object(env.kwargs.clone()))?);
         let (value, size): (Value, Size) =
             self.vm.call(&call, &reset.measured, input).await.map_err(|failure| with_columns(failure, task))?;
         let Value::Table(table) = value else {
@@ -135,7 +131,7 @@ impl Worker {
             return Err(broken(&reset.function, message));
         };
         let bytes = self.sized(size, &call, &reset.function)?;
-        let state = State::new(&self.vm.lua, table, seed, record.clone(), session, env);
+        let state = State::new(lua, table, seed, record.clone(), session, env);
         state.size.set(bytes);
         Ok(state)
     }
@@ -154,9 +150,7 @@ impl Worker {
             }
             Size::NotPlain { what, path } => {
                 let message = format!("state{} {what}", short(&path));
-                let error =
-                    Error { message, ..location }.hint("a state is plain data: text, numbers, booleans, tables");
-                Err(Failure::new(Status::EnvError, error))
+                Err(Error { message, ..location }.hint("a state is plain data: text, numbers, booleans, tables").into())
             }
         }
     }
@@ -173,29 +167,26 @@ impl Worker {
                 Ok(Value::Table(list)) => {
                     // Most states are smaller than the limit of an observation.
                     if state.size.get() > self.vm.limits.text << 20 {
-                        let size = self.vm.size(
-                            &self.call_of(EntryPoint::Observe, state),
-                            &list,
-                            self.vm.limits.text << 20,
-                        )?;
+                        let call = self.call_of(EntryPoint::Observe, state);
+                        let size = self.vm.size(&call, &list, self.vm.limits.text << 20)?;
                         self.shown(size, &env.reset.function)?;
                     }
                     messages::messages(&list, "state.messages")
                         .map(Observation::Messages)
-                        .map_err(|invalid| refused(&env.reset.function, invalid.of_script()))
+                        .map_err(|invalid| at_function(&env.reset.function, invalid.of_script()).into())
                 }
-                _ => Err(broken(
-                    &env.reset.function,
-                    "the state has no `messages`; keep them there, or give the recipe a `context` function".to_owned(),
-                )),
+                _ => {
+                    let why = "the state has no `messages`; keep them there, or give the recipe a `context` function";
+                    Err(broken(&env.reset.function, why.to_owned()))
+                }
             };
         };
         let call = self.call_of(EntryPoint::Observe, state);
         let (value, size): (Value, Size) = self.vm.call(&call, &context.measured, (&state.table, budget)).await?;
         self.shown(size, &context.function)?;
-        let (observation, least) = self.observation(&value).map_err(|error| refused(&context.function, error))?;
+        let (observation, least) = self.observation(&value).map_err(|error| at_function(&context.function, error))?;
         if least && let Some(renderer) = env.renderer.as_ref().or(self.vm.host.renderer.as_ref()) {
-            crate::script::runtime::budget::check_least(renderer, &state.env.schemas, &observation, budget)
+            budget::check(renderer, &state.env.schemas, &observation, budget, true)
                 .map_err(|error| Failure::new(Status::ContextOverflow, at_function(&context.function, error)))?;
         }
         Ok(observation)
@@ -208,12 +199,9 @@ impl Worker {
             Size::Bytes(bytes) if bytes <= limit << 20 => Ok(()),
             Size::NotPlain { what, path } => Err(broken(function, format!("the observation{} {what}", short(&path)))),
             Size::Bytes(_) | Size::TooLarge => {
-                let error =
-                    at_definition(function, format!("the observation has more text than limits.text = {limit} MiB"));
-                Err(Failure::new(
-                    Status::ScriptLimit,
-                    error.hint("show less, with a `context` function; limits.text sets the limit"),
-                ))
+                let message = format!("the observation has more text than limits.text = {limit} MiB");
+                let hint = "show less, with a `context` function; limits.text sets the limit";
+                Err(Failure::new(Status::ScriptLimit, at_definition(function, message).hint(hint)))
             }
         }
     }
@@ -225,9 +213,10 @@ impl Worker {
 
     /// The failure of a context function that exceeded its budget.
     pub fn over_budget(&self, state: &State, error: Error) -> Failure {
-        let context = state.env.env.context.as_ref();
-        let error = context.map_or(error.clone(), |context| at_function(&context.function, error));
-        Failure::new(Status::EnvError, error)
+        match &state.env.env.context {
+            Some(context) => at_function(&context.function, error).into(),
+            None => error.into(),
+        }
     }
 
     /// Parses the result of a context function: the observation, and whether it could not be
@@ -273,8 +262,7 @@ impl Worker {
         }
         let env = &state.env.env;
         let call = self.call_of(EntryPoint::Step, state);
-        let (text, ids, reason, calls) =
-            messages::action(&self.vm.lua, action).map_err(|error| host_failure(&error))?;
+        let (text, ids, reason, calls) = messages::action(&self.vm.lua, action)?;
         let (value, reward, done, size): StepValue =
             self.vm.call(&call, &env.step.measured, (&state.table, text, ids, reason, calls)).await?;
         let mut result = match reward {
@@ -297,7 +285,7 @@ impl Worker {
     pub async fn reward(&self, state: &State, outcome: &TrajectoryOutcome) -> Result<Reward, Failure> {
         let Some(function) = &state.env.env.reward else { return Ok(Reward::default()) };
         let call = self.call_of(EntryPoint::Reward, state);
-        let input = self.outcome(outcome).map_err(|error| host_failure(&error))?;
+        let input = self.outcome(outcome)?;
         let value: Value = self.vm.call(&call, function, (&state.table, input)).await?;
         self.vm.read_result(("reward", function), &value)
     }
@@ -306,7 +294,7 @@ impl Worker {
     pub async fn privileged(&self, state: &State, task: &Json) -> Result<Option<String>, Failure> {
         let Some(function) = &self.recipe.privileged else { return Ok(None) };
         let call = self.call_of(EntryPoint::Privileged, state);
-        let task = convert::from_row(&self.vm.lua, task).map_err(|error| host_failure(&error))?;
+        let task = convert::from_row(&self.vm.lua, task)?;
         let value: Value = self.vm.call(&call, function, (&state.table, task)).await?;
         match &value {
             Value::String(text) => Ok(Some(text.to_string_lossy())),
@@ -320,7 +308,7 @@ impl Worker {
         let message = format!("reward and step both return the part `{name}`");
         let mut error = Error::new(Kind::Script, message).hint("give the parts different names");
         error.place = self.place_of("reward");
-        Failure { lasting: true, ..Failure::new(Status::EnvError, error) }
+        Failure { lasting: true, ..error.into() }
     }
 
     fn outcome(&self, outcome: &TrajectoryOutcome) -> mlua::Result<Table> {
@@ -341,11 +329,8 @@ impl Worker {
     /// [`Kind::Script`] with its place, where it fails or returns something else than it must.
     pub fn advantages(&self, batch: &[GroupInput], count: usize) -> Result<Vec<Estimated>> {
         let Some(function) = &self.recipe.advantage else {
-            return Err(Error::new(
-                Kind::Script,
-                "trainer.estimator is the recipe's function, and the recipe has no `advantage`",
-            )
-            .at_path(&self.script.path));
+            let message = "trainer.estimator is the recipe's function, and the recipe has no `advantage`";
+            return Err(Error::new(Kind::Script, message).at_path(&self.script.path));
         };
         let call = |arguments: (&Table, &Value)| {
             let call = Call::new(EntryPoint::Advantage, (0, 0), &self.vm.limits);
@@ -409,10 +394,6 @@ impl Worker {
         named(function).or_else(|| named("flow")).and_then(|(_, function)| definition(function))
     }
 
-    pub(crate) fn machine(&self) -> &Rc<Vm> {
-        &self.vm
-    }
-
     /// The functions called by the host, by their names in a recipe.
     pub(crate) fn functions(&self) -> Vec<(&'static str, Function)> {
         let mut all = Vec::new();
@@ -445,9 +426,14 @@ impl Worker {
     }
 
     pub(crate) fn call_of(&self, entry: EntryPoint, state: &State) -> Rc<Call> {
-        let (record, session, env) = (state.record.clone(), state.session.clone(), state.env.clone());
+        self.call_at(entry, state, &state.record, state.steps.get())
+    }
+
+    /// As [`Worker::call_of`], with another record or step.
+    pub(super) fn call_at(&self, entry: EntryPoint, state: &State, record: &Record, step: u64) -> Rc<Call> {
+        let (record, session, env) = (record.clone(), state.session.clone(), state.env.clone());
         let context = TrajectoryContext { record, session, env };
-        Call::of_trajectory(entry, (state.seed, state.steps.get()), &self.vm.limits, context)
+        Call::of_trajectory(entry, (state.seed, step), &self.vm.limits, context)
     }
 }
 
@@ -455,8 +441,7 @@ impl Worker {
 /// most common cause.
 fn with_columns(mut failure: Failure, task: &Json) -> Failure {
     if failure.status == Status::EnvError && failure.of_nil {
-        let columns: Vec<&str> = task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
-        failure.error = failure.error.hint(format!("the task's columns: {}", rows::names(&columns)));
+        failure.error = failure.error.hint(format!("the task's columns: {}", columns_of(task)));
     }
     failure
 }
@@ -485,16 +470,5 @@ fn lacking_call(state: &State, action: &Action) -> Option<Action> {
 
 /// An invalid result of a function of the script.
 pub(crate) fn broken(function: &Function, message: String) -> Failure {
-    Failure::new(Status::EnvError, at_definition(function, message))
-}
-
-/// The failure of a function whose result is refused.
-pub(crate) fn refused(function: &Function, error: Error) -> Failure {
-    Failure::new(Status::EnvError, at_function(function, error))
-}
-
-/// An error of the VM in a host operation, usually out of memory.
-pub(crate) fn host_failure(error: &mlua::Error) -> Failure {
-    let status = if crate::script::runtime::failure::is_memory(error) { Status::ScriptLimit } else { Status::EnvError };
-    Failure::new(status, describe(error).error)
+    at_definition(function, message).into()
 }

@@ -11,35 +11,31 @@ use crate::text::Renderer;
 /// Maximum number of messages listed in an error, largest first.
 const SHOWN: usize = 8;
 
-/// Checks that the output of a context function fits its budget.
+/// Checks that the output of a context function fits its budget. `is_least` is for a context whose
+/// droppable messages have all been dropped.
 ///
 /// # Errors
 /// [`Kind::Env`] with the tokens per message, if it does not.
-pub fn check(renderer: &Renderer, tools: &[Json], observation: &Observation, budget: usize) -> Result<()> {
+pub fn check(
+    renderer: &Renderer,
+    tools: &[Json],
+    observation: &Observation,
+    budget: usize,
+    is_least: bool,
+) -> Result<()> {
     let tokens = count(renderer, tools, observation)?;
     if tokens <= budget {
         return Ok(());
     }
-    let sizes = sizes(renderer, observation, tokens);
-    Err(Error::new(Kind::Env, format!("context returned {tokens} tokens and its budget is {budget}: {sizes}"))
-        .hint("r1.context(state.messages):drop_oldest_until(budget.tokens) drops the oldest messages"))
-}
-
-/// As [`check`], for a context whose droppable messages have all been dropped.
-///
-/// # Errors
-/// [`Kind::Env`] with the tokens per message, if it does not fit.
-pub(crate) fn check_least(renderer: &Renderer, tools: &[Json], observation: &Observation, budget: usize) -> Result<()> {
-    let tokens = count(renderer, tools, observation)?;
-    if tokens <= budget {
-        return Ok(());
-    }
-    let sizes = sizes(renderer, observation, tokens);
-    Err(Error::new(
-        Kind::Env,
-        format!("the messages that the context keeps have {tokens} tokens and the budget is {budget}: {sizes}"),
-    )
-    .hint("keep fewer messages (keep_first, keep_last), shorten tool results, or raise policy.max_context if the model allows it"))
+    let (what, hint) = if is_least {
+        let hint = "keep fewer messages (keep_first, keep_last), shorten tool results, or raise policy.max_context if the \
+                    model allows it";
+        (format!("the messages that the context keeps have {tokens} tokens and the budget is {budget}"), hint)
+    } else {
+        let hint = "r1.context(state.messages):drop_oldest_until(budget.tokens) drops the oldest messages";
+        (format!("context returned {tokens} tokens and its budget is {budget}"), hint)
+    };
+    Err(Error::new(Kind::Env, format!("{what}: {}", sizes(renderer, observation, tokens))).hint(hint))
 }
 
 /// The error for a prompt that leaves no room for a response.

@@ -16,7 +16,7 @@ use serde_json::Value as Json;
 
 use super::convert::clip;
 use super::grants::Grants;
-use super::servers::GrantCheck;
+use super::servers::{OpenedPlace, ServerAccess};
 use crate::error::{Error, Result};
 use crate::json;
 use crate::tools::Endpoint;
@@ -54,20 +54,9 @@ pub(crate) struct DeclaredConnection {
     pub(crate) is_prepared: Cell<bool>,
     /// The program's processes; held, so that they do not end between two trajectories.
     pub(crate) programs: RefCell<Vec<ConnectedProgram>>,
-    /// Refuses needs that the recipe does not declare.
-    pub(crate) check: GrantCheck,
-    /// Checks the grants and fills in the secrets.
-    pub(crate) open: PlaceOpener,
+    pub(crate) access: ServerAccess,
     /// Connections of calls outside a trajectory.
     pub(crate) outside: SessionConnections,
-}
-
-pub(crate) type PlaceOpener = Box<dyn Fn(&Grants) -> Result<OpenedPlace>>;
-
-/// An endpoint with its secrets, and the function that hides them in a text.
-pub(crate) struct OpenedPlace {
-    pub(crate) endpoint: Endpoint,
-    pub(crate) mask: Box<dyn Fn(String) -> String>,
 }
 
 /// The open connections of one trajectory, by their definitions.
@@ -103,7 +92,7 @@ impl DeclaredConnection {
         message: Json,
         timeout: Duration,
     ) -> Result<Result<Json, ConnectionError>> {
-        let OpenedPlace { endpoint, mask } = (self.open)(&grants.borrow())?;
+        let OpenedPlace { endpoint, mask } = (self.access.open)(&grants.borrow())?;
         let link = session.link(&self.definition);
         let end = link.end(|| self.connect(endpoint));
         let answer = link.request(&end, message, timeout).await;
@@ -128,16 +117,10 @@ impl DeclaredConnection {
     fn connect(&self, endpoint: Endpoint) -> ConnectionEnd {
         match endpoint {
             Endpoint::Url { url, headers, reach } => {
-                let (max_bytes, start_timeout, close_message) =
-                    (self.max_bytes, self.start_timeout, self.close_message.clone());
-                ConnectionEnd::Socket(Socket::new(SocketOptions {
-                    url,
-                    headers,
-                    reach,
-                    max_bytes,
-                    close_message,
-                    start_timeout,
-                }))
+                let &Self { max_bytes, start_timeout, .. } = self;
+                let close_message = self.close_message.clone();
+                let options = SocketOptions { url, headers, reach, max_bytes, close_message, start_timeout };
+                ConnectionEnd::Socket(Socket::new(options))
             }
             command @ Endpoint::Command { .. } => {
                 static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -178,7 +161,7 @@ impl DeclaredConnection {
             return Ok(());
         }
         let placed = |error: Error| Error { place: self.place.clone().or(error.place), ..error };
-        let OpenedPlace { endpoint, mask } = (self.open)(grants).map_err(placed)?;
+        let OpenedPlace { endpoint, mask } = (self.access.open)(grants).map_err(placed)?;
         if let command @ Endpoint::Command { .. } = endpoint {
             let prepared = self.program(command, 0).prepare();
             prepared.map_err(|error| placed(Error { message: mask(error.message), ..error }))?;

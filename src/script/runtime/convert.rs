@@ -80,12 +80,6 @@ fn write_json(
     if !budget.take(bytes) || (budget.values.is_multiple_of(STEP) && limits::is_late()) {
         return Err(NotPlain::new(path, NotPlainReason::TooMuch));
     }
-    let tagged = |kind: &str, value: Json| {
-        let mut map = Map::new();
-        map.insert(TAG.to_owned(), Json::String(kind.to_owned()));
-        map.insert("value".to_owned(), value);
-        Json::Object(map)
-    };
     match value {
         Value::Nil => Ok(Json::Null),
         value if value.is_null() => Ok(Json::Null),
@@ -152,11 +146,10 @@ fn write_json(
                 // A table has no order; sorting gives the same JSON for the same data every time.
                 _ => object.sort_keys(),
             }
-            let kinds =
-                usize::from(!list.is_empty()) + usize::from(!object.is_empty()) + usize::from(!others.is_empty());
+            let is_mixed = !list.is_empty() && !object.is_empty();
             // Only a snapshot has values under this key.
             let is_mark = odd == NonJson::Tag && object.contains_key(TAG);
-            if kinds <= 1 && others.is_empty() && !is_mark {
+            if !is_mixed && others.is_empty() && !is_mark {
                 return Ok(if object.is_empty() && (empty_list || !list.is_empty()) {
                     Json::Array(list)
                 } else {
@@ -164,18 +157,13 @@ fn write_json(
                 });
             }
             if odd == NonJson::Refuse {
-                let named_or_listed = !list.is_empty() || !object.is_empty();
-                return Err(NotPlain::new(
-                    path,
-                    if named_or_listed { NotPlainReason::Mixed } else { NotPlainReason::Keys },
-                ));
+                let has_no_others = list.is_empty() && object.is_empty();
+                let why = if has_no_others { NotPlainReason::Keys } else { NotPlainReason::Mixed };
+                return Err(NotPlain::new(path, why));
             }
-            let mut pairs: Vec<Json> = list
-                .into_iter()
-                .enumerate()
-                .map(|(index, item)| Json::Array(vec![Json::from(index + 1), item]))
-                .collect();
-            pairs.extend(object.into_iter().map(|(name, item)| Json::Array(vec![Json::String(name), item])));
+            let pair = |(key, item): (Json, Json)| Json::Array(vec![key, item]);
+            let mut pairs: Vec<Json> = (1_usize..).zip(list).map(|(index, item)| pair((index.into(), item))).collect();
+            pairs.extend(object.into_iter().map(|(name, item)| pair((name.into(), item))));
             let mut numbered = Vec::new();
             for (key, item) in others {
                 if matches!(key, Value::Table(_)) {
@@ -187,8 +175,8 @@ fn write_json(
                 let number = |key: &Json| key.as_f64().unwrap_or(f64::INFINITY);
                 number(a).total_cmp(&number(b)).then_with(|| a.to_string().cmp(&b.to_string()))
             });
-            pairs.extend(numbered.into_iter().map(|(key, item)| Json::Array(vec![key, item])));
-            Ok(tagged("pairs", Json::Array(pairs)))
+            pairs.extend(numbered.into_iter().map(pair));
+            Ok(Json::Object(Map::from_iter([(TAG.to_owned(), "pairs".into()), ("value".to_owned(), pairs.into())])))
         }
         other => Err(NotPlain::new(path, NotPlainReason::Type(other.type_name()))),
     }
@@ -342,22 +330,26 @@ fn number_value(number: &Number) -> Value {
 }
 
 /// A deep copy; it shares no table with the original.
-pub(crate) fn deep_copy(lua: &Lua, value: &Value) -> mlua::Result<Value> {
-    copy(lua, value, 0, &mut MOST.clone())
+pub(crate) fn deep_copy(lua: &Lua, table: &Table) -> mlua::Result<Table> {
+    copy(lua, table, 0, &mut MOST.clone())
 }
 
-fn copy(lua: &Lua, value: &Value, depth: usize, budget: &mut ConversionBudget) -> mlua::Result<Value> {
-    if !budget.take(0) {
-        return Err(mlua::Error::runtime("the state holds too much to be copied"));
-    }
-    let Value::Table(table) = value else { return Ok(value.clone()) };
+fn copy(lua: &Lua, table: &Table, depth: usize, budget: &mut ConversionBudget) -> mlua::Result<Table> {
     if depth == DEPTH {
         return Err(mlua::Error::runtime("the state is nested too deeply, or contains itself"));
     }
     let copied = lua.create_table_with_capacity(table.raw_len(), 0)?;
-    table.for_each(|key: Value, item: Value| copied.raw_set(key, copy(lua, &item, depth + 1, budget)?))?;
+    table.for_each(|key: Value, item: Value| {
+        if !budget.take(0) {
+            return Err(mlua::Error::runtime("the state holds too much to be copied"));
+        }
+        match item {
+            Value::Table(inner) => copied.raw_set(key, copy(lua, &inner, depth + 1, budget)?),
+            item => copied.raw_set(key, item),
+        }
+    })?;
     copied.set_metatable(table.metatable())?;
-    Ok(Value::Table(copied))
+    Ok(copied)
 }
 
 /// A Lua number as f64.

@@ -28,9 +28,7 @@ impl Failure {
         let of_nil = text.contains("got nil") || (text.contains("attempt to") && text.contains("nil"));
         Self { status, error, lasting: false, traceback: Vec::new(), of_nil }
     }
-}
 
-impl Failure {
     /// Whether the row has no reference: an error of the dataset, and not of this trajectory.
     pub fn lacks_reference(&self) -> bool {
         self.error.subject.as_deref() == Some(&Subject::Reference)
@@ -42,21 +40,30 @@ impl Failure {
     }
 }
 
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::new(Status::EnvError, error)
+    }
+}
+
+/// An error of the virtual machine in an operation of the host, usually out of memory.
+impl From<LuaError> for Failure {
+    fn from(error: LuaError) -> Self {
+        let status = if is_memory(&error) { Status::ScriptLimit } else { Status::EnvError };
+        Self::new(status, describe(&error).error)
+    }
+}
+
 impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.record(None).fmt(f)
     }
 }
 
-/// A VM error with its traceback.
-pub(crate) struct TracedError {
-    pub(crate) error: Error,
-    pub(crate) traceback: Vec<String>,
-}
-
-/// Finds the innermost cause. An [`Error`] raised by a host function keeps its kind, place and
+/// A VM error with its traceback: the innermost cause. An [`Error`] raised by a host function keeps its kind, place and
 /// hint.
-pub(crate) fn describe(error: &LuaError) -> TracedError {
+pub(crate) fn describe(error: &LuaError) -> Failure {
+    let of_text = |text: &str| Error::new(Kind::Script, clip(text, MESSAGE)).into();
     match error {
         LuaError::CallbackError { traceback, cause } => {
             // The frames of the caller come after the callee's.
@@ -74,38 +81,20 @@ pub(crate) fn describe(error: &LuaError) -> TracedError {
             inner
         }
         LuaError::ExternalError(external) => {
-            let error = external
-                .downcast_ref::<Error>()
-                .cloned()
-                .unwrap_or_else(|| Error::new(Kind::Script, clip(&external.to_string(), MESSAGE)));
-            TracedError { error, traceback: Vec::new() }
+            let error = external.downcast_ref::<Error>().cloned();
+            error.map_or_else(|| of_text(&external.to_string()), Failure::from)
         }
         LuaError::RuntimeError(text) | LuaError::SyntaxError { message: text, .. } => {
             let (message, traceback) = text.split_once("\nstack traceback:").unwrap_or((text, ""));
             let (location, message) = split_place(message);
             let message = textless(message);
             let mut error = Error::new(Kind::Script, clip(message, MESSAGE));
-            if let Some(location) = location {
-                error = error.at(location);
-            }
-            if message == "attempt to modify a readonly table" {
-                error = error.hint("globals, libraries and r1 are read-only");
-            }
-            if message.starts_with("attempt to yield across") {
-                error = error
-                    .hint("host functions that wait can't be called inside table.sort, string.gsub or a metamethod");
-            }
-            if let Some(hint) = super::language_hints::of_message(message) {
-                error = error.hint(hint);
-            }
-            TracedError { error, traceback: frames(traceback) }.located()
+            error.place = location.map(str::to_owned);
+            error.hint = super::language_hints::of_message(message).map(str::to_owned);
+            Failure { traceback: frames(traceback), ..error.into() }.located()
         }
-        LuaError::MemoryError(_) => {
-            TracedError { error: Error::new(Kind::Script, "not enough memory"), traceback: Vec::new() }
-        }
-        other => {
-            TracedError { error: Error::new(Kind::Script, clip(&other.to_string(), MESSAGE)), traceback: Vec::new() }
-        }
+        LuaError::MemoryError(_) => of_text("not enough memory"),
+        other => of_text(&other.to_string()),
     }
 }
 
@@ -119,7 +108,7 @@ pub(crate) fn is_memory(error: &LuaError) -> bool {
     }
 }
 
-impl TracedError {
+impl Failure {
     /// The place is the innermost frame, unless a closer one is known.
     fn located(mut self) -> Self {
         if let Some(frame) = self.traceback.iter().find(|frame| !frame.starts_with("r1.")) {

@@ -71,6 +71,7 @@ impl Channel {
     }
 }
 
+#[derive(Default)]
 pub(crate) struct Flow {
     pub(crate) task: Json,
     /// Maximum prompt tokens such that a response fits after it.
@@ -86,15 +87,7 @@ pub(crate) struct Flow {
 
 impl Flow {
     pub(crate) fn new(task: Json, budget: usize) -> Self {
-        Self {
-            task,
-            budget,
-            channel: Rc::default(),
-            running: RefCell::default(),
-            ended: Cell::new(false),
-            replies: RefCell::default(),
-            held: Cell::new(0),
-        }
+        Self { task, budget, ..Self::default() }
     }
 
     /// A copy that is run again when it is resumed.

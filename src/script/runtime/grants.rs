@@ -111,18 +111,17 @@ impl Grants {
 
     /// The addresses of a host that may be reached.
     pub(crate) fn reach(&self, host: &str, port: u16) -> AllowedAddresses {
-        let Self::Declared { needs, .. } = self else {
-            return if matches!(self, Self::Everything) {
-                AllowedAddresses::Anywhere
-            } else {
-                AllowedAddresses::Nowhere
-            };
+        let names = |need: &DeclaredNeed| match need {
+            DeclaredNeed::Http(Some((allowed, at))) => allowed == host && at.is_none_or(|at| at == port),
+            _ => false,
         };
-        let named = |need: &DeclaredNeed| matches!(need, DeclaredNeed::Http(Some((allowed, at))) if allowed == host && at.is_none_or(|at| at == port));
-        if needs.iter().any(named) {
-            return AllowedAddresses::Anywhere;
+        if self.any(names) {
+            AllowedAddresses::Anywhere
+        } else if self.needs().contains(&DeclaredNeed::Http(None)) {
+            AllowedAddresses::Public
+        } else {
+            AllowedAddresses::Nowhere
         }
-        if needs.contains(&DeclaredNeed::Http(None)) { AllowedAddresses::Public } else { AllowedAddresses::Nowhere }
     }
 
     /// Whether requests to a host may be sent. The addresses of a name are checked when it is
@@ -135,28 +134,33 @@ impl Grants {
         }
     }
 
+    /// Whether a recipe is being loaded.
+    pub(crate) fn is_loading(&self) -> bool {
+        matches!(self, Self::Loading { .. })
+    }
+
+    /// Whether one of the needs allows an access; a program may everything.
+    fn any(&self, allows: impl Fn(&DeclaredNeed) -> bool) -> bool {
+        matches!(self, Self::Everything) || self.needs().iter().any(allows)
+    }
+
+    /// What a recipe declares; nothing while it is loaded.
+    fn needs(&self) -> &[DeclaredNeed] {
+        if let Self::Declared { needs, .. } = self { needs } else { &[] }
+    }
+
     /// Whether a program may be run.
     pub(crate) fn runs(&self, program: &str) -> bool {
-        match self {
-            Self::Loading { .. } => false,
-            Self::Everything => true,
-            Self::Declared { needs, .. } => needs.iter().any(|need| match need {
-                DeclaredNeed::Process(None) => true,
-                DeclaredNeed::Process(Some(allowed)) => allowed == program,
-                _ => false,
-            }),
-        }
+        self.any(|need| match need {
+            DeclaredNeed::Process(allowed) => allowed.as_ref().is_none_or(|allowed| allowed == program),
+            _ => false,
+        })
     }
 
     /// Whether a program may be started outside the sandbox, as an MCP server: it is declared by
     /// name.
     pub(crate) fn starts(&self, program: &str) -> bool {
-        match self {
-            Self::Declared { needs, .. } => {
-                needs.iter().any(|need| matches!(need, DeclaredNeed::Process(Some(allowed)) if allowed == program))
-            }
-            other => other.runs(program),
-        }
+        self.any(|need| matches!(need, DeclaredNeed::Process(Some(allowed)) if allowed == program))
     }
 
     /// The directory that relative paths refer to.
@@ -169,29 +173,21 @@ impl Grants {
 
     /// Whether the value of an environment variable may be sent.
     pub(crate) fn reads_variable(&self, name: &str) -> bool {
-        match self {
-            Self::Loading { .. } => false,
-            Self::Everything => true,
-            Self::Declared { needs, .. } => {
-                needs.iter().any(|need| matches!(need, DeclaredNeed::Variable(allowed) if allowed == name))
-            }
-        }
+        self.any(|need| matches!(need, DeclaredNeed::Variable(allowed) if allowed == name))
     }
 
     /// The declared environment variables.
     pub(crate) fn variables(&self) -> Vec<String> {
-        let Self::Declared { needs, .. } = self else { return Vec::new() };
-        let names = needs.iter().filter_map(|need| match need {
+        let name = |need: &DeclaredNeed| match need {
             DeclaredNeed::Variable(name) => Some(name.clone()),
             _ => None,
-        });
-        names.collect()
+        };
+        self.needs().iter().filter_map(name).collect()
     }
 
     /// The programs that are declared by name.
     pub(crate) fn programs(&self) -> impl Iterator<Item = &str> {
-        let needs = if let Self::Declared { needs, .. } = self { &needs[..] } else { &[] };
-        needs.iter().filter_map(|need| match need {
+        self.needs().iter().filter_map(|need| match need {
             DeclaredNeed::Process(program) => program.as_deref(),
             _ => None,
         })
@@ -199,12 +195,15 @@ impl Grants {
 
     /// The readable directories, as absolute paths.
     pub(crate) fn readable(&self) -> Vec<PathBuf> {
-        let Self::Declared { needs, directory } = self else { return Vec::new() };
-        let roots = needs.iter().filter_map(|need| match need {
-            DeclaredNeed::Read(path) | DeclaredNeed::Write(path) => directory.join(path).canonicalize().ok(),
+        self.roots().filter_map(|root| root.canonicalize().ok()).collect()
+    }
+
+    /// The declared directories.
+    fn roots(&self) -> impl Iterator<Item = PathBuf> {
+        self.needs().iter().filter_map(|need| match need {
+            DeclaredNeed::Read(root) | DeclaredNeed::Write(root) => Some(self.directory().join(root)),
             _ => None,
-        });
-        roots.collect()
+        })
     }
 
     /// The real path of a path in the script, with links resolved, if access is allowed.
@@ -236,24 +235,17 @@ impl Grants {
     /// script's directory or in a declared one. Links are resolved. Paths are relative to the
     /// current directory.
     pub(crate) fn allows_text_of(&self, file: &Path) -> bool {
-        let (needs, directory) = match self {
-            Self::Everything => return true,
-            Self::Loading { directory } => (&[][..], directory),
-            Self::Declared { needs, directory } => (&needs[..], directory),
-        };
+        if matches!(self, Self::Everything) {
+            return true;
+        }
         let is_model = |path: &Path| OF_MODELS.iter().any(|name| path.join(name).is_file());
         let template = file.file_name().is_some_and(|name| name == "chat_template.jinja");
         if is_model(file) || (template && file.parent().is_some_and(is_model)) {
             return true;
         }
-        let declared = needs.iter().filter_map(|need| match need {
-            DeclaredNeed::Read(root) | DeclaredNeed::Write(root) => Some(directory.join(root)),
-            _ => None,
-        });
         let Ok(real) = file.canonicalize() else { return false };
-        std::iter::once(directory.clone())
-            .chain(declared)
-            .any(|root| root.canonicalize().is_ok_and(|root| real.starts_with(root)))
+        let mut roots = std::iter::once(self.directory().to_owned()).chain(self.roots());
+        roots.any(|root| root.canonicalize().is_ok_and(|root| real.starts_with(root)))
     }
 }
 

@@ -24,14 +24,11 @@ use super::passages::SearchPart;
 use super::record::{Record, RecordBranch};
 use super::shared_calls::SharedCalls;
 use super::state::ToolSession;
-use crate::config::DeviceChoice;
-use crate::config::Limits;
+use crate::config::{DeviceChoice, Limits};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::ToolRecord;
 use crate::schema::names;
-use crate::script::runtime::definitions::Cases;
-use crate::script::runtime::definitions::Recipe;
-use crate::script::runtime::definitions::RecipeFormat;
+use crate::script::runtime::definitions::{Cases, Recipe, RecipeFormat};
 use crate::script::runtime::task_env::TaskEnv;
 use crate::script::runtime::tool::Tool;
 use crate::search::{NoModels, SearchModels};
@@ -48,7 +45,9 @@ const LOG_LINES: usize = 1000;
 
 names! {
     /// The entry point of the script that is running; also selects its random stream.
+    #[derive(Default)]
     pub(crate) enum EntryPoint {
+        #[default]
         Load = "script",
         Row = "row",
         Reset = "reset",
@@ -79,6 +78,7 @@ impl EntryPoint {
 }
 
 /// One call into the script.
+#[derive(Default)]
 pub(crate) struct Call {
     pub(crate) entry: EntryPoint,
     /// The seed of the trajectory (or dataset), and the step (or row).
@@ -156,21 +156,9 @@ impl Call {
             record,
             current_branch: RefCell::new(RecordBranch::root(entry)),
             cpu_left: Cell::new((limits.cpu.max(0.0) * 1e9) as u64),
-            cpu_hit: Cell::new(false),
-            room: Cell::new(0),
-            held: Cell::new(0),
-            nested: Cell::new(0),
             result: limits.result.saturating_mul(1 << 10),
             lines: Cell::new(limits.log),
-            cut: Cell::new(false),
-            quiet: Cell::new(false),
-            tools: RefCell::new(Vec::new()),
-            calls_run: Cell::new(0),
-            awaited: Cell::new(""),
-            undeclared: RefCell::default(),
-            session: None,
-            env: None,
-            flow: RefCell::default(),
+            ..Self::default()
         }
     }
 
@@ -350,10 +338,8 @@ impl Host {
             return match sink.receiver() {
                 None => self.dropped.set(self.dropped.get() + 1),
                 Some(receive) if !call.cut.replace(true) => {
-                    receive(&line(
-                        location,
-                        "further lines of this call are dropped: limits.log is reached".to_owned(),
-                    ));
+                    let text = "further lines of this call are dropped: limits.log is reached";
+                    receive(&line(location, text.to_owned()));
                 }
                 Some(_) => {}
             };
@@ -415,11 +401,7 @@ fn places(lua: &Lua) -> impl Iterator<Item = String> {
 
 /// The error for a misuse of a host function, at the calling line.
 pub(crate) fn misuse(lua: &Lua, message: impl Into<String>) -> Error {
-    let error = Error::new(Kind::Script, clip(&message.into(), MESSAGE));
-    match place(lua) {
-        Some(location) => error.at(location),
-        None => error,
-    }
+    Error { place: place(lua), ..Error::new(Kind::Script, clip(&message.into(), MESSAGE)) }
 }
 
 /// Ends the call's turn and returns the error for the CPU limit.

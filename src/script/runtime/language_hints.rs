@@ -1,6 +1,7 @@
 //! Hints for names and idioms of Python and JavaScript that do not exist in Luau.
 
-/// Names of other languages, and their replacements in Luau, a line each.
+/// Names of other languages, and their replacements in Luau, a line each; methods begin with a
+/// colon.
 const NAMES: &str = include_str!("language_hints.tsv");
 
 /// The hint for an unknown global name.
@@ -22,18 +23,17 @@ pub(crate) fn of_line(message: &str, line: &str) -> Option<&'static str> {
 
 /// The hint for an error message of the VM. Luau has no error codes, so the text is compared.
 pub(crate) fn of_message(message: &str) -> Option<&'static str> {
-    let method = |name: &str| message.contains(&format!("missing method '{name}'"));
+    let method = message.split_once("missing method '").and_then(|(_, rest)| rest.split_once('\''));
+    if let Some(hint) = method.and_then(|(name, _)| of_name(&format!(":{name}"))) {
+        return Some(hint);
+    }
     Some(match message {
+        "attempt to modify a readonly table" => "globals, libraries and r1 are read-only",
+        _ if message.starts_with("attempt to yield across") => {
+            "host functions that wait can't be called inside table.sort, string.gsub or a metamethod"
+        }
         _ if message.starts_with("attempt to perform arithmetic (add) on") && message.contains("string") => {
             "texts are concatenated with `..`"
-        }
-        _ if method("append") || method("push") || method("add") => "r1.push(list, item) appends to a list",
-        _ if method("pop") => "table.remove(list) removes the last item of a list",
-        _ if method("join") => "table.concat(list, \", \") joins texts",
-        _ if method("strip") || method("trim") => "text:match(\"^%s*(.-)%s*$\") removes spaces around a text",
-        _ if method("startswith") => "text:sub(1, #start) == start",
-        _ if method("items") || method("keys") || method("values") => {
-            "a loop over a table is `for key, value in pairs(t) do … end`"
         }
         _ if message.starts_with("attempt to get length of a number") => "`#` is the length of a list or a text",
         _ => return None,

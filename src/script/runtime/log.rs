@@ -29,18 +29,16 @@ impl LogSink {
     pub fn new(receive: impl Fn(&LogLine) + Send + Sync + 'static) -> Self {
         Self(Some(Arc::new(receive)))
     }
+
+    /// The receiver; `None` for an unset sink.
+    pub(crate) fn receiver(&self) -> Option<&Receive> {
+        self.0.as_deref()
+    }
 }
 
 impl std::fmt::Debug for LogSink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(if self.0.is_some() { "LogSink(_)" } else { "LogSink" })
-    }
-}
-
-impl LogSink {
-    /// The receiver; `None` for an unset sink.
-    pub(crate) fn receiver(&self) -> Option<&Receive> {
-        self.0.as_deref()
     }
 }
 

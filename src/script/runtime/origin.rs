@@ -164,10 +164,8 @@ pub(crate) fn notes(value: &Value) -> mlua::Result<Json> {
         return Ok(Json::Null);
     }
     inner.sort_by_key(|(key, _)| (key.as_u64(), key.as_str().map(str::to_owned)));
-    Ok(Json::Array(vec![
-        table_note,
-        inner.into_iter().map(|(key, item_notes)| Json::Array(vec![key, item_notes])).collect(),
-    ]))
+    let inner = inner.into_iter().map(|(key, item_notes)| Json::Array(vec![key, item_notes])).collect();
+    Ok(Json::Array(vec![table_note, inner]))
 }
 
 /// The inverse of [`notes`].

@@ -262,6 +262,7 @@ fn decode<A: DeserializeOwned>(answer: Answer) -> Result<A> {
 }
 
 /// A sequence of requests, one after the other, within a call.
+#[derive(Default)]
 pub(crate) struct RecordBranch {
     /// `step`, `step/2`.
     path: String,
@@ -276,12 +277,7 @@ pub(crate) struct RecordBranch {
 
 impl RecordBranch {
     pub(crate) fn root(entry: EntryPoint) -> Rc<Self> {
-        Self::new(entry.name().to_owned(), None, None)
-    }
-
-    fn new(path: String, parent: Option<Rc<Self>>, tool: Option<Rc<str>>) -> Rc<Self> {
-        let (branches, timed_out) = (Cell::new(0), Cell::new(false));
-        Rc::new(Self { path, parent, tool, branches, rng: RefCell::default(), timed_out })
+        Rc::new(Self { path: entry.name().to_owned(), ..Self::default() })
     }
 
     fn mark_timed_out(&self) {
@@ -395,32 +391,10 @@ impl Call {
         }
     }
 
-    /// Runs `future` concurrently, in a new branch. Branches are numbered in the order of these
-    /// calls, which must not depend on time.
-    pub(crate) fn branch<F: Future>(self: &Rc<Self>, future: F) -> impl Future<Output = F::Output> + use<F> {
-        let tool = self.current_branch.borrow().tool.clone();
-        self.branch_as(future, tool)
-    }
-
-    /// [`Call::branch`] for a tool call.
-    pub(crate) fn branch_for_tool<F: Future>(
-        self: &Rc<Self>,
-        future: F,
-        tool: Rc<str>,
-    ) -> impl Future<Output = F::Output> + use<F> {
-        self.branch_as(future, Some(tool))
-    }
-
-    /// Whether the running tool call was started by a call of the tool `name`.
-    pub(crate) fn is_inside_tool(&self, name: &str) -> bool {
+    /// The tools whose calls started the running tool call, innermost first.
+    pub(crate) fn outer_tools(&self) -> impl Iterator<Item = Rc<str>> {
         let first = self.current_branch.borrow().parent.clone();
-        std::iter::successors(first, |branch| branch.parent.clone()).any(|branch| branch.tool.as_deref() == Some(name))
-    }
-
-    /// Whether the running tool call was started by a call of any tool.
-    pub(crate) fn is_inside_another_tool(&self) -> bool {
-        let first = self.current_branch.borrow().parent.clone();
-        std::iter::successors(first, |branch| branch.parent.clone()).any(|branch| branch.tool.is_some())
+        std::iter::successors(first, |branch| branch.parent.clone()).filter_map(|branch| branch.tool.clone())
     }
 
     /// Whether a tool is running, or code that a tool started.
@@ -433,14 +407,18 @@ impl Call {
         self.current_branch.borrow().parent.is_some()
     }
 
-    fn branch_as<F: Future>(
+    /// Runs `future` concurrently, in a new branch: a call of `tool`, or code of what runs now.
+    /// Branches are numbered in the order of these calls, which must not depend on time.
+    pub(crate) fn branch<F: Future>(
         self: &Rc<Self>,
         future: F,
         tool: Option<Rc<str>>,
     ) -> impl Future<Output = F::Output> + use<F> {
         let (call, parent) = (self.clone(), self.current());
+        let tool = tool.or_else(|| parent.tool.clone());
         parent.branches.set(parent.branches.get() + 1);
-        let branch = RecordBranch::new(format!("{}/{}", parent.path, parent.branches.get()), Some(parent), tool);
+        let path = format!("{}/{}", parent.path, parent.branches.get());
+        let branch = Rc::new(RecordBranch { path, parent: Some(parent), tool, ..RecordBranch::default() });
         async move {
             let mut future = pin!(future);
             poll_fn(|cx| {

@@ -12,6 +12,7 @@ use super::host::{misuse, place};
 use super::library;
 use super::resource::{KeptParts, Resource, ResourceSpec};
 use super::sources::{RequiredFile, Resources, SourceOrigin, file_of, is_python};
+use crate::algorithms::raise;
 use crate::error::{Error, Kind, Result, Subject, suggest};
 
 /// Finds, reads and caches modules. It is open only while the script loads, so that the hash of a
@@ -33,13 +34,8 @@ struct LoadedModule {
 
 impl Loader {
     pub(crate) fn new(sources: SourceOrigin) -> Self {
-        Self {
-            sources,
-            loaded: BTreeMap::new(),
-            resources: BTreeMap::new(),
-            searched_files: BTreeSet::new(),
-            open: true,
-        }
+        let (loaded, resources, searched_files) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        Self { sources, loaded, resources, searched_files, open: true }
     }
 
     pub(crate) fn close(&mut self) {
@@ -105,7 +101,7 @@ impl Loader {
 
 /// The global `require`.
 pub(crate) fn require(lua: &Lua, loader: &std::cell::RefCell<Loader>, name: &Value) -> mlua::Result<Value> {
-    let fail = |message: String| mlua::Error::external(misuse(lua, message));
+    let fail = |message: String| raise(misuse(lua, message));
     let Value::String(name) = name else {
         return Err(fail(format!("require takes the name of a module, got {}", super::convert::kind(name))));
     };
@@ -119,7 +115,7 @@ pub(crate) fn require(lua: &Lua, loader: &std::cell::RefCell<Loader>, name: &Val
         if !loader.open {
             return Err(fail(format!("require(\"{name}\") after loading: require modules at the top of the script")));
         }
-        loader.find(&name).map_err(|error| mlua::Error::external(at_caller(lua, error)))?
+        loader.find(&name).map_err(|error| raise(Error { place: error.place.or_else(|| place(lua)), ..error }))?
     };
     if is_python(&name) {
         let text = Value::String(lua.create_string(&module.source)?);
@@ -166,7 +162,7 @@ fn refuse_unknown(lua: &Lua, module: &str, table: &mlua::Table) -> mlua::Result<
             Ok(())
         })?;
         let error = misuse(lua, format!("`{module}` has no `{key}`"));
-        Err(mlua::Error::external(error.hint(suggest(&key, names.iter().map(String::as_str)))))
+        Err(raise(error.hint(suggest(&key, names.iter().map(String::as_str)))))
     })?;
     table.set_metatable(Some(meta))
 }
@@ -174,14 +170,6 @@ fn refuse_unknown(lua: &Lua, module: &str, table: &mlua::Table) -> mlua::Result<
 /// An error of `require`, without a place.
 fn refused(message: impl std::fmt::Display) -> Error {
     Error::new(Kind::Script, format!("require: {message}"))
-}
-
-/// An error with the line of the caller as its place.
-fn at_caller(lua: &Lua, error: Error) -> Error {
-    match place(lua) {
-        Some(location) => error.at(location),
-        None => error,
-    }
 }
 
 fn read(root: &Path, name: &str) -> Result<RequiredFile> {

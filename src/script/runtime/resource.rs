@@ -5,7 +5,6 @@
 //! a Lua table on access.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -48,6 +47,11 @@ pub(crate) enum KeptParts {
 }
 
 impl ResourceSpec {
+    /// A file in the format of its extension.
+    pub(crate) fn new(path: impl Into<PathBuf>, max_size: u64, keep: KeptParts) -> Self {
+        Self { path: path.into(), format: None, columns: Columns::new(), max_size, keep }
+    }
+
     /// The full path of the file.
     pub(crate) fn path_in(&self, directory: &Path) -> PathBuf {
         if directory == Path::new(".") { self.path.clone() } else { directory.join(&self.path) }
@@ -70,6 +74,14 @@ impl ResourceFormat {
         serde_json::from_value(name.into()).ok().map(Self::Rows)
     }
 
+    /// The format of rows that are more than a text.
+    pub(crate) fn of_rows(self) -> Option<DataFormat> {
+        match self {
+            Self::Rows(format) => Some(format),
+            Self::Text => None,
+        }
+    }
+
     /// The format of a file extension; `.gz` or `.zst` may follow it.
     fn of(path: &Path) -> Option<Self> {
         let plain = if Compression::of(path).is_some() { path.file_stem().map(Path::new)? } else { path };
@@ -85,8 +97,8 @@ pub(crate) const FORMATS: [&str; 7] = ["jsonl", "json", "csv", "tsv", "parquet",
 pub(crate) struct Resource {
     /// Path of the file.
     pub(crate) path: PathBuf,
-    /// SHA-256 of the file.
-    pub(crate) digest: Vec<u8>,
+    /// SHA-256 of the file, hex.
+    pub(crate) sha256: String,
     pub(crate) bytes: u64,
     /// Each row as a JSON object.
     rows: Vec<Box<str>>,
@@ -154,14 +166,14 @@ impl Resource {
         if spec.keep == KeptParts::Nothing {
             let mut hash = Sha256::new();
             let bytes = fs::File::open(path).and_then(|mut file| std::io::copy(&mut file, &mut hash));
-            let (bytes, digest) = (bytes.map_err(failed)?, hash.finalize().to_vec());
-            return Ok(Self { path: path.to_owned(), digest, bytes, ..Self::empty() });
+            let (bytes, sha256) = (bytes.map_err(failed)?, format!("{:x}", hash.finalize()));
+            return Ok(Self { path: path.to_owned(), sha256, bytes, ..Self::empty() });
         }
         let bytes = fs::read(path).map_err(failed)?;
-        let digest = Sha256::digest(&bytes).to_vec();
+        let sha256 = format!("{:x}", Sha256::digest(&bytes));
         let size = bytes.len() as u64;
         if spec.keep == KeptParts::Bytes {
-            return Ok(Self { path: path.to_owned(), digest, bytes: size, content: bytes.into(), ..Self::empty() });
+            return Ok(Self { path: path.to_owned(), sha256, bytes: size, content: bytes.into(), ..Self::empty() });
         }
         let rows = match spec.format.or_else(|| ResourceFormat::of(path)) {
             Some(ResourceFormat::Text) => {
@@ -173,20 +185,17 @@ impl Resource {
             }
             format => {
                 drop(bytes);
-                let format = match format {
-                    Some(ResourceFormat::Rows(format)) => Some(format),
-                    _ => None,
-                };
+                let format = format.and_then(ResourceFormat::of_rows);
                 let data = Dataset::open(&[path.to_owned()], format, &spec.columns)?;
                 (0..data.len()).map(|index| Ok(data.row(index)?.to_string().into_boxed_str())).collect::<Result<_>>()?
             }
         };
-        Ok(Self { path: path.to_owned(), digest, bytes: size, rows, ..Self::empty() })
+        Ok(Self { path: path.to_owned(), sha256, bytes: size, rows, ..Self::empty() })
     }
 
     fn empty() -> Self {
-        let (digest, rows, content) = (Vec::new(), Vec::new(), Arc::default());
-        Self { path: PathBuf::new(), digest, bytes: 0, rows, content, indexes: Mutex::default() }
+        let (path, sha256) = (PathBuf::new(), String::new());
+        Self { path, sha256, bytes: 0, rows: Vec::new(), content: Arc::default(), indexes: Mutex::default() }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -236,14 +245,6 @@ impl Resource {
         }
         index.finish();
         Ok(index)
-    }
-
-    /// The file's SHA-256, hex.
-    pub(crate) fn sha256(&self) -> String {
-        self.digest.iter().fold(String::new(), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
     }
 }
 

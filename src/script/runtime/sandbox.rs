@@ -12,55 +12,21 @@ use mlua::{Lua, Table, Value, Variadic};
 use super::bind::bind;
 use super::host::{Host, misuse, place};
 use super::require::{self, Loader};
-use crate::error::suggest;
-
-/// Globals of Luau that are passed on unchanged.
-const ALLOWED: [&str; 25] = [
-    "assert",
-    "getmetatable",
-    "ipairs",
-    "next",
-    "pairs",
-    "pcall",
-    "rawequal",
-    "rawget",
-    "rawlen",
-    "rawset",
-    "select",
-    "setmetatable",
-    "tonumber",
-    "tostring",
-    "type",
-    "typeof",
-    "unpack",
-    "xpcall",
-    "_VERSION",
-    "bit32",
-    "buffer",
-    "string",
-    "table",
-    "utf8",
-    "vector",
-];
+use crate::algorithms::raise;
+use crate::error::{nearest, suggest};
 
 /// The environment table of script chunks.
 pub(crate) fn environment(lua: &Lua, host: &Rc<Host>, loader: &Rc<RefCell<Loader>>) -> mlua::Result<Table> {
     let globals = lua.globals();
-    let environment = lua.create_table()?;
-    for name in ALLOWED {
-        environment.raw_set(name, globals.raw_get::<Value>(name)?)?;
-    }
+    let environment: Table = lua.load(include_str!("../../../lua/globals.lua")).set_name("=[r1]").call(())?;
     environment.raw_set("math", math(lua, host, &globals.raw_get("math")?)?)?;
     environment.raw_set("error", error_function(lua)?)?;
     let log = host.clone();
-    environment
-        .raw_set("print", lua.create_function(move |lua, values: Variadic<Value>| write_log(lua, &log, &values))?)?;
-    let refuse =
-        lua.create_function(|lua, why: String| -> mlua::Result<()> { Err(mlua::Error::external(misuse(lua, why))) })?;
+    bind(lua, &environment, "print", move |lua, values: Variadic<Value>| write_log(lua, &log, &values))?;
+    let refuse = lua.create_function(|lua, why: String| -> mlua::Result<()> { Err(raise(misuse(lua, why))) })?;
     lua.load(include_str!("../../../lua/bounds.lua")).set_name("=[r1]").call::<()>(refuse)?;
     let loader = loader.clone();
-    environment
-        .raw_set("require", lua.create_function(move |lua, name: Value| require::require(lua, &loader, &name))?)?;
+    bind(lua, &environment, "require", move |lua, name: Value| require::require(lua, &loader, &name))?;
     Ok(environment)
 }
 
@@ -76,17 +42,15 @@ pub(crate) fn seal(lua: &Lua, environment: &Table) -> mlua::Result<()> {
         let name = name.to_string()?;
         let error = misuse(lua, format!("undefined global `{name}`"));
         if let Some(hint) = super::language_hints::of_name(&name) {
-            return Err(mlua::Error::external(error.hint(hint)));
+            return Err(raise(error.hint(hint)));
         }
-        let known_names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let near = crate::error::nearest(&name, known_names.iter().copied());
-        Err(mlua::Error::external(if near.is_empty() { error } else { error.hint(suggest(&name, known_names)) }))
+        let known_names = names.iter().map(String::as_str);
+        let is_near = !nearest(&name, known_names.clone()).is_empty();
+        Err(raise(if is_near { error.hint(suggest(&name, known_names)) } else { error }))
     })?;
     bind(lua, &meta, "__newindex", |lua, (_, name, _): (Value, Value, Value)| -> mlua::Result<()> {
         let error = misuse(lua, format!("assignment to global `{}`", name.to_string()?));
-        Err(mlua::Error::external(
-            error.hint("write `local` before it; keep data that must last in the environment's state"),
-        ))
+        Err(raise(error.hint("write `local` before it; keep data that must last in the environment's state")))
     })?;
     meta.raw_set("__metatable", false)?;
     meta.set_readonly(true);
@@ -137,11 +101,8 @@ pub(crate) fn write_log(lua: &Lua, host: &Host, values: &[Value]) -> mlua::Resul
 /// address.
 fn error_function(lua: &Lua) -> mlua::Result<Value> {
     let show = lua.create_function(|lua, table: Value| {
-        let text = super::convert::show(&table);
-        Ok(match place(lua) {
-            Some(location) => format!("{location}: {text}"),
-            None => text,
-        })
+        let location = place(lua).map_or_else(String::new, |location| format!("{location}: "));
+        Ok(format!("{location}{}", super::convert::show(&table)))
     })?;
     lua.load(include_str!("../../../lua/error.lua")).set_name("=[r1]").call(show)
 }
@@ -152,19 +113,16 @@ fn math(lua: &Lua, host: &Rc<Host>, builtin: &Table) -> mlua::Result<Table> {
     let shared_host = host.clone();
     bind(lua, &math, "random", move |lua, bounds: Variadic<Value>| random(lua, &shared_host, &bounds))?;
     let host = host.clone();
-    bind(lua, &math, "randomseed", move |lua, seed: Value| match seed {
-        Value::Integer(seed) => {
-            host.current().reseed(seed as u64);
-            Ok(())
-        }
-        Value::Number(seed) => {
-            host.current().reseed(seed.to_bits());
-            Ok(())
-        }
-        other => Err(mlua::Error::external(misuse(
-            lua,
-            format!("math.randomseed takes a number, got {}", other.type_name()),
-        ))),
+    bind(lua, &math, "randomseed", move |lua, seed: Value| {
+        let seed = match seed {
+            Value::Integer(seed) => seed as u64,
+            Value::Number(seed) => seed.to_bits(),
+            other => {
+                return Err(raise(misuse(lua, format!("math.randomseed takes a number, got {}", other.type_name()))));
+            }
+        };
+        host.current().reseed(seed);
+        Ok(())
     })?;
     math.set_readonly(true);
     Ok(math)
@@ -172,7 +130,7 @@ fn math(lua: &Lua, host: &Rc<Host>, builtin: &Table) -> mlua::Result<Table> {
 
 /// `math.random()` in [0, 1), `math.random(n)` in 1..n, `math.random(m, n)` in m..n.
 fn random(lua: &Lua, host: &Host, bounds: &[Value]) -> mlua::Result<Value> {
-    let fail = |message: String| mlua::Error::external(misuse(lua, message));
+    let fail = |message: String| raise(misuse(lua, message));
     let whole = |value: &Value| match value {
         Value::Integer(whole) => Ok(*whole),
         other => Err(fail(format!("math.random takes whole numbers, got {}", super::convert::show(other)))),

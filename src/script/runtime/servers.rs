@@ -8,6 +8,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use mlua::UserData;
 use serde_json::{Map, Value as Json, json};
@@ -15,8 +16,8 @@ use serde_json::{Map, Value as Json, json};
 use super::grants::Grants;
 use super::tool::{CallLimits, McpTool, Run, Tool, ToolRewards};
 use crate::error::{Error, Kind, Result, suggest};
-use crate::tools::Output;
-use crate::tools::mcp::{Listing, McpOptions, McpServer, RemoteTool};
+use crate::tools::mcp::{Listing, McpOptions, McpReply, McpServer, RemoteTool};
+use crate::tools::{Endpoint, Output};
 
 /// Maximum length of a tool's name, the limit of models' own formats.
 const NAME: usize = 64;
@@ -37,22 +38,32 @@ pub(crate) struct ToolServer {
     pub(crate) definition: Json,
     /// The line of its declaration.
     pub(crate) place: Option<String>,
-    /// Checks that the recipe declares the server's needs.
-    pub(crate) check: GrantCheck,
-    pub(crate) open: Opener,
+    pub(crate) access: ServerAccess,
+    /// Longest wait for the result of a call.
+    pub(crate) timeout: Duration,
+    /// The wait begins again with each progress notification.
+    pub(crate) progress: bool,
+    /// Longest wait until it has started and listed its tools.
+    pub(crate) start_timeout: Duration,
+    /// Number of restarts after it has ended.
+    pub(crate) restarts: u32,
 }
 
-/// Refuses a server whose needs are not granted.
-pub(crate) type GrantCheck = Box<dyn Fn(&Grants) -> Result<()>>;
-
-/// Checks the grants and fills in the secrets.
-pub(crate) type Opener = Box<dyn Fn(&Grants) -> Result<OpenServer>>;
-
-/// A server's options, and the function that hides its secrets in a text.
-pub(crate) struct OpenServer {
-    pub(crate) options: McpOptions,
-    pub(crate) mask: Box<dyn Fn(String) -> String>,
+/// How a server is reached: a program that r1 starts, or a URL.
+pub(crate) struct ServerAccess {
+    /// Refuses needs that the recipe does not declare.
+    pub(crate) check: Box<dyn Fn(&Grants) -> Result<()>>,
+    /// Checks the grants and fills in the secrets.
+    pub(crate) open: Box<dyn Fn(&Grants) -> Result<OpenedPlace>>,
 }
+
+/// An endpoint with its secrets, and the function that hides them in a text.
+pub(crate) struct OpenedPlace {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) mask: SecretMask,
+}
+
+pub(crate) type SecretMask = Box<dyn Fn(String) -> String>;
 
 /// The calls that share a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,25 +127,25 @@ impl Listings {
         if let Some(earlier) = all.get(&key) {
             return Ok(Arc::clone(earlier));
         }
-        let opened = (server.open)(grants)?;
+        let (options, mask) = server.open(grants)?;
         let running = match server.scope {
-            ServerScope::Run => shared(opened.options),
-            ServerScope::Trajectory => McpServer::new(opened.options),
+            ServerScope::Run => shared(options),
+            ServerScope::Trajectory => McpServer::new(options),
         };
-        let mask = |text: String| (opened.mask)(text);
         let listing = running.list().map_err(|error| Error { message: mask(error.message), ..error })?;
         let listing = Arc::new(listing);
         all.insert(key, Arc::clone(&listing));
         Ok(listing)
     }
 
-    /// The lists as plain data; null if there are none.
+    /// The lists as plain data, for a run's directory; null until a worker has requested them.
     pub(crate) fn to_json(&self) -> Json {
         let all = self.all();
         if all.is_empty() { Json::Null } else { json!(&*all) }
     }
 
-    /// Takes lists that a run has stored; lists that can't be read are requested again.
+    /// Takes lists that a run has stored, instead of requesting them from the servers; lists that
+    /// can't be read are requested again.
     pub(crate) fn extend(&self, stored: &Json) {
         let lists = stored.as_object().into_iter().flatten();
         self.all().extend(
@@ -200,9 +211,8 @@ pub(crate) fn expand(list: &[EnvTool], listings: &Listings, grants: &Grants) -> 
         let (new, server) = match entry {
             EnvTool::One(tool) => (vec![Rc::clone(tool)], None),
             EnvTool::Server(server) => {
-                let placed = |error: Error| Error { place: server.place.clone().or(error.place), ..error };
-                let listing = listings.of(server, grants).map_err(placed)?;
-                (of_server(server, &listing).map_err(placed)?, Some(server))
+                let tools = listings.of(server, grants).and_then(|listing| of_server(server, &listing));
+                (tools.map_err(|error| server.placed(error))?, Some(server))
             }
         };
         for tool in new {
@@ -293,7 +303,19 @@ fn shared(options: McpOptions) -> McpServer {
 impl ToolServer {
     /// Refuses a server that the recipe does not declare.
     pub(crate) fn check(&self, grants: &Grants) -> Result<()> {
-        (self.check)(grants).map_err(|error| Error { place: self.place.clone().or(error.place), ..error })
+        (self.access.check)(grants).map_err(|error| self.placed(error))
+    }
+
+    /// The error at the server's declaration.
+    fn placed(&self, error: Error) -> Error {
+        Error { place: self.place.clone().or(error.place), ..error }
+    }
+
+    /// The options of the server with its secrets, and the function that hides them.
+    fn open(&self, grants: &Grants) -> Result<(McpOptions, SecretMask)> {
+        let OpenedPlace { endpoint, mask } = (self.access.open)(grants)?;
+        let &Self { timeout, progress, start_timeout, restarts, .. } = self;
+        Ok((McpOptions { name: self.name.clone(), endpoint, timeout, progress, start_timeout, restarts }, mask))
     }
 
     /// The program that is started here; `None` for a URL.
@@ -307,12 +329,9 @@ impl ToolServer {
         if self.scope == ServerScope::Trajectory {
             return Ok(());
         }
-        let opened = (self.open)(grants)?;
-        let placed = |error: Error| {
-            let message = (opened.mask)(error.message);
-            Error { message, place: self.place.clone(), ..error }
-        };
-        if let Some(listing) = shared(opened.options).prepare().map_err(placed)? {
+        let (options, mask) = self.open(grants)?;
+        let placed = |error: Error| Error { message: mask(error.message), place: self.place.clone(), ..error };
+        if let Some(listing) = shared(options).prepare().map_err(placed)? {
             listings.compare(self, &listing);
         }
         Ok(())
@@ -329,15 +348,15 @@ impl ToolServer {
         tool: &str,
         arguments: &Json,
     ) -> Result<Output> {
-        let opened = (self.open)(&grants.borrow())?;
+        let (options, mask) = self.open(&grants.borrow())?;
         let arguments = arguments.as_object().cloned().unwrap_or_default();
         let reply = match (self.scope, session) {
             (ServerScope::Trajectory, Some(session)) => {
-                session.call(self.definition.to_string(), opened.options, tool, arguments).await?
+                session.call(self.definition.to_string(), options, tool, arguments).await?
             }
-            _ => shared(opened.options).call(tool, arguments).await?,
+            _ => shared(options).call(tool, arguments).await?,
         };
-        let text = (opened.mask)(reply.text);
+        let text = mask(reply.text);
         Ok(Output { text, ok: reply.ok, timed_out: reply.timed_out, seconds: reply.seconds, files: Vec::new() })
     }
 }
@@ -373,7 +392,7 @@ impl SessionServers {
         options: McpOptions,
         tool: &str,
         arguments: Map<String, Json>,
-    ) -> Result<crate::tools::mcp::McpReply> {
+    ) -> Result<McpReply> {
         let new = || {
             let server = McpServer::new(options);
             Rc::new(SessionServer { server, done: RefCell::default(), behind: tokio::sync::Mutex::default() })
@@ -391,7 +410,7 @@ impl SessionServers {
 }
 
 impl SessionServer {
-    async fn run(&self, tool: &str, arguments: Map<String, Json>) -> Result<crate::tools::mcp::McpReply> {
+    async fn run(&self, tool: &str, arguments: Map<String, Json>) -> Result<McpReply> {
         let before = self.server.starts().await;
         let reply = self.server.call(tool, arguments.clone()).await?;
         if before > 0 && self.server.starts().await != before {

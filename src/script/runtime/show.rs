@@ -100,8 +100,10 @@ const ENTRIES: usize = 1 << 18;
 enum ShownTree {
     Leaf(ShownSpan),
     /// Entries with their keys; list items have no key.
-    Table(Vec<(Option<Vec<ShownSpan>>, ShownTree)>),
+    Table(Vec<ShownEntry>),
 }
+
+type ShownEntry = (Option<Vec<ShownSpan>>, ShownTree);
 
 struct ShowWriter<'a> {
     layout: &'a ShowLimits,
@@ -144,6 +146,12 @@ impl ShowWriter<'_> {
         }
     }
 
+    /// The entry in place of those that are too many.
+    fn omitted(&self, count: usize) -> Option<ShownEntry> {
+        let more = count.checked_sub(self.layout.entries).filter(|more| *more > 0)?;
+        Some((None, ShownTree::Leaf(span(ShowStyle::Word, format!("… {more} more")))))
+    }
+
     fn table(&mut self, table: &Table) -> ShownTree {
         let address = table.to_pointer();
         if self.open.contains(&address) {
@@ -159,12 +167,7 @@ impl ShowWriter<'_> {
             let item: Value = table.raw_get(index).unwrap_or(Value::Nil);
             entries.push((None, self.read(&item)));
         }
-        if length > self.layout.entries {
-            entries.push((
-                None,
-                ShownTree::Leaf(span(ShowStyle::Word, format!("… {} more", length - self.layout.entries))),
-            ));
-        }
+        entries.extend(self.omitted(length));
         let mut named: Vec<(Value, Value)> = Vec::new();
         // The only possible error is the closure's, which ends the iteration.
         let _ = table.for_each(|key: Value, item: Value| {
@@ -185,12 +188,7 @@ impl ShowWriter<'_> {
             };
             entries.push((Some(key), self.read(&item)));
         }
-        if count > self.layout.entries {
-            entries.push((
-                None,
-                ShownTree::Leaf(span(ShowStyle::Word, format!("… {} more", count - self.layout.entries))),
-            ));
-        }
+        entries.extend(self.omitted(count));
         self.open.pop();
         ShownTree::Table(entries)
     }

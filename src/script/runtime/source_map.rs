@@ -50,6 +50,10 @@ pub(crate) struct Location {
 }
 
 impl Location {
+    fn new(path: &str, line: usize, is_exact: bool) -> Self {
+        Self { place: format!("{path}:{line}"), is_exact }
+    }
+
     /// The error of the setting `key`, with this place.
     pub(crate) fn of(self, error: Error, key: &str) -> Error {
         let error = error.at(&self.place);
@@ -113,7 +117,7 @@ impl SourceMap {
     /// known part.
     pub(crate) fn setting(&self, main: &str, key: &str) -> Option<Location> {
         let returned = self.files.get(main)?.returned.as_ref()?;
-        Some(self.follow(main, returned, &segments(key), HOPS)?.location())
+        self.follow(main, returned, &segments(key), HOPS)
     }
 
     /// The place where the argument of the call of `function` at `line` of `path` sets `key`: in
@@ -125,17 +129,10 @@ impl SourceMap {
         // A constructor under another name (`local grpo = r1.grpo`) is still a call on this line.
         let position =
             named.into_iter().chain(others).find_map(|(_, shape)| self.follow(path, shape, &segments(key), HOPS));
-        let call = || computed.then_some(KeyPosition { path, line, is_exact: false });
-        position.or_else(call).map(|position| position.location())
+        position.or_else(|| computed.then(|| Location::new(path, line, false)))
     }
 
-    fn follow<'a>(
-        &'a self,
-        path: &'a str,
-        shape: &ExpressionShape,
-        key: &[KeySegment<'_>],
-        hops: usize,
-    ) -> Option<KeyPosition<'a>> {
+    fn follow(&self, path: &str, shape: &ExpressionShape, key: &[KeySegment<'_>], hops: usize) -> Option<Location> {
         let ([first, rest @ ..], Some(hops)) = (key, hops.checked_sub(1)) else { return None };
         match shape {
             ExpressionShape::Table(entries) => {
@@ -144,7 +141,7 @@ impl SourceMap {
                     KeySegment::Item(index) => entries.iter().filter(|entry| entry.name.is_none()).nth(*index),
                 }?;
                 let deeper = self.follow(path, &entry.value, rest, hops);
-                Some(deeper.unwrap_or(KeyPosition { path, line: entry.line, is_exact: rest.is_empty() }))
+                Some(deeper.unwrap_or_else(|| Location::new(path, entry.line, rest.is_empty())))
             }
             ExpressionShape::Name(name) => self.variable(path, name, key, hops),
             ExpressionShape::Module(name) => {
@@ -153,7 +150,7 @@ impl SourceMap {
             }
             ExpressionShape::Call { function, argument } => {
                 let position = self.follow(path, argument, key, hops)?;
-                Some(KeyPosition { is_exact: position.is_exact && self.is_constructor(path, function), ..position })
+                Some(Location { is_exact: position.is_exact && self.is_constructor(path, function), ..position })
             }
             ExpressionShape::Computed => None,
         }
@@ -171,13 +168,7 @@ impl SourceMap {
 
     /// A field of a variable: set separately (`options.lr = 1`), or in the table assigned to the
     /// variable.
-    fn variable<'a>(
-        &'a self,
-        path: &'a str,
-        name: &str,
-        key: &[KeySegment<'_>],
-        hops: usize,
-    ) -> Option<KeyPosition<'a>> {
+    fn variable(&self, path: &str, name: &str, key: &[KeySegment<'_>], hops: usize) -> Option<Location> {
         let file = self.files.get(path)?;
         for named in (0..=key.len()).rev() {
             let (prefix, rest) = key.split_at(named);
@@ -191,8 +182,7 @@ impl SourceMap {
                 // With several assignments it is not known which one ran last.
                 Some([(line, value)]) => {
                     let deeper = self.follow(path, value, rest, hops);
-                    let position = KeyPosition { path, line: *line, is_exact: rest.is_empty() };
-                    return deeper.or_else(|| (named > 0).then_some(position));
+                    return deeper.or_else(|| (named > 0).then(|| Location::new(path, *line, rest.is_empty())));
                 }
                 Some(_) => return None,
                 None => {}
@@ -202,19 +192,6 @@ impl SourceMap {
         let (outer, field) = name.rsplit_once('.')?;
         let key: Vec<KeySegment<'_>> = std::iter::once(KeySegment::Name(field)).chain(key.iter().copied()).collect();
         self.variable(path, outer, &key, hops.checked_sub(1)?)
-    }
-}
-
-/// The place where a key is set.
-struct KeyPosition<'a> {
-    path: &'a str,
-    line: usize,
-    is_exact: bool,
-}
-
-impl KeyPosition<'_> {
-    fn location(&self) -> Location {
-        Location { place: format!("{}:{}", self.path, self.line), is_exact: self.is_exact }
     }
 }
 

@@ -28,6 +28,7 @@ use crate::tools::{Output, Python};
 #[derive(Clone)]
 pub struct State {
     pub(crate) table: Table,
+    /// The seed passed to `reset`.
     pub(crate) seed: u64,
     /// Number of steps done; part of the seed of each call.
     pub(crate) steps: Rc<Cell<u64>>,
@@ -87,11 +88,6 @@ impl State {
         Self { table, seed, steps: Rc::default(), session, record, size, env, flow: None, lua }
     }
 
-    /// The seed passed to `reset`.
-    pub fn seed(&self) -> u64 {
-        self.seed
-    }
-
     /// The schemas of the tools shown to the policy, in the OpenAI shape, for the chat template.
     pub fn tools(&self) -> Arc<[Json]> {
         let wanted = self.flow.as_ref().and_then(|flow| flow.wanted());
@@ -111,11 +107,6 @@ impl State {
 
     pub fn settings(&self) -> &EnvSettings {
         &self.env.env.settings
-    }
-
-    /// The name of the environment, where the recipe has several.
-    pub fn env_name(&self) -> &str {
-        &self.env.env.name
     }
 
     /// Maximum steps of the trajectory.
@@ -173,33 +164,20 @@ impl State {
             origin::restore_notes(lua, &value, notes).map_err(|_| bad())?;
         }
         let Value::Table(table) = value else { return Err(bad()) };
-        Ok(Self {
-            table,
-            seed: number("seed")?,
-            steps: Rc::new(Cell::new(number("steps")?)),
-            session: Rc::default(),
-            record: Record::live(),
-            size: StateSize::new(lua),
-            env,
-            flow: None,
-            lua: lua.clone(),
-        })
+        let state = Self::new(lua, table, number("seed")?, Record::live(), Rc::default(), env);
+        state.steps.set(number("steps")?);
+        Ok(state)
     }
 
     /// An independent copy, including sessions of tools.
     pub fn fork(&self) -> Result<Self> {
-        let copy = convert::deep_copy(&self.lua, &Value::Table(self.table.clone()));
-        let failed = |why: String| Error::new(Kind::Script, why);
-        match copy.map_err(|error| failed(error.to_string()))? {
-            Value::Table(table) => {
-                let size = StateSize::new(&self.lua);
-                size.set(self.size.get());
-                let (steps, record) = (Rc::new(Cell::new(self.steps.get())), self.record.fork());
-                let flow = self.flow.as_ref().map(|flow| flow.fork());
-                Ok(Self { table, steps, session: self.session.fork(), record, size, flow, ..self.clone() })
-            }
-            other => Err(failed(format!("the state became a {}", other.type_name()))),
-        }
+        let copy = convert::deep_copy(&self.lua, &self.table);
+        let table = copy.map_err(|error| Error::new(Kind::Script, error.to_string()))?;
+        let size = StateSize::new(&self.lua);
+        size.set(self.size.get());
+        let (steps, record) = (Rc::new(Cell::new(self.steps.get())), self.record.fork());
+        let flow = self.flow.as_ref().map(|flow| flow.fork());
+        Ok(Self { table, steps, session: self.session.fork(), record, size, flow, ..self.clone() })
     }
 }
 
@@ -237,34 +215,29 @@ struct ProgramLimits {
 
 impl Default for ToolSession {
     fn default() -> Self {
-        Self::after(Vec::new(), Cache::default(), SessionServers::default(), SessionConnections::default())
-    }
-}
-
-impl ToolSession {
-    fn after(
-        programs: Vec<ProgramLimits>,
-        cache: Cache,
-        servers: SessionServers,
-        connections: SessionConnections,
-    ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             pythons: RefCell::default(),
-            behind: tokio::sync::Mutex::new(programs.clone()),
-            programs: RefCell::new(programs),
-            cache: RefCell::new(cache),
+            programs: RefCell::default(),
+            cache: RefCell::default(),
             running: RunningCalls::default(),
-            servers,
-            connections,
+            servers: SessionServers::default(),
+            connections: SessionConnections::default(),
+            behind: tokio::sync::Mutex::default(),
         }
     }
+}
 
+impl ToolSession {
     /// An independent session in the same state. Its programs run again when it is first used.
     pub(crate) fn fork(&self) -> Rc<Self> {
-        let (programs, cache) = (self.programs.borrow().clone(), self.cache.borrow().clone());
-        Rc::new(Self::after(programs, cache, self.servers.fork(), self.connections.fork()))
+        let mut fork = Self::default();
+        fork.programs = self.programs.clone();
+        fork.behind = tokio::sync::Mutex::new(self.programs.borrow().clone());
+        fork.cache = self.cache.clone();
+        (fork.servers, fork.connections) = (self.servers.fork(), self.connections.fork());
+        Rc::new(fork)
     }
 
     /// Runs a program after the earlier ones.
@@ -279,11 +252,8 @@ impl ToolSession {
             for program in std::mem::take(&mut *behind) {
                 self.join(&program.python);
                 let ProgramLimits { python, code, prelude, files } = &program;
-                drop(
-                    python
-                        .call(PythonCall { code, prelude, files, session: Some(self.id), ..PythonCall::default() })
-                        .await?,
-                );
+                let again = PythonCall { code, prelude, files, session: Some(self.id), ..PythonCall::default() };
+                drop(python.call(again).await?);
             }
         }
         let output = python.call(PythonCall { session: Some(self.id), ..call }).await?;

@@ -93,7 +93,7 @@ fn key(tables: &[NamedTable]) -> Vec<u8> {
         let mut text = format!("{:?}{:?}", table.name, table.types);
         match &table.source {
             TableSource::File { resource, spec } => {
-                let _ = write!(text, "{spec:?}{}", resource.sha256());
+                let _ = write!(text, "{spec:?}{}", resource.sha256);
             }
             TableSource::Data(data) => {
                 let _ = write!(text, "{data}");
@@ -116,10 +116,7 @@ enum TableFile {
 
 impl TableFile {
     fn open(path: &Path, spec: &ResourceSpec) -> Result<Self> {
-        let declared = match spec.format {
-            Some(ResourceFormat::Rows(format)) => Some(format),
-            _ => None,
-        };
+        let declared = spec.format.and_then(ResourceFormat::of_rows);
         Ok(match declared.or_else(|| DataFormat::of(path)) {
             Some(DataFormat::Csv) if spec.columns.is_empty() => Self::Csv(CsvFile::open(path, b',')?),
             Some(DataFormat::Tsv) if spec.columns.is_empty() => Self::Csv(CsvFile::open(path, b'\t')?),
@@ -129,10 +126,7 @@ impl TableFile {
 
     /// Whether its cells are text.
     fn is_text(path: &Path, spec: &ResourceSpec) -> bool {
-        let format = match spec.format {
-            Some(ResourceFormat::Rows(format)) => Some(format),
-            _ => DataFormat::of(path),
-        };
+        let format = spec.format.and_then(ResourceFormat::of_rows).or_else(|| DataFormat::of(path));
         matches!(format, Some(DataFormat::Csv | DataFormat::Tsv))
     }
 
@@ -220,6 +214,18 @@ pub(crate) fn file_of(name: &str, value: &Json) -> Result<Vec<u8>> {
     Ok(TableData::read(name, value, &types)?.to_csv(separator))
 }
 
+/// A column of the task that the tool needs.
+///
+/// # Errors
+/// [`Kind::Data`] if the task does not have it.
+pub(super) fn task_column<'a>(tool: &str, task: &'a Json, column: &str) -> Result<&'a Json> {
+    task.get(column).filter(|value| !value.is_null()).ok_or_else(|| {
+        let names = task.as_object().into_iter().flat_map(serde_json::Map::keys).map(String::as_str);
+        let message = format!("tool `{tool}`: the task has no column `{column}`");
+        Error::new(Kind::Data, message).hint(suggest(column, names))
+    })
+}
+
 /// The name of a file's table: its name without extensions, other characters replaced by `_`.
 pub(crate) fn name_of(path: &Path) -> Option<String> {
     let plain = if Compression::of(path).is_some() { path.file_stem()?.as_ref() } else { path };
@@ -263,11 +269,7 @@ impl TableTool {
         let mut named_tables = Vec::new();
         for table in tables {
             let TableSource::Column(column) = &table.source else { continue };
-            let Some(data) = task.get(column).filter(|data| !data.is_null()) else {
-                let columns = task.as_object().into_iter().flat_map(|task| task.keys()).map(String::as_str);
-                let message = format!("tool `{tool}`: the task has no column `{column}`");
-                return Err(Error::new(Kind::Data, message).hint(suggest(column, columns)));
-            };
+            let data = task_column(tool, task, column)?;
             let with = |name: &str, data: &Json| NamedTable {
                 name: name.to_owned(),
                 source: TableSource::Data(data.clone()),

@@ -11,7 +11,7 @@ use super::convert::from_json;
 use super::passages::Passages;
 use super::servers::ToolServer;
 use super::tables::{self, TableTool};
-use crate::error::{Error, Kind, Result, suggest};
+use crate::error::{Error, Result};
 use crate::schema::section;
 use crate::search::SearchOptions;
 use crate::tools::python::InputFile;
@@ -121,11 +121,7 @@ impl ToolFile {
         let content = match &self.source {
             FileSource::Content(content) => content.clone(),
             FileSource::Column(column) => {
-                let value = columns.get(column).filter(|value| !value.is_null()).ok_or_else(|| {
-                    let names = columns.as_object().into_iter().flat_map(|task| task.keys()).map(String::as_str);
-                    let message = format!("tool `{tool}`: the task has no column `{column}`");
-                    Error::new(Kind::Data, message).hint(suggest(column, names))
-                })?;
+                let value = tables::task_column(tool, columns, column)?;
                 let read = tables::file_of(&self.name, value);
                 read.map_err(|error| Error { message: format!("tool `{tool}`: {}", error.message), ..error })?.into()
             }

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,16 +14,15 @@ use mlua::{FromLua, FromLuaMulti, Function, IntoLuaMulti, Lua, StdLib, Table, Va
 
 use super::bind::in_lua;
 use super::convert::{clip, list_metatable, show};
-use super::failure::{Failure, TracedError, describe, is_memory};
+use super::failure::{Failure, describe, is_memory};
 use super::host::{Call, EntryPoint, Host, out_of_time};
 use super::limits::{CallTurn, WatchedVm};
 use super::place::{at_function, definition};
 use super::require::Loader;
-use super::resource::{Resource, ResourceSpec};
 use super::results::{self, ReaderReturns};
 use super::sandbox;
 use super::size::Size;
-use super::sources::{RequiredFile, SourceOrigin};
+use super::sources::SourceOrigin;
 use super::state::StateBytes;
 use super::suspended::Suspended;
 use super::texts::Texts;
@@ -39,7 +38,7 @@ pub(crate) struct Vm {
     pub(crate) host: Rc<Host>,
     pub(crate) limits: Limits,
     slot: Arc<WatchedVm>,
-    environment: Table,
+    pub(crate) environment: Table,
     /// The functions of `lua/measure.lua`.
     entries: Table,
     /// The functions of `lua/results.lua`.
@@ -48,7 +47,7 @@ pub(crate) struct Vm {
     origins: RefCell<BTreeMap<usize, String>>,
     /// Bytes in use after the last full collection of [`Vm::needs_replacement`].
     collected: Cell<usize>,
-    loader: Rc<RefCell<Loader>>,
+    pub(crate) loader: Rc<RefCell<Loader>>,
 }
 
 impl Vm {
@@ -114,17 +113,12 @@ impl Vm {
     pub(crate) fn compile(&self, path: &Path, source: &str) -> Result<Function, Failure> {
         let chunk = self.lua.load(source).set_name(format!("@{}", path.display()));
         let function = chunk.set_mode(mlua::chunk::ChunkMode::Text).into_function();
-        let function = function.map_err(|error| Failure::new(Status::EnvError, describe(&error).error));
-        self.keep_source(&path.display().to_string(), source, function.as_ref().ok());
-        function
-    }
-
-    /// Stores a text for messages, and its code for breakpoints.
-    fn keep_source(&self, path: &str, source: &str, function: Option<&Function>) {
         if let Some(mut texts) = self.lua.app_data_mut::<Texts>() {
-            texts.texts.insert(path.to_owned(), source.to_owned());
-            texts.chunks.extend(function.map(|function| (path.to_owned(), function.clone())));
+            let path = path.display().to_string();
+            texts.texts.insert(path.clone(), source.to_owned());
+            texts.chunks.extend(function.as_ref().ok().map(|function| (path, function.clone())));
         }
+        function.map_err(|error| describe(&error).error.into())
     }
 
     /// The text of the line at `path:line`, if it belongs to the script.
@@ -133,21 +127,6 @@ impl Vm {
         let (path, number) = location.rsplit_once(':')?;
         let line = texts.texts.get(path)?.lines().nth(number.parse::<usize>().ok()?.checked_sub(1)?)?;
         Some(clip(line, 200)).filter(|line| !line.trim().is_empty())
-    }
-
-    /// The files that were searched for, found or not.
-    pub(crate) fn searched_files(&self) -> Vec<PathBuf> {
-        self.loader.borrow().searched_files.iter().cloned().collect()
-    }
-
-    /// The resources that were read.
-    pub(crate) fn resources(&self) -> BTreeMap<ResourceSpec, Arc<Resource>> {
-        self.loader.borrow().resources.clone()
-    }
-
-    /// The required files, by name.
-    pub(crate) fn modules(&self) -> BTreeMap<String, RequiredFile> {
-        self.loader.borrow().modules()
     }
 
     /// Calls a function of the script that must not wait.
@@ -172,9 +151,8 @@ impl Vm {
         args: impl IntoLuaMulti,
     ) -> Result<R, Failure> {
         let mut future = Suspended::outermost(&self.lua, function, args);
-        let ended = self.run_until(call, function, &mut future, || false).await?;
-        ended
-            .ok_or_else(|| Failure::new(Status::EnvError, Error::new(Kind::Internal, "a call was left before its end")))
+        let left = || Error::new(Kind::Internal, "a call was left before its end").into();
+        self.run_until(call, function, &mut future, || false).await?.ok_or_else(left)
     }
 
     /// Runs a started call of `function` until it ends, or until it waits and `paused` holds
@@ -232,10 +210,6 @@ impl Vm {
         self.finish(call, function, result)
     }
 
-    pub(crate) fn environment(&self) -> &Table {
-        &self.environment
-    }
-
     /// `name` of `lua/measure.lua` around a function of the script; the wrapper also returns the
     /// size of its data.
     pub(crate) fn measured(&self, name: &str, function: &Function) -> Result<Function> {
@@ -270,10 +244,7 @@ impl Vm {
 
     /// Measures a table, which may have at most `most` bytes.
     pub(crate) fn size(&self, call: &Rc<Call>, table: &Table, limit: usize) -> Result<Size, Failure> {
-        let size = self
-            .entries
-            .raw_get::<Function>("size")
-            .map_err(|error| Failure::new(Status::EnvError, describe(&error).error))?;
+        let size: Function = self.entries.raw_get("size").map_err(|error| describe(&error).error)?;
         self.call_now(call, &size, (table, limit))
     }
 
@@ -285,10 +256,9 @@ impl Vm {
         (name, function): (&str, &Function),
         value: &Value,
     ) -> Result<T, Failure> {
-        let refused = |error| Failure::new(Status::EnvError, error);
         let read = || self.results.raw_get::<Function>(name)?.call::<ReaderReturns<T>>(value);
-        let returned = read().map_err(|error| refused(describe(&error).error))?;
-        results::read(name, returned).map_err(|error| refused(at_function(function, error)))
+        let returned = read().map_err(|error| describe(&error).error)?;
+        results::read(name, returned).map_err(|error| at_function(function, error).into())
     }
 
     /// Whether more than a quarter of the memory limit is in use, not counting the states of
@@ -346,25 +316,21 @@ impl Vm {
                 EntryPoint::Load => (LOAD_CPU, "loading", "is there an endless loop?"),
                 _ => (self.limits.cpu, entry, "is there an endless loop? limits.cpu sets the limit"),
             };
-            let described = result.err().map(|error| describe(&error));
-            let location = described
-                .as_ref()
-                .and_then(|described| described.error.place.clone())
-                .or_else(|| self.origin(function));
-            let mut error =
-                Error::new(Kind::Script, format!("{name} used more than {seconds} s of CPU time")).hint(hint);
+            let stopped = result.err().map(|error| describe(&error));
+            let (location, traceback) = stopped.map(|it| (it.error.place, it.traceback)).unwrap_or_default();
+            let message = format!("{name} used more than {seconds} s of CPU time");
+            let mut error = Error::new(Kind::Script, message).hint(hint);
             if !matches!(call.entry, EntryPoint::Load) {
                 error = error.about_setting("limits.cpu");
             }
-            error.place = location;
-            let traceback = described.map(|described| described.traceback).unwrap_or_default();
+            error.place = location.or_else(|| self.origin(function));
             return Err(Failure { traceback, ..Failure::new(Status::ScriptLimit, error) });
         }
         let undeclared = call.undeclared.take();
         match result {
             Ok(value) => self.check_memory(entry).map(|()| value),
             Err(error) => {
-                let TracedError { error: mut described, traceback } = describe(&error);
+                let Failure { error: mut described, traceback, .. } = describe(&error);
                 let line = described.place.as_deref().and_then(|location| self.line(location));
                 if let Some(hint) = line.and_then(|line| super::language_hints::of_line(&described.message, &line)) {
                     described = described.hint(hint);
@@ -374,8 +340,11 @@ impl Vm {
                     // continue.
                     let _ = self.lua.gc_collect();
                     let is_trajectory_limit = call.entry.is_of_trajectory() && call.room.get() < self.memory_limit();
-                    let mut error =
-                        if is_trajectory_limit { self.trajectory_error(entry) } else { self.memory_error(entry) };
+                    let mut error = if is_trajectory_limit {
+                        self.over_trajectory(&format!("{entry} needs more memory"))
+                    } else {
+                        self.memory_error(entry)
+                    };
                     error.place = described.place.or_else(|| self.origin(function));
                     return Err(Failure { traceback, ..Failure::new(Status::ScriptLimit, error) });
                 }
@@ -407,10 +376,6 @@ impl Vm {
             return Ok(());
         }
         Err(Failure::new(Status::ScriptLimit, self.memory_error(entry)))
-    }
-
-    fn trajectory_error(&self, entry: &str) -> Error {
-        self.over_trajectory(&format!("{entry} needs more memory"))
     }
 
     /// The error for a trajectory that exceeds limits.trajectory; `what` is such as "step needs

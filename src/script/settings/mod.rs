@@ -15,12 +15,7 @@ use crate::script::runtime::grants::DeclaredNeed;
 
 /// Reads one section; a missing one is all defaults. `at` is its dotted name.
 pub(crate) fn section<S: Section>(at: &str, json: &Json) -> Result<S> {
-    section_over(at, json, &S::default())
-}
-
-/// [`section`] with other defaults.
-pub(crate) fn section_over<S: Section>(at: &str, json: &Json, defaults: &S) -> Result<S> {
-    crate::schema::read(at, json, defaults).map_err(refused)
+    crate::schema::read(at, json, &S::default()).map_err(refused)
 }
 
 /// All settings from a recipe's data.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::*;
-use crate::mdp::Status;
+use crate::mdp::{Split, Status};
 use crate::text::Renderer;
 
 /// The result of a step with these calls, with the fields of `env` and overrides of settings.
@@ -338,7 +338,7 @@ fn concurrent_equal_calls_of_a_tool_with_a_cache_run_once() {
         act.tool_calls = [0, 0, 7, 0].map(|x| call("t", json!({ "n": 0, "x": x }))).to_vec();
         let record = Record::live();
         let (one, two) = run(async {
-            let one = worker.reset_with(&json!({ "prompt": "?" }), 1, &record).await.unwrap();
+            let one = worker.reset_as(Split::Train, &json!({ "prompt": "?" }), 1, &record).await.unwrap();
             let two = worker.reset(&json!({ "prompt": "?" }), 2).await.unwrap();
             let (one, two) = tokio::join!(worker.step(&one, &act), worker.step(&two, &act));
             (one.unwrap(), two.unwrap())
@@ -353,7 +353,7 @@ fn concurrent_equal_calls_of_a_tool_with_a_cache_run_once() {
         let replay = Record::replay(record.take(), Strictness::Exact);
         let worker = Worker::new(&bench.load(&[]).unwrap(), None).unwrap();
         let again = run(async {
-            let state = worker.reset_with(&json!({ "prompt": "?" }), 1, &replay).await.unwrap();
+            let state = worker.reset_as(Split::Train, &json!({ "prompt": "?" }), 1, &replay).await.unwrap();
             worker.step(&state, &act).await.unwrap()
         });
         assert_eq!((texts(&again), cached(&again), replay.close()), (texts(&one), cached(&one), None), "{scope}");
@@ -372,7 +372,7 @@ fn a_cached_tool_result_is_recorded() {
     let step = |worker: &Worker, record: &Record| {
         let mut act = action("");
         act.tool_calls = vec![call("t", json!({ "n": 0 }))];
-        let state = run(worker.reset_with(&json!({ "prompt": "?" }), 1, record)).unwrap();
+        let state = run(worker.reset_as(Split::Train, &json!({ "prompt": "?" }), 1, record)).unwrap();
         run(worker.step(&state, &act)).unwrap().tools[0].clone()
     };
     let worker = Worker::new(&script, None).unwrap();

@@ -11,7 +11,7 @@ use super::env_http::episode;
 use super::outside::{recipe_with, returned_by};
 use super::*;
 use crate::net::AllowedAddresses;
-use crate::script::{Record, Strictness};
+use crate::script::{Record, Split, Strictness};
 use crate::tools::connection::{Socket, SocketOptions};
 
 /// The actions of the clients of a server: `open 0`, each message, `close 0`.
@@ -124,7 +124,7 @@ fn a_copy_of_a_trajectory_repeats_its_messages_on_a_connection_of_its_own() {
     let record = Record::live();
     let it = |state: &State| state.snapshot().unwrap()["state"]["it"].clone();
     run(async {
-        let state = worker.reset_with(&json!({}), 0, &record).await.map_err(|_| ()).unwrap();
+        let state = worker.reset_as(Split::Train, &json!({}), 0, &record).await.map_err(|_| ()).unwrap();
         let copy = state.fork().unwrap();
         for state in [&state, &copy] {
             worker.step(state, &action("x")).await.map_err(|_| ()).unwrap();
@@ -138,7 +138,7 @@ fn a_copy_of_a_trajectory_repeats_its_messages_on_a_connection_of_its_own() {
     let replay =
         Record::replay(record.exchanges().into_iter().filter(|call| call.step == 0).collect(), Strictness::Live);
     run(async {
-        let state = worker.reset_with(&json!({}), 0, &replay).await.map_err(|_| ()).unwrap();
+        let state = worker.reset_as(Split::Train, &json!({}), 0, &replay).await.map_err(|_| ()).unwrap();
         assert!(!seen.lock().unwrap().contains(&"open 2".to_owned()));
         worker.step(&state, &action("x")).await.map_err(|_| ()).unwrap();
         assert_eq!(it(&state), json!(3));

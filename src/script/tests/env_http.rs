@@ -7,7 +7,7 @@ use serde_json::json;
 use super::outside::{ok, server};
 use super::*;
 use crate::mdp::Observation;
-use crate::script::{Record, Strictness};
+use crate::script::{Record, Split, Strictness};
 
 fn status(code: &str, body: &str) -> String {
     format!("HTTP/1.1 {code}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len())
@@ -33,7 +33,7 @@ pub(super) fn episode(
     let worker = bench.worker();
     run(async {
         let show = |failure| bench.show(failure);
-        let state = worker.reset_with(&json!({ "index": 3 }), 0, record).await.map_err(show)?;
+        let state = worker.reset_as(Split::Train, &json!({ "index": 3 }), 0, record).await.map_err(show)?;
         let (mut rewards, mut done) = (Vec::new(), false);
         for reply in replies {
             let result = worker.step(&state, &action(reply)).await.map_err(show)?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value as Json, json};
 
 use super::*;
-use crate::mdp::ToolRecord;
+use crate::mdp::{Split, ToolRecord};
 use crate::text::Renderer;
 
 /// A tool with arguments that succeed, fail, never end, and give a long result.
@@ -74,7 +74,7 @@ fn stepped(case: &Case, limits: &str, steps: &[&[&Json]], record: &Record) -> Ve
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), "hermes").unwrap());
     let worker = Worker::new(&Bench::new(&recipe(&env)).load(&[]).unwrap(), Some(renderer)).unwrap();
-    let state = run(worker.reset_with(&json!({ "prompt": "?" }), 1, record)).unwrap();
+    let state = run(worker.reset_as(Split::Train, &json!({ "prompt": "?" }), 1, record)).unwrap();
     let mut tools = Vec::new();
     for calls in steps {
         let mut act = action("");

@@ -8,7 +8,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use super::*;
-use crate::script::{Record, State, Strictness};
+use crate::script::{Record, Split, State, Strictness};
 
 pub(super) const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/mcp_server.py");
 
@@ -103,7 +103,7 @@ fn mcp_tools_are_listed_called_and_replayed_without_the_server() {
     ];
     let play = |worker: &Worker, record: &Record| {
         run(async {
-            let state = worker.reset_with(&json!({}), 0, record).await.unwrap();
+            let state = worker.reset_as(Split::Train, &json!({}), 0, record).await.unwrap();
             act(worker, &state, &calls).await
         })
     };
@@ -133,8 +133,8 @@ fn mcp_tools_are_listed_called_and_replayed_without_the_server() {
 
     // The stored list of a run replaces the server's list.
     let kept = bench.load(&[]).unwrap();
-    let lists = script.tool_lists().to_string().replace("Counts its calls", "As it was");
-    kept.use_tool_lists(&serde_json::from_str(&lists).unwrap());
+    let lists = script.listings.to_json().to_string().replace("Counts its calls", "As it was");
+    kept.listings.extend(&serde_json::from_str(&lists).unwrap());
     let worker = Worker::new(&kept, None).unwrap();
     assert_eq!(worker.tools()[2]["function"]["description"], "As it was");
 }
@@ -238,7 +238,7 @@ fn mcp_tools_that_cannot_be_used_are_left_out() {
     let worker = Worker::new(&script, None).unwrap();
     let names: Vec<Json> = worker.tools().iter().map(|tool| tool["function"]["name"].clone()).collect();
     assert_eq!(names[..2], [json!("echo"), json!("fail")]);
-    let line = script.servers_in_words().remove(0);
+    let line = script.listings.in_words().remove(0);
     let without = "; without `add`: its `inputSchema` is not an object; without `count`: it has no `inputSchema`)";
     assert!(line.ends_with(without), "{line}");
     assert_eq!(served("{ allow = { 'echo' } }, '--mode', 'no-schema'").worker().tools().len(), 1);
@@ -478,7 +478,7 @@ fn mcp_servers_have_a_minimal_environment_with_masked_secrets() {
     assert_eq!(replies[3], good(&std::env::var("HOME").unwrap()));
     let directory = result(&bench, "directory", json!({}));
     assert_eq!(PathBuf::from(directory.0), bench.dir.path().canonicalize().unwrap());
-    let lists = bench.worker().script.tool_lists().to_string();
+    let lists = bench.worker().script.listings.to_json().to_string();
     assert!(lists.contains(r#"\"KEY\":\"(secret)\""#), "{lists}");
     let undeclared =
         recipe_with(&format!("{{ served {{ env = {{ KEY = r1.secret '{variable}' }} }} }}"), "{ 'process:python3' }");

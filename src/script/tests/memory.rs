@@ -10,7 +10,7 @@ use std::process::Command;
 use serde_json::json;
 
 use super::*;
-use crate::script::Record;
+use crate::script::{Record, Split};
 
 /// The host functions that can suspend, as a recipe calls them; `ADDRESS` accepts connections and
 /// never answers.
@@ -103,7 +103,7 @@ fn exhaust(suspend: &str, needs_python: bool) {
                 let record = Record::live();
                 // Requests for texts never return here.
                 let _asks = record.listen();
-                let outcome = worker.reset_with(&json!({}), 1, &record).await;
+                let outcome = worker.reset_as(Split::Train, &json!({}), 1, &record).await;
                 eprintln!("{name}: {:?}", outcome.map(drop).map_err(|failure| failure.to_string()));
                 worker.reset(&json!({"calm": true}), 1).await.expect("the worker continues");
             }

@@ -8,7 +8,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use super::*;
-use crate::script::{Record, Strictness};
+use crate::script::{Record, Split, Strictness};
 
 /// A recipe whose `reset` returns the result of `body`, with `needs`.
 pub(super) fn recipe_with(needs: &str, body: &str) -> Bench {
@@ -20,7 +20,7 @@ pub(super) fn recipe_with(needs: &str, body: &str) -> Bench {
 
 pub(super) fn returned_by(bench: &Bench, record: &Record) -> Result<Json, String> {
     let worker = bench.worker();
-    let state = run(worker.reset_with(&json!({}), 0, record)).map_err(|failure| bench.show(failure))?;
+    let state = run(worker.reset_as(Split::Train, &json!({}), 0, record)).map_err(|failure| bench.show(failure))?;
     Ok(state.snapshot().unwrap()["state"]["it"].clone())
 }
 

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::outside::{ok, server};
 use super::*;
 use crate::encoders::Checkpoints;
-use crate::script::{Record, Strictness};
+use crate::script::{Record, Split, Strictness};
 use crate::search::{BuildOptions, Builder, PassageFields};
 
 /// An index `i` of two passages next to the script.
@@ -37,7 +37,7 @@ fn recipe_with(needs: &str, before: &str, tools: &str, body: &str) -> Bench {
 fn reset(bench: &Bench, record: &Record) -> Result<Json, String> {
     let script = bench.load(&[]).map_err(|error| bench.show(error))?.with_search_models(&Checkpoints::AUTO);
     let worker = Worker::new(&script, None).map_err(|error| bench.show(error))?;
-    let state = run(worker.reset_with(&json!({}), 0, record)).map_err(|failure| bench.show(failure))?;
+    let state = run(worker.reset_as(Split::Train, &json!({}), 0, record)).map_err(|failure| bench.show(failure))?;
     Ok(state.snapshot().unwrap()["state"]["it"].clone())
 }
 

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::mdp::{Answer, Status};
+use crate::mdp::{Answer, Split, Status};
 
 /// Every step runs the reply's calls; a Lua tool calls rhai twice and draws a random number.
 const TOOLS: &str = r#"
@@ -31,7 +31,7 @@ fn two_calls() -> Action {
 /// A trajectory of one step: its snapshot, its reward, its record.
 fn one_step(worker: &Worker, record: &Record, action: &Action) -> Result<(Json, f64), Failure> {
     run(async {
-        let state = worker.reset_with(&json!({}), 7, record).await?;
+        let state = worker.reset_as(Split::Train, &json!({}), 7, record).await?;
         worker.step(&state, action).await?;
         let reward = worker.reward(&state, &outcome("")).await?;
         Ok((state.snapshot().unwrap(), reward.total))
@@ -157,14 +157,14 @@ fn a_fork_keeps_the_record_of_earlier_calls() {
     let worker = Bench::new(TOOLS).worker();
     let record = Record::live();
     run(async {
-        let state = worker.reset_with(&json!({}), 7, &record).await.unwrap();
+        let state = worker.reset_as(Split::Train, &json!({}), 7, &record).await.unwrap();
         worker.step(&state, &two_calls()).await.unwrap();
         let fork = state.fork().unwrap();
         worker.step(&fork, &two_calls()).await.unwrap();
         assert_eq!(state.record().exchanges().len(), 5);
         assert_eq!(fork.record().exchanges().len(), 9);
         let replay = Record::replay(fork.record().take(), Strictness::Exact);
-        let again = worker.reset_with(&json!({}), 7, &replay).await.unwrap();
+        let again = worker.reset_as(Split::Train, &json!({}), 7, &replay).await.unwrap();
         worker.step(&again, &two_calls()).await.unwrap();
         worker.step(&again, &two_calls()).await.unwrap();
         assert_eq!(again.snapshot().unwrap(), fork.snapshot().unwrap());

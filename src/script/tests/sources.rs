@@ -49,13 +49,16 @@ fn rows_select_their_environment_tools_and_arguments() {
     };
     run(async {
         let search = worker.reset(&task(0), 0).await.unwrap();
-        assert_eq!((search.env_name(), search.max_steps()), ("search", 3));
+        assert_eq!((search.env.env.name.as_str(), search.max_steps()), ("search", 3));
         assert_eq!(names(&search), ["look", "ask"]);
         assert_eq!(texts(&worker.observe(&search, 100).await.unwrap()), ["Search.", "a"]);
         assert_eq!(worker.reward(&search, &outcome("")).await.unwrap().total, 1.0);
 
         let math = worker.reset(&task(1), 0).await.unwrap();
-        assert_eq!((math.env_name(), math.max_steps(), math.settings().format.as_str()), ("math", 1, "retool"));
+        assert_eq!(
+            (math.env.env.name.as_str(), math.max_steps(), math.settings().format.as_str()),
+            ("math", 1, "retool")
+        );
         assert_eq!(math.tools().len(), 0);
         assert_eq!(math.snapshot().unwrap()["state"]["level"], 4);
         assert_eq!(math.snapshot().unwrap()["state"]["task"]["env_kwargs"], json!({"level": 4}));
@@ -73,7 +76,7 @@ fn rows_select_their_environment_tools_and_arguments() {
         assert_eq!(result.tools[1].output, "Error: no tool `ask`; tools: `look`");
         // A kept state has its environment.
         let back = worker.restore(&fewer.snapshot().unwrap()).unwrap();
-        assert_eq!((back.env_name(), names(&back)), ("search", vec!["look".to_owned()]));
+        assert_eq!((back.env.env.name.as_str(), names(&back)), ("search", vec!["look".to_owned()]));
         // Elsewhere the tool has no arguments of a row.
         act.tool_calls.truncate(1);
         assert_eq!(worker.step(&search, &act).await.unwrap().tools[0].output, "nothing");
@@ -297,7 +300,7 @@ fn evaluation_has_an_environment_context_and_limits_of_its_own() {
     let named = Bench::new(&TWO.replace("trainer =", "eval = { env = \"math\" }, trainer ="));
     let worker = named.worker();
     let held = run(worker.reset_as(Split::Eval, &json!({"env": "search", "problem": "x"}), 0, &Record::live()));
-    assert_eq!(held.unwrap().env_name(), "math");
+    assert_eq!(held.unwrap().env.env.name, "math");
     let unknown = Bench::new(&TWO.replace("trainer =", "eval = { env = \"maths\" }, trainer ="));
     assert!(unknown.refusal().contains("`eval.env` is \"maths\""));
 }

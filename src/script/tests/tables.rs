@@ -3,14 +3,14 @@
 use serde_json::json;
 
 use super::*;
-use crate::mdp::Answer;
+use crate::mdp::{Answer, Split};
 
 const FILMS: &str = "title,year,gross\nAlien,1979,\"104,931,801\"\nHeat,1995,\nUp,2009,731542621\n";
 
 /// The content of the first tool result of a step with one query.
 fn reported(worker: &Worker, task: &Json, record: &Record, sql: &str) -> Result<String, Failure> {
     run(async {
-        let state = worker.reset_with(task, 7, record).await?;
+        let state = worker.reset_as(Split::Train, task, 7, record).await?;
         let calls = vec![call("sql", json!({ "sql": sql }))];
         worker.step(&state, &Action { tool_calls: calls, ..action("") }).await?;
         let state = state.snapshot().unwrap();

@@ -97,7 +97,7 @@ pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Eva
         let overrides = with_model(&overrides, &name, &script.settings.policy.model);
         let mut script = options.agent.load(&overrides)?;
         if let Some((origins, tool_lists)) = &before {
-            script.use_tool_lists(tool_lists);
+            script.listings.extend(tool_lists);
             origins::pin_data(&mut script, origins, fetching)?;
         }
         let (policy, origin) = EvalPolicy::open(&mut script, fetching)?;

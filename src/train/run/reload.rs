@@ -61,7 +61,7 @@ impl Training {
             let new: Vec<Error> = new.collect();
             report::warn(&log, &new);
             warned.extend(new.into_iter().map(|error| error.message));
-            scripts.write_tool_lists(&script.tool_lists())?;
+            scripts.write_tool_lists(&script.listings.to_json())?;
             scripts.write(&script.hash, &script.path, &script.source, &script.modules())?;
             let generation = pool.replace(script.clone());
             shared_inbox.lock().unwrap_or_else(PoisonError::into_inner).push(reload.clone());

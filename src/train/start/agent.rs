@@ -201,7 +201,7 @@ impl Agent {
             (file, _) => load_script(file.as_deref().unwrap_or(Path::new("")), overrides)?,
         };
         if let Some(run) = &self.run {
-            script.use_tool_lists(&run.stored.tool_lists()?);
+            script.listings.extend(&run.stored.tool_lists()?);
         }
         Ok(script)
     }

@@ -105,7 +105,7 @@ impl StartState {
             .hint("start a new run with policy.model=RUN to continue from its weights"));
         }
         // The policy keeps the tools of its first start.
-        script.use_tool_lists(&run.scripts().tool_lists()?);
+        script.listings.extend(&run.scripts().tool_lists()?);
         origins::pin_data(&mut script, &stored.origins, options.fetching(reporter))?;
         let options = RunOptions { overrides, ..options.clone() };
         let resumed = Resumed { run: Rc::new(run), checkpoint, stored };
@@ -314,7 +314,7 @@ pub(crate) fn record(
     max_context: usize,
     from_step: u64,
 ) -> Result<()> {
-    run.scripts().write_tool_lists(&script.tool_lists())?;
+    run.scripts().write_tool_lists(&script.listings.to_json())?;
     let version = ScriptVersion {
         path: script.path.clone(),
         hash: script.hash.clone(),

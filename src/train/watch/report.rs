@@ -81,13 +81,13 @@ pub(crate) fn opening(
 
 /// Prints the programs of connections, and the MCP servers with their tools.
 pub(crate) fn servers(reporter: &Reporter, script: &Script) {
-    for line in script.programs_in_words() {
+    for line in &script.programs {
         reporter.info(&format!("outside  the script starts {line}"));
     }
-    for line in script.servers_in_words() {
+    for line in script.listings.in_words() {
         reporter.info(&format!("tools    {line}"));
     }
-    for line in script.changed_servers_in_words() {
+    for line in script.listings.changes_in_words() {
         reporter.warn(&line);
     }
 }

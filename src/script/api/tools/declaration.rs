@@ -50,12 +50,12 @@ impl ToolArguments {
     }
 }
 
-/// The parameters of a code interpreter.
-pub(super) fn code_parameters() -> Json {
+/// The parameters of a tool with one text.
+pub(super) fn text_parameter(name: &str, description: &str) -> Json {
     json!({
         "type": "object",
-        "properties": { "code": { "type": "string", "description": "The program" } },
-        "required": ["code"],
+        "properties": { name: { "type": "string", "description": description } },
+        "required": [name],
     })
 }
 

@@ -3,13 +3,12 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use mlua::{Lua, Table, Value};
+use mlua::{Lua, Value};
 
 use super::super::args::{fail, fail_with};
 use super::super::argument::Mebibytes;
 use super::super::arguments::{Arguments, arguments};
 use super::super::resource::placed;
-use crate::config::Columns;
 use crate::error::{Error, Kind};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::require::Loader;
@@ -39,13 +38,8 @@ pub(super) fn read(
     loader: &RefCell<Loader>,
     disk_mb: u64,
 ) -> mlua::Result<Vec<ToolFile>> {
-    let table = match argument {
-        Value::Nil => return Ok(Vec::new()),
-        Value::Table(table) => table,
-        other => return Err(fail(lua, function, format!("`files` must be files by name, got {}", kind(other)))),
-    };
     let mut files = Vec::new();
-    for (name, value) in by_name(lua, function, table)? {
+    for (name, value) in by_name(lua, function, argument, "files by name")? {
         let path = |path: String, max_size: Option<u64>| {
             let max_size = max_size.unwrap_or(MOST);
             // Not read if it can't be given to a program.
@@ -54,14 +48,7 @@ pub(super) fn read(
                     format!("`disk` of the tool is {disk_mb} MiB: raise it, the program's own files need room too");
                 if max_size <= disk_mb { error } else { Error { hint: Some(why), ..error } }
             };
-            let max_size = max_size.min(disk_mb);
-            let spec = ResourceSpec {
-                path: path.into(),
-                format: None,
-                columns: Columns::new(),
-                max_size,
-                keep: KeptParts::Bytes,
-            };
+            let spec = ResourceSpec::new(path, max_size.min(disk_mb), KeptParts::Bytes);
             let opened = loader.borrow_mut().resource(&spec);
             let opened = opened.map_err(|error| placed(lua, function, large(error)))?;
             Ok::<_, mlua::Error>(FileSource::Content(opened.content.clone()))
@@ -102,20 +89,20 @@ pub(super) fn read(
 
 /// Files that a script passes with a call: texts by name.
 pub(crate) fn of_call(lua: &Lua, function: &'static str, argument: &Value) -> mlua::Result<Vec<InputFile>> {
-    let table = match argument {
-        Value::Nil => return Ok(Vec::new()),
-        Value::Table(table) => table,
-        other => return Err(fail(lua, function, format!("`files` must be texts by name, got {}", kind(other)))),
-    };
     let file = |(name, value): (String, Value)| match &value {
         Value::String(text) => Ok(InputFile { name, content: Arc::from(&*text.as_bytes()) }),
         other => Err(fail(lua, function, format!("file `{name}` must be text, got {}", kind(other)))),
     };
-    by_name(lua, function, table)?.into_iter().map(file).collect()
+    by_name(lua, function, argument, "texts by name")?.into_iter().map(file).collect()
 }
 
-/// The entries, sorted by name.
-fn by_name(lua: &Lua, function: &'static str, table: &Table) -> mlua::Result<Vec<(String, Value)>> {
+/// The entries of a table that may be left out, sorted by name.
+fn by_name(lua: &Lua, function: &str, argument: &Value, wanted: &str) -> mlua::Result<Vec<(String, Value)>> {
+    let table = match argument {
+        Value::Nil => return Ok(Vec::new()),
+        Value::Table(table) => table,
+        other => return Err(fail(lua, function, format!("`files` must be {wanted}, got {}", kind(other)))),
+    };
     let mut all = Vec::new();
     for pair in table.pairs::<Value, Value>() {
         let (key, value) = pair?;

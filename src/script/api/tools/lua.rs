@@ -6,7 +6,7 @@ use futures_util::future::LocalBoxFuture;
 use mlua::{ErrorContext, Function, Lua, Table, Value};
 use serde_json::{Map, Value as Json, json};
 
-use super::super::args::{fail, fail_with, raise};
+use super::super::args::{fail, fail_with, raise, refused};
 use super::super::arguments::{Arguments, arguments};
 use super::super::call;
 use super::declaration::ToolArguments;
@@ -43,8 +43,7 @@ pub(super) fn declare(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     let parameters = self::parameters(parameters).map_err(|error| fail_with(lua, NAME, error))?;
     schema::refuse_unknown(&parameters).map_err(|why| {
         let dot = if why.path.is_empty() { "" } else { "." };
-        let error = Error::new(Kind::Script, format!("`parameters`: {why}"));
-        fail_with(lua, NAME, error.about_setting(format!("parameters{dot}{}", why.path)))
+        refused(lua, NAME, &format!("parameters{dot}{}", why.path), format!("`parameters`: {why}"))
     })?;
     Ok(tool.tool(lua, "", "", parameters, limits.into(), Run::Lua(LuaTool { run, timeout })))
 }

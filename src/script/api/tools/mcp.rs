@@ -9,18 +9,16 @@ use mlua::{Lua, Value};
 use super::super::args::{FromField, TableFields};
 use super::super::argument::Whole;
 use super::super::arguments::{Arguments, arguments};
-use super::super::secret::{NamedTexts, Secrets};
-use super::super::server_place::{HTTP, Place, PlaceFields, ServerCommand};
+use super::super::server_place::{HTTP, Place, PlaceArguments};
 use super::host_tool::{AttemptResult, CallAttempt, HostTool};
 use super::limits::LimitArguments;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::place;
-use crate::script::runtime::servers::{Listings, OpenServer, ServerHandle, ServerScope, ToolServer};
+use crate::script::runtime::servers::{Listings, ServerHandle, ServerScope, ToolServer};
 use crate::script::runtime::tool::{McpTool, Tool, ToolRewards};
 use crate::tools::Output;
-use crate::tools::mcp::McpOptions;
 
 const NAME: &str = "r1.tools.mcp";
 /// Maximum number of restarts.
@@ -29,14 +27,9 @@ const RESTARTS: u64 = 1000;
 arguments! {
     /// Arguments of `r1.tools.mcp`.
     pub(crate) struct McpArguments {
-        command: Option<ServerCommand>;
-        url: Option<String>;
         name: Option<String>;
         prefix: Prefix = Prefix(String::new());
         allow: Option<Allow>;
-        env: Option<NamedTexts>;
-        headers: Option<NamedTexts>;
-        directory: Option<String>;
         scope: McpScope = McpScope(ServerScope::Run);
         timeout: Duration = Duration::from_secs(30);
         progress: bool = false;
@@ -44,6 +37,7 @@ arguments! {
         restarts: Whole<0, RESTARTS> = Whole(3);
         max_result_tokens: Option<usize>;
         rewards: ToolRewards = ToolRewards::default();
+        + place: PlaceArguments;
         + limits: LimitArguments;
     }
 }
@@ -104,18 +98,10 @@ impl FromField for Allow {
 }
 
 pub(super) fn declare(lua: &Lua, value: &Value) -> mlua::Result<ServerHandle> {
-    let mut arguments = McpArguments::read(lua, NAME, value)?;
-    let fields = PlaceFields {
-        command: arguments.command.take(),
-        url: arguments.url.take(),
-        env: arguments.env.take(),
-        headers: arguments.headers.take(),
-        directory: arguments.directory.take(),
-    };
-    let endpoint = Rc::new(Place::read(lua, NAME, HTTP, fields, "{ \"npx\", \"-y\", \"PACKAGE\" }")?);
+    let arguments = McpArguments::read(lua, NAME, value)?;
+    let endpoint = Place::read(lua, NAME, HTTP, arguments.place, "{ \"npx\", \"-y\", \"PACKAGE\" }")?;
     let McpArguments { name, prefix, allow, scope, timeout, progress, start_timeout, restarts, .. } = arguments;
     let name = name.unwrap_or_else(|| endpoint.usual_name());
-    let limits = Limits { timeout, progress, start_timeout, restarts: restarts.0 as u32 };
     Ok(ServerHandle(Rc::new(ToolServer {
         prefix: prefix.0,
         allow: allow.map(|allow| allow.0),
@@ -125,38 +111,13 @@ pub(super) fn declare(lua: &Lua, value: &Value) -> mlua::Result<ServerHandle> {
         limits: arguments.limits.into(),
         definition: endpoint.definition(),
         place: place(lua),
-        check: {
-            let (name, endpoint) = (name.clone(), Rc::clone(&endpoint));
-            Box::new(move |grants| endpoint.check(&named(&name), grants))
-        },
-        open: {
-            let name = name.clone();
-            Box::new(move |grants| open(&name, &endpoint, limits, grants))
-        },
+        access: endpoint.access(format!("MCP server `{name}`")),
+        timeout,
+        progress,
+        start_timeout,
+        restarts: restarts.0 as u32,
         name,
     })))
-}
-
-#[derive(Clone, Copy)]
-struct Limits {
-    timeout: Duration,
-    progress: bool,
-    start_timeout: Duration,
-    restarts: u32,
-}
-
-/// The options of a server with the values of its secrets, for its start.
-fn open(name: &str, server_place: &Place, limits: Limits, grants: &Grants) -> Result<OpenServer> {
-    let mut secrets = Secrets::default();
-    let endpoint = server_place.open(&named(name), grants, &mut secrets)?;
-    let Limits { timeout, progress, start_timeout, restarts } = limits;
-    let options = McpOptions { name: name.to_owned(), endpoint, timeout, progress, start_timeout, restarts };
-    Ok(OpenServer { options, mask: Box::new(move |text| secrets.mask(text)) })
-}
-
-/// The server's name in messages about its declaration.
-fn named(name: &str) -> String {
-    format!("MCP server `{name}`")
 }
 
 impl HostTool for McpTool {

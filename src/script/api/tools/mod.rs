@@ -32,6 +32,5 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, loader: &Rc<RefCel
     tools.raw_set("mcp", lua.create_function(|lua, value: Value| mcp::declare(lua, &value))?)?;
     let host = Rc::clone(host);
     tools.raw_set("search", lua.create_function(move |lua, value: Value| search::declare(lua, &host, &value))?)?;
-    super::seal(lua, "r1.tools", &tools)?;
-    r1.raw_set("tools", tools)
+    super::namespace(lua, r1, "r1.tools", tools)
 }

@@ -8,10 +8,10 @@ use futures_util::future::LocalBoxFuture;
 use mlua::{Lua, Value};
 use serde_json::Value as Json;
 
-use super::super::args::fail_with;
+use super::super::args::refused;
 use super::super::argument::{Mebibytes, Seconds};
 use super::super::arguments::{Arguments, arguments};
-use super::declaration::{ToolArguments, code_parameters, section};
+use super::declaration::{ToolArguments, section, text_parameter};
 use super::files;
 use super::host_tool::{AttemptResult, CallAttempt, HostTool};
 use super::limits::LimitArguments;
@@ -49,14 +49,14 @@ pub(super) fn declare(lua: &Lua, value: &Value, loader: &RefCell<Loader>) -> mlu
     for (setting, arguments) in [("cache", limits.cache.is_some()), ("retries", limits.retries > 0)] {
         if session && arguments {
             let why = format!("`{setting}` needs independent programs: with `session` they depend on earlier ones");
-            return Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting(setting)));
+            return Err(refused(lua, NAME, setting, why));
         }
     }
     options.extend(timeout.map(|time| ("timeout".to_owned(), time.0.into())));
     options.extend(memory.map(|size| ("memory_mb".to_owned(), size.0.into())));
     options.extend(disk.map(|size| ("disk_mb".to_owned(), size.0.into())));
     let options: PythonOptions = section(lua, NAME, options)?;
-    let refuse_cache = |why: &str| Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting("cache")));
+    let refuse_cache = |why: &str| Err(refused(lua, NAME, "cache", why));
     if limits.cache.is_some() && (options.keep_files || options.plots) {
         return refuse_cache("`cache` keeps texts, and the results have files (`keep_files`, `plots`)");
     }
@@ -78,14 +78,9 @@ pub(super) fn declare(lua: &Lua, value: &Value, loader: &RefCell<Loader>) -> mlu
     if !options.packages.is_empty() {
         let _ = write!(description, " Packages: {}.", options.packages.join(", "));
     }
-    Ok(tool.tool(
-        lua,
-        "python",
-        &description,
-        code_parameters(),
-        limits,
-        Run::Python(PythonTool { options, session, files }),
-    ))
+    let parameters = text_parameter("code", "The program");
+    let run = Run::Python(PythonTool { options, session, files });
+    Ok(tool.tool(lua, "python", &description, parameters, limits, run))
 }
 
 impl HostTool for PythonTool {

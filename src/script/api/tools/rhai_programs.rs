@@ -7,7 +7,7 @@ use mlua::{Lua, Value};
 
 use super::super::argument::Seconds;
 use super::super::arguments::{Arguments, arguments};
-use super::declaration::{ToolArguments, code_parameters, section};
+use super::declaration::{ToolArguments, section, text_parameter};
 use super::host_tool::{AttemptResult, CallAttempt, HostTool};
 use super::limits::LimitArguments;
 use crate::error::Result;
@@ -36,7 +36,8 @@ pub(super) fn declare(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     options.extend(timeout.map(|time| ("timeout".to_owned(), time.0.into())));
     let options = section(lua, NAME, options)?;
     let description = "Runs a Rhai program and gives what it prints.";
-    Ok(tool.tool(lua, "rhai", description, code_parameters(), limits.into(), Run::Rhai(options)))
+    let parameters = text_parameter("code", "The program");
+    Ok(tool.tool(lua, "rhai", description, parameters, limits.into(), Run::Rhai(options)))
 }
 
 impl HostTool for RhaiOptions {

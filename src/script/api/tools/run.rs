@@ -106,7 +106,7 @@ impl ValidatedCall {
     /// that waited run at once.
     async fn first(&self, scope: CacheScope, call: &Call, host: &Host) -> Option<FirstCall> {
         // Calls of tools that call tools could wait for each other.
-        if call.record.is_replay() || call.is_inside_another_tool() {
+        if call.record.is_replay() || call.outer_tools().next().is_some() {
             return None;
         }
         let running = match (scope, &call.session) {
@@ -119,7 +119,8 @@ impl ValidatedCall {
     /// Waits for the tool's concurrency limit. A tool that calls itself already holds a permit.
     async fn permit(&self, call: &Call, host: &Host) -> mlua::Result<Option<OwnedSemaphorePermit>> {
         let limit = self.tool.limits.concurrency;
-        if limit == 0 || call.record.is_replay() || call.is_inside_tool(&self.tool.name) {
+        let is_inside_itself = || call.outer_tools().any(|tool| *tool == *self.tool.name);
+        if limit == 0 || call.record.is_replay() || is_inside_itself() {
             return Ok(None);
         }
         let permits = host.shared.borrow().permits(&self.tool.name, limit);

@@ -7,11 +7,11 @@ use mlua::{Lua, Value};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use super::super::args::{fail, fail_with, raise};
+use super::super::args::{fail, raise, refused};
 use super::super::argument::Whole;
 use super::super::arguments::{Arguments, arguments};
 use super::super::search_index::{Hits, HowArguments, named, searched};
-use super::declaration::ToolArguments;
+use super::declaration::{ToolArguments, text_parameter};
 use super::host_tool::{AttemptResult, CallAttempt, HostTool};
 use super::limits::LimitArguments;
 use crate::error::{Error, Kind, Result};
@@ -46,9 +46,6 @@ arguments! {
 pub(super) fn declare(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<ToolHandle> {
     let SearchArguments { index, url, k, timeout, how, tool, limits } = SearchArguments::read(lua, NAME, value)?;
     let (options, written) = how.options(lua, NAME, host, &k)?;
-    let refused = |field: &str, why: String| {
-        Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting(field.to_owned())))
-    };
     let source = match (index, url) {
         (Some(index), None) => {
             let passages = named(host, index);
@@ -59,25 +56,20 @@ pub(super) fn declare(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Too
             let names = ["mode", "ef", "exact", "rerank"];
             let of_index = |name: &&str| written.get(*name).is_some_and(|value| value != Mode::Sparse.name());
             let name = names.into_iter().find(of_index).unwrap_or("mode");
-            return refused(
-                name,
-                format!("`{name}` applies to indexes; the server at {url} has its own search options"),
-            );
+            let why = format!("`{name}` applies to indexes; the server at {url} has its own search options");
+            return Err(refused(lua, NAME, name, why));
         }
         (None, Some(url)) => {
             let url = search_url(&url);
             if host_and_port(&url).is_none() {
-                return refused("url", format!("`url` is \"{url}\"; it must begin with http:// or https://"));
+                let why = format!("`url` is \"{url}\"; it must begin with http:// or https://");
+                return Err(refused(lua, NAME, "url", why));
             }
             SearchSource::Url(url)
         }
         _ => return Err(fail(lua, NAME, "needs either `index`, a directory, or `url`, a retrieval server")),
     };
-    let parameters = json!({
-        "type": "object",
-        "properties": { "query": { "type": "string", "description": "What to search for" } },
-        "required": ["query"],
-    });
+    let parameters = text_parameter("query", "What to search for");
     let run = Run::Search(SearchTool { source, options, written, timeout });
     let description = "Searches a collection of passages and returns the best ones.";
     Ok(tool.tool(lua, "search", description, parameters, limits.into(), run))
@@ -160,19 +152,18 @@ async fn attempt(search: &SearchTool, arguments: &Json, host: &Host) -> Result<S
     if query.trim().is_empty() {
         return Ok(SearchResult::failed("the query is empty", started));
     }
-    let result_of_source = match &search.source {
+    let failed = |message: &str| SearchResult::failed(message, started);
+    let hits = match &search.source {
         SearchSource::Index(passages) => {
             let hits = searched(passages.clone(), vec![query.to_owned()], search.options.clone());
             match tokio::time::timeout(search.timeout, hits).await {
                 Ok(Ok(mut lists)) => lists.pop().unwrap_or_default(),
                 // The query is too long.
-                Ok(Err(error)) if error.kind == Kind::Usage => {
-                    return Ok(SearchResult::failed(&error.message, started));
-                }
+                Ok(Err(error)) if error.kind == Kind::Usage => return Ok(failed(&error.message)),
                 Ok(Err(error)) => return Err(error),
                 Err(_) => {
                     let why = format!("the search took longer than {} s", search.timeout.as_secs_f64());
-                    return Ok(SearchResult { timed_out: true, ..SearchResult::failed(&why, started) });
+                    return Ok(SearchResult { timed_out: true, ..failed(&why) });
                 }
             }
         }
@@ -181,13 +172,12 @@ async fn attempt(search: &SearchTool, arguments: &Json, host: &Host) -> Result<S
             match query_search_server(url, query, search.options.k, search.timeout, &reach).await {
                 Ok(hits) => hits,
                 Err(failure) => {
-                    let result = SearchResult::failed(&failure.message, started);
                     let (retryable, timed_out) = (failure.retryable, failure.timed_out);
-                    return Ok(SearchResult { timed_out, retryable, ..result });
+                    return Ok(SearchResult { timed_out, retryable, ..failed(&failure.message) });
                 }
             }
         }
     };
-    let (text, seconds) = (as_text(&result_of_source), started.elapsed().as_secs_f64());
+    let (text, seconds) = (as_text(&hits), started.elapsed().as_secs_f64());
     Ok(SearchResult { text, ok: true, timed_out: false, retryable: false, seconds })
 }

@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use futures_util::future::LocalBoxFuture;
 use mlua::{Lua, Value};
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 
 use super::super::args::{fail, fail_with, raise};
 use super::super::argument::{Mebibytes, Seconds, Whole};
 use super::super::arguments::{Arguments, arguments};
 use super::super::resource::placed;
 use super::super::table::{Files, named};
-use super::declaration::{ToolArguments, section};
+use super::declaration::{ToolArguments, section, text_parameter};
 use super::host_tool::{AttemptResult, CallAttempt, HostTool};
 use super::limits::LimitArguments;
 use crate::error::{Error, Kind, Result};
@@ -80,11 +80,7 @@ pub(super) fn declare(lua: &Lua, value: &Value, loader: &Files) -> mlua::Result<
     if let ToolTables::Fixed(tables) = &run.tables {
         description.push_str(&run.describe(tables));
     }
-    let parameters = json!({
-        "type": "object",
-        "properties": { "sql": { "type": "string", "description": "One SELECT statement" } },
-        "required": ["sql"],
-    });
+    let parameters = text_parameter("sql", "One SELECT statement");
     // Tables follow a description of the recipe too.
     let tool = ToolArguments { description: Some(description), ..tool };
     Ok(tool.tool(lua, "sql", "", parameters, limits, Run::Table(run)))
