@@ -19,7 +19,7 @@ mod texts;
 mod verl;
 mod write;
 
-pub(crate) use catalog::{CATALOG, Published, published};
+pub(crate) use catalog::{CATALOG, published};
 pub(crate) use contamination::{DatasetTexts, OverlapOptions, overlap};
 pub(crate) use dedup::duplicates;
 pub(crate) use get::{Fetched, GetOptions, get};

@@ -139,10 +139,7 @@ impl CorpusSource {
 
     fn passage(&self, row: u64) -> Result<Passage> {
         match self {
-            Self::Rows { data, fields } => match data.row(row)? {
-                Json::Object(columns) => fields.passage(row, columns),
-                _ => fields.passage(row, Map::new()),
-            },
+            Self::Rows { data, fields } => fields.passage(row, data.fields(row)?),
             Self::Texts { folder, files } => {
                 let path = at(files, row).map_or(folder.as_path(), PathBuf::as_path);
                 text_file(folder, path)
