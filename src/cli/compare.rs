@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
@@ -33,7 +32,7 @@ const SOURCE: &str = include_str!("../../lua/reports/compare.lua");
 
 type RunCurves = BTreeMap<String, Curve>;
 
-pub(super) fn run(args: &CompareArgs, output: OutputArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &CompareArgs, output: OutputArgs) -> Result<()> {
     let runs = names(&args.runs);
     let open = |folder: &PathBuf| read_curves(StoredRun::open(folder, &args.runs_dir)?.path());
     let curves = args.runs.iter().map(open).collect::<Result<Vec<RunCurves>>>()?;
@@ -43,7 +42,7 @@ pub(super) fn run(args: &CompareArgs, output: OutputArgs) -> Result<ExitCode> {
         draw(path, &shown("picture", &runs, &metrics, &result))?;
     }
     if output.json {
-        return print_json(result).map(|()| ExitCode::SUCCESS);
+        return print_json(result);
     }
     let reporter = output.reporter();
     let text = report(SOURCE, &shown("text", &runs, &metrics, &result), ReportStyle::of(&reporter))?;
@@ -51,7 +50,7 @@ pub(super) fn run(args: &CompareArgs, output: OutputArgs) -> Result<ExitCode> {
     if let Some(path) = &args.out {
         reporter.info(&format!("picture {}", path.display()));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The last part of each path, or the whole one where two are equal.

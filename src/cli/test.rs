@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::args::{OutputArgs, TestArgs};
 use super::recorded::stop_if_interrupted;
-use super::{diff, print};
+use super::{diff, print, print_json};
 use crate::error::{Error, Kind, Result};
 use crate::programs::{Executor, Programs};
 use crate::script::{Suite, TestVerdict, unreadable_script};
@@ -45,10 +45,7 @@ pub(super) fn run(args: &TestArgs, output: OutputArgs) -> Result<ExitCode> {
         return Err(Error::new(Kind::Usage, format!("no test name contains `{filter}`")));
     }
     if output.json {
-        print(&format!(
-            "{}\n",
-            json!({ "event": "summary", "passed": passed, "failed": failed, "left_out": left_out })
-        ))?;
+        print_json(json!({ "event": "summary", "passed": passed, "failed": failed, "left_out": left_out }))?;
     } else {
         let rest = if left_out > 0 { format!(", {left_out} left out") } else { String::new() };
         print(&format!("{passed} passed, {failed} failed{rest} in {:.1} s\n", started.elapsed().as_secs_f64()))?;
@@ -103,7 +100,7 @@ fn one_file(
             let line = json!({ "event": "test", "file": file, "name": name, "place": location,
                                "ok": failure.is_none(), "seconds": verdict.seconds, "failure": failure,
                                "printed": *printed.borrow() });
-            print(&format!("{line}\n"))?;
+            print_json(line)?;
         } else if !output.quiet || verdict.failure.is_some() {
             print(&report(name, &verdict, &printed.borrow(), reporter.is_coloured()))?;
         }

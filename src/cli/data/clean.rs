@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use super::super::args::OutputArgs;
 use super::super::data_args::{DecontaminateArgs, DedupArgs};
 use super::super::{print_json, print_report};
-use super::rows::{check_interrupt, check_out, in_rows, open, quiet_with_json, write_selected};
+use super::rows::{check_interrupt, check_out, in_rows, open, write_selected};
 use crate::data::{Dataset, DatasetTexts, OverlapOptions, TextColumns, check_output, duplicates, overlap, write_rows};
 use crate::error::{Error, Kind, Result};
 use crate::telemetry::{Interrupt, ReportStyle, ctrl_c, thousands};
@@ -18,7 +18,7 @@ pub(super) fn dedup(args: &DedupArgs, output: OutputArgs) -> Result<()> {
     check_outputs(&data, args.out.as_deref(), args.report.as_deref())?;
     let interrupt = ctrl_c();
     let columns = TextColumns::new(&args.column);
-    let reporter = quiet_with_json(output);
+    let reporter = output.reporter_beside_json();
     let bar = reporter.bar("comparing", data.len(), "rows");
     let last = std::cell::Cell::new(0);
     let text = |index: u64| {
@@ -60,7 +60,7 @@ pub(super) fn decontaminate(args: &DecontaminateArgs, output: OutputArgs) -> Res
     let columns = TextColumns::new(&args.column);
     let eval_columns = if args.eval_column.is_empty() { &args.column } else { &args.eval_column };
     let eval_columns = TextColumns::new(eval_columns);
-    let reporter = quiet_with_json(output);
+    let reporter = output.reporter_beside_json();
     let train_text = |index: u64| text(&train, &columns, index, interrupt);
     let eval_text = |index: u64| text(&eval, &eval_columns, index, interrupt);
     let options = OverlapOptions { n: usize::from(args.ngram), common: args.common };

@@ -4,13 +4,12 @@ use serde_json::json;
 
 use super::super::args::OutputArgs;
 use super::super::index_args::BuildArgs;
-use super::super::print;
+use super::super::{print, print_json, set_threads};
 use super::corpus::Corpus;
 use super::show::{bytes, counted};
 use crate::encoders::{EncoderSettings, load_encoder};
 use crate::error::{Error, Kind, Result};
 use crate::model::Pooling;
-use crate::native;
 use crate::search::{
     Analyzer, Bm25, BuildCounts, BuildOptions, Builder, DenseOptions, DuplicateIds, HnswOptions, Similarity, VectorType,
 };
@@ -21,11 +20,8 @@ const LOOK_EVERY: u64 = 32;
 
 pub(super) fn run(args: &BuildArgs, output: OutputArgs) -> Result<()> {
     let interrupt = ctrl_c();
-    if let Some(threads) = args.threads {
-        native::set_threads(usize::from(threads));
-    }
-    // With --json the result is one object on stdout, so progress events are not printed.
-    let reporter = if output.json { Reporter::silent() } else { output.reporter() };
+    set_threads(args.threads);
+    let reporter = output.reporter_beside_json();
     let corpus = Corpus::open(args, &reporter, interrupt)?;
     let options = BuildOptions {
         analyzer: Analyzer::named("analyzer", &args.analyzer)?,
@@ -60,7 +56,7 @@ pub(super) fn run(args: &BuildArgs, output: OutputArgs) -> Result<()> {
         let fields = json!({
             "index": args.out, "resumed_at": report.resumed_at, "bytes": manifest.bytes(), "counts": manifest.counts,
         });
-        return print(&format!("{fields}\n"));
+        return print_json(fields);
     }
     left_out(&reporter, manifest.counts);
     let (passages, size) = (counted(manifest.counts.passages, "passage"), bytes(manifest.bytes()));

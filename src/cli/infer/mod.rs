@@ -22,6 +22,7 @@ use super::args::OutputArgs;
 use super::failure::ErrorFormat;
 use super::infer_args::{InferArgs, MAX_NEW_TOKENS};
 use super::resume_arg::refuse_both;
+use super::set_threads;
 use crate::config::{PolicySettings, Settings, Trainer, refuse_reply_prefix};
 use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::{Error, Kind, Result};
@@ -34,7 +35,7 @@ use crate::script::{Script, Worker};
 use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 use crate::text::{Format, FormatChoice, Renderer, Style};
 use crate::train::Agent;
-use crate::{native, store, train};
+use crate::{store, train};
 use chat::{Backend, Chat, ChatScript, QuestionAnswer};
 use local::Local;
 use remote::RemoteModel;
@@ -48,9 +49,7 @@ pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
             .at_path(image)
             .hint("leave out --image and describe the image in the question"));
     }
-    if let Some(threads) = args.threads {
-        native::set_threads(usize::from(threads));
-    }
+    set_threads(args.threads);
     if let Some(word) = args.overrides.iter().find(|word| !word.contains('=')) {
         return Err(Error::new(Kind::Usage, format!("`{word}` is not a setting"))
             .at(word)

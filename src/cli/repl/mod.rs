@@ -24,9 +24,9 @@ use super::args::{OutputArgs, ReplArgs};
 use super::diff;
 use super::infer::recipe::until_stopped;
 use super::resume_arg::refuse_both;
+use super::set_threads;
 use crate::error::{Error, Kind, Result};
 use crate::load::Loaded;
-use crate::native;
 use crate::programs::{Executor, Programs};
 use crate::script::{Console, LogStream, Split};
 use crate::telemetry::{Interrupt, ctrl_c};
@@ -37,9 +37,7 @@ use session::{Opening, ReplSession};
 use terminal::{Terminal, script_error};
 
 pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
-    if let Some(threads) = args.threads {
-        native::set_threads(usize::from(threads));
-    }
+    set_threads(args.threads);
     let interrupt = ctrl_c();
     interrupt.at_once(true);
     let terminal = Rc::new(Terminal::open(output)?);
