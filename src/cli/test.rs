@@ -13,6 +13,7 @@ use serde_json::json;
 use super::args::{OutputArgs, TestArgs};
 use super::recorded::stop_if_interrupted;
 use super::{diff, print, print_json};
+use crate::data::listed;
 use crate::error::{Error, Kind, Result};
 use crate::programs::{Executor, Programs};
 use crate::script::{Suite, TestVerdict, unreadable_script};
@@ -155,13 +156,7 @@ fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
 }
 
 fn below(folder: &Path, deep: bool, files: &mut Vec<PathBuf>) -> Result<()> {
-    let failed = |e: &std::io::Error| Error::io(Kind::Data, "look for tests in", folder, e);
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(|e| failed(&e))? {
-        paths.push(entry.map_err(|e| failed(&e))?.path());
-    }
-    paths.sort();
-    for path in paths {
+    for path in listed(folder).map_err(|e| Error::io(Kind::Data, "look for tests in", folder, &e))? {
         if path.is_dir() && deep {
             below(&path, deep, files)?;
         } else if path.to_string_lossy().ends_with(ENDING) {

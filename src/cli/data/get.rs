@@ -9,11 +9,12 @@ use serde_json::json;
 use super::super::args::OutputArgs;
 use super::super::data_args::GetArgs;
 use super::super::{print, print_json, print_report};
+use super::rows::in_rows;
 use crate::data::{CATALOG, GetOptions, get, published};
 use crate::error::{Error, Kind, Result};
 use crate::hub::Hub;
 use crate::hub::{Fetching, watched};
-use crate::telemetry::{Bar, ReportStyle, counted, ctrl_c, thousands};
+use crate::telemetry::{Bar, ReportStyle, ctrl_c, thousands};
 
 pub(super) fn list(output: OutputArgs) -> Result<()> {
     let result = json!({ "datasets": &*CATALOG });
@@ -78,7 +79,7 @@ pub(super) fn run(args: &GetArgs, output: OutputArgs) -> Result<()> {
         return print_json(fields);
     }
     for split in fetched.splits.values() {
-        let rows = counted(usize::try_from(split.rows).unwrap_or(usize::MAX), "row", "rows");
+        let rows = in_rows(split.rows);
         let mut notes = String::new();
         if split.repeated > 0 {
             let _ = write!(notes, " ({} repeated ones left out)", thousands(split.repeated as f64));

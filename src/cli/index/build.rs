@@ -85,19 +85,19 @@ fn dense(args: &BuildArgs) -> Result<Option<DenseOptions>> {
 
 fn add(builder: &mut Builder, corpus: &Corpus, reporter: &Reporter, interrupt: Interrupt) -> Result<()> {
     let first = builder.next_row();
-    let bar = reporter.bar("indexing", corpus.len().saturating_sub(first), "rows");
-    for row in first..corpus.len() {
+    let bar = reporter.bar("indexing", corpus.source.len().saturating_sub(first), "rows");
+    for row in first..corpus.source.len() {
         if row % LOOK_EVERY == 0 {
             bar.inc(if row > first { LOOK_EVERY } else { 0 });
             if interrupt.is_set() {
                 bar.finish();
                 builder.commit()?;
-                let why = format!("the build was interrupted at row {row} of {}", corpus.len());
+                let why = format!("the build was interrupted at row {row} of {}", corpus.source.len());
                 return Err(Error::new(Kind::Interrupted, why).hint("the same command resumes it there"));
             }
         }
         let added = corpus.passages(row).and_then(|passages| builder.add_row(&passages));
-        added.map_err(|error| if error.place.is_none() { error.at(corpus.place(row)) } else { error })?;
+        added.map_err(|error| if error.place.is_none() { error.at(corpus.source.place(row)) } else { error })?;
     }
     bar.finish();
     Ok(())

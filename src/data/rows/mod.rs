@@ -18,7 +18,7 @@ use crate::error::{Error, Kind, Result, Subject, suggest};
 use crate::json;
 use crate::store::{ArrowFile, BytesColumns, ParquetTable};
 pub(crate) use encoding::text as utf8;
-pub(crate) use find::find;
+pub(crate) use find::{find, listed};
 pub(crate) use lines::CsvFile;
 use lines::RowLines;
 pub(crate) use lines::open as open_text;
