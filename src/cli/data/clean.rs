@@ -42,13 +42,9 @@ pub(super) fn dedup(args: &DedupArgs, output: OutputArgs) -> Result<()> {
             })
         })
         .collect();
-    if let Some(path) = &args.report {
-        report(path, &pairs)?;
-    }
-    let kept = kept(&data, pairs_found.iter().map(|duplicate| duplicate.row));
-    write(args.out.as_deref(), &data, &kept, interrupt)?;
+    let kept = write(&data, &pairs, args.out.as_deref(), args.report.as_deref(), interrupt)?;
     let result = json!({
-        "rows": data.len(), "kept": kept.len(), "equal": exact, "similar": near, "out": args.out, "pairs": pairs,
+        "rows": data.len(), "kept": kept, "equal": exact, "similar": near, "out": args.out, "pairs": pairs,
     });
     show(&result, args.near, args.report.as_deref(), output)
 }
@@ -79,13 +75,9 @@ pub(super) fn decontaminate(args: &DecontaminateArgs, output: OutputArgs) -> Res
             })
         })
         .collect();
-    if let Some(path) = &args.report {
-        report(path, &rows)?;
-    }
-    let kept = kept(&train, overlaps.rows.iter().map(|contaminated| contaminated.row));
-    write(args.out.as_deref(), &train, &kept, interrupt)?;
+    let kept = write(&train, &rows, args.out.as_deref(), args.report.as_deref(), interrupt)?;
     let result = json!({
-        "rows": train.len(), "kept": kept.len(), "ngram": args.ngram, "eval_rows": eval.len(),
+        "rows": train.len(), "kept": kept, "ngram": args.ngram, "eval_rows": eval.len(),
         "eval_rows_found": overlaps.eval_rows, "eval_rows_short": overlaps.short, "ignored_ngrams": overlaps.ignored,
         "out": args.out, "overlaps": rows,
     });
@@ -122,26 +114,31 @@ fn check_outputs(data: &Dataset, out: Option<&Path>, report: Option<&Path>) -> R
     Ok(())
 }
 
-/// The rows that are not left out.
-fn kept(data: &Dataset, left_out: impl Iterator<Item = u64>) -> Vec<u64> {
-    let left_out: HashSet<u64> = left_out.collect();
-    (0..data.len()).filter(|row| !left_out.contains(row)).collect()
-}
-
-fn write(out: Option<&Path>, data: &Dataset, kept: &[u64], interrupt: Interrupt) -> Result<()> {
-    let Some(out) = out else { return Ok(()) };
-    if kept.is_empty() {
-        return Err(Error::new(Kind::Data, "no row is left, and no file was written").at_path(out));
+/// Writes the report, and the rows of which it has none; returns their number.
+fn write(
+    data: &Dataset,
+    left_out: &[Json],
+    out: Option<&Path>,
+    report_path: Option<&Path>,
+    interrupt: Interrupt,
+) -> Result<usize> {
+    if let Some(path) = report_path {
+        report(path, left_out)?;
     }
-    write_selected(out, data, kept, interrupt)
+    let left_out: HashSet<u64> = left_out.iter().filter_map(|row| row["row"].as_u64()).collect();
+    let kept: Vec<u64> = (0..data.len()).filter(|row| !left_out.contains(row)).collect();
+    if let Some(out) = out {
+        if kept.is_empty() {
+            return Err(Error::new(Kind::Data, "no row is left, and no file was written").at_path(out));
+        }
+        write_selected(out, data, &kept, interrupt)?;
+    }
+    Ok(kept.len())
 }
 
 fn report(path: &Path, rows: &[Json]) -> Result<()> {
     check_output(path)?;
-    let row = |index: u64| {
-        let row_json = usize::try_from(index).ok().and_then(|index| rows.get(index));
-        Ok(row_json.and_then(Json::as_object).cloned().unwrap_or_default())
-    };
+    let row = |index: u64| Ok(rows[index as usize].as_object().cloned().unwrap_or_default());
     if rows.is_empty() && path.extension().is_some_and(|end| end == "parquet") {
         return Err(Error::new(Kind::Usage, "an empty report can't be a Parquet file")
             .at_path(path)
