@@ -115,6 +115,11 @@ impl OutputArgs {
         Reporter::new(self.quiet, self.json, !self.no_color)
     }
 
+    /// Whether colour is wanted; it also needs a terminal.
+    pub(super) fn wants_colour(self) -> bool {
+        !self.no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    }
+
     /// Prints nothing with `--json`, whose result is the only object on stdout.
     pub(super) fn reporter_beside_json(self) -> Reporter {
         if self.json { Reporter::silent() } else { self.reporter() }

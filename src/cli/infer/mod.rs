@@ -178,12 +178,13 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
     (spec.env_seed, spec.seed) = (seed, StreamSeed { seed, ..StreamSeed::default() });
     let is_recipe = script.is_some();
     let script = script.map_or_else(|| Script::embedded("chat", include_str!("../../../lua/chat.lua")), Ok)?;
+    let fetching = Fetching { reporter, interrupt: Some(interrupt) };
     let (backend, renderer) = if !base.is_empty() && !is_local {
         refuse_reply_prefix(&settings)?;
         // The parser requires --model with --api-base.
         let model = args.model.clone().unwrap_or_else(|| settings.policy.model.clone());
         // A recipe's context policy counts tokens.
-        let renderer = train::counting_renderer(&script, Fetching { reporter, interrupt: Some(interrupt) })?;
+        let renderer = train::counting_renderer(&script, fetching)?;
         let format = is_recipe.then(|| renderer.format().clone());
         let mut of_recipe = settings.eval.sampling(&settings.sampling);
         with_flags(&mut of_recipe, args);
@@ -193,9 +194,9 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
         (spec.served, spec.max_context) = (true, settings.policy.max_context);
         (Backend::Remote(Box::new(RemoteModel::new(options, sampling, format)?)), renderer)
     } else {
-        let model = LocalModel { script: is_recipe.then_some(&script), style, run, settings: &settings };
-        let (local, renderer, sampling) = open_local(args, model, interrupt, reporter)?;
-        (spec.sampling, spec.max_context) = (Arc::new(sampling), local.max_context());
+        let recipe = is_recipe.then_some(&script);
+        let (local, renderer, sampling) = open_local(args, recipe, style, run, &settings, fetching)?;
+        (spec.sampling, spec.max_context) = (Arc::new(sampling), local.engine.capacity());
         (Backend::Local(Box::new(local)), renderer)
     };
     let recorded = agent.as_ref().and_then(Agent::recorded_task);
@@ -204,22 +205,16 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
     Chat::new(backend, script, spec, args.system.clone(), interrupt)
 }
 
-/// What is known of the model before it is loaded.
-struct LocalModel<'a> {
-    script: Option<&'a Script>,
-    style: Option<Style>,
-    /// The run or checkpoint that `--model` names.
-    run: Option<PathBuf>,
-    settings: &'a Settings,
-}
-
+/// Opens a model in this process. `style` is the one of its run, in a chat with the model alone;
+/// `run` is the run or checkpoint that `--model` names.
 fn open_local(
     args: &InferArgs,
-    LocalModel { script, style, run, settings }: LocalModel<'_>,
-    interrupt: Interrupt,
-    reporter: &Reporter,
+    script: Option<&Script>,
+    style: Option<Style>,
+    run: Option<PathBuf>,
+    settings: &Settings,
+    fetching: Fetching<'_>,
 ) -> Result<(Local, Arc<Renderer>, Sampling)> {
-    let fetching = Fetching { reporter, interrupt: Some(interrupt) };
     let (name, model) = match (&args.hf, &args.model) {
         (Some(id), _) => (id.clone(), load::from_hub(id, fetching)?.display().to_string()),
         (None, Some(name)) => {
@@ -251,7 +246,7 @@ fn open_local(
     if scripted {
         sampling = settings.eval.sampling(&sampling);
     } else {
-        sampling = train::model_sampling(&dir, MAX_NEW_TOKENS, reporter)?;
+        sampling = train::model_sampling(&dir, MAX_NEW_TOKENS, fetching.reporter)?;
         let flags = args.top_p.is_some() || args.top_k.is_some() || args.min_p.is_some();
         if !flags && !train::sets_sampling(&dir) {
             // As in transformers, whose default is greedy.
@@ -268,7 +263,7 @@ fn open_local(
     let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
     let options = EngineOptions::for_chat(&model, policy.max_context);
     let engine = Engine::new(model, vocabulary, options)?;
-    Ok((Local::new(name, engine), renderer, sampling))
+    Ok((Local { name, engine }, renderer, sampling))
 }
 
 /// Sampling settings of flags.

@@ -34,9 +34,8 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn new(output: OutputArgs) -> Self {
-        let colour = !output.no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let person = io::stderr().is_terminal();
-        let dim = Style::new().dim().force_styling(colour && person);
+        let dim = Style::new().dim().force_styling(output.wants_colour() && person);
         Self {
             output,
             person,

@@ -134,7 +134,7 @@ fn talk(terminal: &Terminal, interrupt: Interrupt, take: &mut dyn FnMut(&str) ->
         match taken {
             Ok(true) => {}
             Ok(false) => return Ok(ExitCode::SUCCESS),
-            Err(error) => terminal.fail(terminal.broken().unwrap_or(error))?,
+            Err(error) => terminal.fail(terminal.broken.take().unwrap_or(error))?,
         }
     }
 }
