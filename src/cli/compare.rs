@@ -71,14 +71,12 @@ fn metrics(args: &CompareArgs, curves: &[RunCurves], json: bool) -> Result<Vec<S
         let error = Error::new(Kind::Usage, format!("no run has the metric `{unknown}`")).at("--metric");
         return Err(error.hint(suggest(unknown, available.iter().copied())));
     }
-    let all = || available.iter().map(|name| (*name).to_owned()).collect();
-    let default_metrics =
-        || USUAL.iter().filter(|name| available.contains(**name)).map(|name| (*name).to_owned()).collect();
-    Ok(match args.metric.is_empty() {
-        false => args.metric.clone(),
-        true if args.all || json => all(),
-        true => default_metrics(),
-    })
+    if !args.metric.is_empty() {
+        return Ok(args.metric.clone());
+    }
+    let usual = || USUAL.into_iter().filter(|name| available.contains(name)).collect();
+    let names: Vec<&str> = if args.all || json { available.iter().copied().collect() } else { usual() };
+    Ok(names.into_iter().map(str::to_owned).collect())
 }
 
 fn as_json(runs: &[PathBuf], metrics: &[String], curves: &[RunCurves]) -> Value {
