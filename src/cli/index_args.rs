@@ -14,7 +14,7 @@ use crate::search::{
     SEARCH_HITS, SearchOptions, Similarity, VectorType,
 };
 
-/// Parameters of BM25.
+/// The range of the numbers of BM25 without an upper bound of their own.
 const AT_LEAST_0: fn(f64) -> bool = |value| (0.0..=1000.0).contains(&value);
 
 /// Build and search an index of passages

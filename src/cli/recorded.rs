@@ -115,7 +115,7 @@ impl RecordedRun {
             reporter.warn(&format!("settings of the run that {path} does not know: {}", left_out.join(" ")));
         }
         let renderer = self.renderer(&script, reporter)?;
-        let loaded = Rc::new(Loaded::with(script, renderer, self.run.max_context(), false)?);
+        let loaded = Rc::new(Loaded::with(script, renderer, self.run.max_context())?);
         self.loaded.insert(key, Rc::clone(&loaded));
         Ok(loaded)
     }

@@ -70,7 +70,7 @@ pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
             let FoundTrajectory { mut recorded, trajectory, .. } =
                 FoundTrajectory::new(location, &args.runs_dir, &args.overrides)?;
             let loaded = recorded.script_of(&trajectory, &reporter)?;
-            Loaded::with(loaded.script.clone(), Arc::clone(&loaded.renderer), recorded.run.max_context(), false)?
+            Loaded::with(loaded.script.clone(), Arc::clone(&loaded.renderer), recorded.run.max_context())?
         }
     };
     let title = loaded.script.path.display().to_string();

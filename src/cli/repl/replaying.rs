@@ -23,7 +23,7 @@ impl ReplSession {
         if self.opening.agent.is_none() {
             let loaded = recorded.script_of(&trajectory, &self.reporter)?;
             let max_context = recorded.run.max_context();
-            let loaded = Loaded::with(loaded.script.clone(), Arc::clone(&loaded.renderer), max_context, false)?;
+            let loaded = Loaded::with(loaded.script.clone(), Arc::clone(&loaded.renderer), max_context)?;
             self.console = console(&loaded, &self.terminal)?;
             self.loaded = Rc::new(loaded);
         }
@@ -68,7 +68,7 @@ impl ReplSession {
         let loaded = if self.loaded.stands_in {
             Loaded::new(script, &self.reporter)?
         } else {
-            Loaded::with(script, Arc::clone(&self.loaded.renderer), self.loaded.max_context, false)?
+            Loaded::with(script, Arc::clone(&self.loaded.renderer), self.loaded.max_context)?
         };
         self.terminal.result("script", &format!("{} loaded", file.display()), || json!(file))?;
         self.replace(loaded)

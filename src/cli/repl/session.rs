@@ -331,7 +331,7 @@ impl ReplSession {
         let renderer = self.policy.renderer(&self.loaded.script)?;
         self.tokens_of_policy = true;
         if self.loaded.stands_in || (self.opening.model.is_some() && self.opening.agent.is_none()) {
-            let loaded = Loaded::with(self.loaded.script.clone(), renderer, self.loaded.max_context, false)?;
+            let loaded = Loaded::with(self.loaded.script.clone(), renderer, self.loaded.max_context)?;
             return self.replace(loaded);
         }
         Ok(())
