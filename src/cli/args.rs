@@ -114,6 +114,16 @@ impl OutputArgs {
     pub(super) fn reporter(self) -> Reporter {
         Reporter::new(self.quiet, self.json, !self.no_color)
     }
+
+    /// Whether colour is wanted; it also needs a terminal.
+    pub(super) fn wants_colour(self) -> bool {
+        !self.no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+    }
+
+    /// Prints nothing with `--json`, whose result is the only object on stdout.
+    pub(super) fn reporter_beside_json(self) -> Reporter {
+        if self.json { Reporter::silent() } else { self.reporter() }
+    }
 }
 
 /// Train a policy with reinforcement learning from a recipe
@@ -269,10 +279,8 @@ impl RecipeArgs {
             threads: self.threads,
             verbose: self.verbose,
             out: self.out,
-            no_reload: false,
-            profile: false,
-            cold_start: false,
             interrupt: Some(interrupt),
+            ..RunOptions::default()
         })
     }
 }

@@ -6,12 +6,11 @@ use std::time::Instant;
 use serde_json::{Value, json};
 
 use super::args::{CheckArgs, OutputArgs};
-use super::{masks, print_json, print_report};
+use super::{masks, print_json, print_report, set_threads};
 use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
 use crate::load::Loaded;
 use crate::load::load_script;
-use crate::native;
 use crate::rollout::check::{self, CheckOptions, CheckReport, Finding, Severity};
 use crate::script::{Script, Worker};
 use crate::telemetry::{ReportStyle, Reporter, ctrl_c, is_interrupted};
@@ -21,16 +20,14 @@ use crate::train::{self, RunOptions, ShownTrajectory, ValidatedTrainer};
 const SECONDS: f64 = 20.0;
 
 pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
-    if let Some(threads) = args.threads {
-        native::set_threads(usize::from(threads));
-    }
+    set_threads(args.threads);
     let (shows_masks, model, rows) = (args.masks, args.model.is_some(), args.rows);
     let options = args.options(ctrl_c())?;
     if shows_masks {
         return masks::show(&options, output).map(|()| ExitCode::SUCCESS);
     }
     let started = Instant::now();
-    let reporter = if output.json { Reporter::silent() } else { output.reporter() };
+    let reporter = output.reporter_beside_json();
     let script = load_script(&options.script, &options.overrides)?;
     let (objective, doubts) = objective(&script)?;
     let loaded = Loaded::new(script, &reporter)?;
@@ -45,23 +42,14 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
     }
     let script_path = Some(loaded.script.path.display().to_string());
     report.findings.extend(loaded.script.left_out_of_rows().into_iter().map(|message| Finding {
-        level: Severity::Note,
-        rule: "data",
-        message,
         place: script_path.clone(),
-        hint: None,
-        repeat: Vec::new(),
+        ..finding(Severity::Note, "data", Error::new(Kind::Data, message))
     }));
     report.findings.splice(0..0, doubts.into_iter().chain(context_error(&loaded)).map(setting_warning));
     let demonstrations = cold_start(&loaded, &wanted, &reporter)?;
     if let Some(conversations) = &demonstrations {
-        report.findings.extend(
-            conversations
-                .findings
-                .iter()
-                .cloned()
-                .map(|finding| Finding { message: format!("cold_start: {}", finding.message), ..finding }),
-        );
+        let named = |finding: Finding| Finding { message: format!("cold_start: {}", finding.message), ..finding };
+        report.findings.extend(conversations.findings.iter().cloned().map(named));
     }
     let rolled = if model && objective.is_some() { Some(roll(&options, &reporter, &mut report)?) } else { None };
     let seconds = started.elapsed().as_secs_f64();
@@ -121,8 +109,12 @@ fn context_error(loaded: &Loaded) -> Option<Error> {
 }
 
 /// A warning about a setting.
-fn setting_warning(Error { message, place: location, hint, .. }: Error) -> Finding {
-    Finding { level: Severity::Warning, rule: "settings", message, place: location, hint, repeat: Vec::new() }
+fn setting_warning(error: Error) -> Finding {
+    finding(Severity::Warning, "settings", error)
+}
+
+fn finding(level: Severity, rule: &'static str, Error { message, place, hint, .. }: Error) -> Finding {
+    Finding { level, rule, message, place, hint, repeat: Vec::new() }
 }
 
 /// The first task's group, rolled out with the model.
@@ -131,33 +123,16 @@ fn roll(options: &RunOptions, reporter: &Reporter, report: &mut CheckReport) -> 
     for trajectory in &shown {
         if let Some(error) = &trajectory.error {
             let message = format!("a trajectory of the model ends as {}: {}", trajectory.status, error.message);
-            report.findings.push(Finding {
-                level: Severity::Error,
-                rule: "model",
-                message,
-                place: error.place.clone(),
-                hint: error.hint.clone(),
-                repeat: Vec::new(),
-            });
+            report.findings.push(finding(Severity::Error, "model", Error { message, ..error.clone().into() }));
         }
     }
     let rewards: Vec<f64> = shown.iter().filter(|it| it.error.is_none()).map(|it| it.reward).collect();
     if rewards.len() > 1 && rewards.iter().all(|reward| reward.to_bits() == rewards[0].to_bits()) {
-        report.findings.push(Finding {
-            level: Severity::Warning,
-            rule: "model",
-            message: format!(
-                "all {} replies of the model to the first task have the reward {}",
-                rewards.len(),
-                rewards[0]
-            ),
-            place: None,
-            hint: Some(
-                "tasks that are always or never solved give no gradient: use easier tasks or a stronger model"
-                    .to_owned(),
-            ),
-            repeat: Vec::new(),
-        });
+        let (count, reward) = (rewards.len(), rewards[0]);
+        let message = format!("all {count} replies of the model to the first task have the reward {reward}");
+        let error = Error::new(Kind::Env, message)
+            .hint("tasks that are always or never solved give no gradient: use easier tasks or a stronger model");
+        report.findings.push(finding(Severity::Warning, "model", error));
     }
     Ok(shown)
 }
@@ -172,12 +147,11 @@ fn facts(
 ) -> Value {
     let mut facts =
         json!({ "event": "check", "ok": !report.is_broken(), "seconds": seconds, "stands_in": loaded.stands_in });
-    for (name, value) in objective.iter().flat_map(|(_, facts)| facts.as_object().into_iter().flatten()) {
-        facts[name] = value.clone();
-    }
-    for (name, value) in
-        json!(report).as_object().into_iter().flatten().filter(|(name, _)| !matches!(name.as_str(), "findings" | "log"))
-    {
+    let report = json!(report);
+    let of_objective = objective.and_then(|(_, facts)| facts.as_object()).into_iter().flatten();
+    let of_report = report.as_object().into_iter().flatten();
+    let of_report = of_report.filter(|(name, _)| !matches!(name.as_str(), "findings" | "log"));
+    for (name, value) in of_objective.chain(of_report) {
         facts[name] = value.clone();
     }
     let one =

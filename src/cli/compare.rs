@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
@@ -33,7 +32,7 @@ const SOURCE: &str = include_str!("../../lua/reports/compare.lua");
 
 type RunCurves = BTreeMap<String, Curve>;
 
-pub(super) fn run(args: &CompareArgs, output: OutputArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &CompareArgs, output: OutputArgs) -> Result<()> {
     let runs = names(&args.runs);
     let open = |folder: &PathBuf| read_curves(StoredRun::open(folder, &args.runs_dir)?.path());
     let curves = args.runs.iter().map(open).collect::<Result<Vec<RunCurves>>>()?;
@@ -43,7 +42,7 @@ pub(super) fn run(args: &CompareArgs, output: OutputArgs) -> Result<ExitCode> {
         draw(path, &shown("picture", &runs, &metrics, &result))?;
     }
     if output.json {
-        return print_json(result).map(|()| ExitCode::SUCCESS);
+        return print_json(result);
     }
     let reporter = output.reporter();
     let text = report(SOURCE, &shown("text", &runs, &metrics, &result), ReportStyle::of(&reporter))?;
@@ -51,7 +50,7 @@ pub(super) fn run(args: &CompareArgs, output: OutputArgs) -> Result<ExitCode> {
     if let Some(path) = &args.out {
         reporter.info(&format!("picture {}", path.display()));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 /// The last part of each path, or the whole one where two are equal.
@@ -72,14 +71,12 @@ fn metrics(args: &CompareArgs, curves: &[RunCurves], json: bool) -> Result<Vec<S
         let error = Error::new(Kind::Usage, format!("no run has the metric `{unknown}`")).at("--metric");
         return Err(error.hint(suggest(unknown, available.iter().copied())));
     }
-    let all = || available.iter().map(|name| (*name).to_owned()).collect();
-    let default_metrics =
-        || USUAL.iter().filter(|name| available.contains(**name)).map(|name| (*name).to_owned()).collect();
-    Ok(match args.metric.is_empty() {
-        false => args.metric.clone(),
-        true if args.all || json => all(),
-        true => default_metrics(),
-    })
+    if !args.metric.is_empty() {
+        return Ok(args.metric.clone());
+    }
+    let usual = || USUAL.into_iter().filter(|name| available.contains(name)).collect();
+    let names: Vec<&str> = if args.all || json { available.iter().copied().collect() } else { usual() };
+    Ok(names.into_iter().map(str::to_owned).collect())
 }
 
 fn as_json(runs: &[PathBuf], metrics: &[String], curves: &[RunCurves]) -> Value {

@@ -27,16 +27,17 @@ fn lua_paths() -> PathCompleter {
 
 /// Completes a Lua file, or a run.
 pub(super) fn scripts_and_runs() -> ArgValueCompleter {
-    ArgValueCompleter::new(|typed: &OsStr| {
-        let paths = lua_paths().complete(typed);
-        typed.to_str().map(runs_of).unwrap_or_default().into_iter().chain(paths).collect()
-    })
+    runs_and(lua_paths())
 }
 
 /// Completes a run: its name, or its directory.
 pub(super) fn runs() -> ArgValueCompleter {
-    ArgValueCompleter::new(|typed: &OsStr| {
-        let paths = PathCompleter::dir().complete(typed);
+    runs_and(PathCompleter::dir())
+}
+
+fn runs_and(paths: PathCompleter) -> ArgValueCompleter {
+    ArgValueCompleter::new(move |typed: &OsStr| {
+        let paths = paths.complete(typed);
         typed.to_str().map(runs_of).unwrap_or_default().into_iter().chain(paths).collect()
     })
 }

@@ -6,7 +6,6 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
 use clap_complete::env::{CompleteEnv, Shells};
@@ -30,7 +29,7 @@ pub(super) struct CompletionsArgs {
     pub(super) shell: clap_complete::Shell,
 }
 
-pub(super) fn run(args: &CompletionsArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &CompletionsArgs) -> Result<()> {
     let shell = args.shell.to_string();
     let failed = |why: &str| Error::new(Kind::Internal, format!("there are no completions for {shell}: {why}"));
     let shells = Shells::builtins();
@@ -42,29 +41,12 @@ pub(super) fn run(args: &CompletionsArgs) -> Result<ExitCode> {
     if args.shell == clap_complete::Shell::Bash {
         script.extend_from_slice(BASH_SETTINGS.as_bytes());
     }
-    print(&String::from_utf8_lossy(&script)).map(|()| ExitCode::SUCCESS)
+    print(&String::from_utf8_lossy(&script))
 }
 
 /// In bash `key=value` is three words, and only the last one is replaced. This function passes
 /// one word, and completes the text after its `=`.
-const BASH_SETTINGS: &str = r#"
-_r1_settings() {
-    local typed="${COMP_LINE:0:COMP_POINT}"
-    typed="${typed##*[[:space:]]}"
-    if [[ "$typed" == *=* && "$COMP_WORDBREAKS" == *=* ]]; then
-        local before="${COMP_LINE:0:COMP_POINT - ${#typed}}"
-        local -a COMP_WORDS
-        read -ra COMP_WORDS <<< "$before"
-        local COMP_CWORD=${#COMP_WORDS[@]}
-        COMP_WORDS+=("$typed")
-        _clap_complete_r1 "$1" "$typed" "${COMP_WORDS[COMP_CWORD - 1]}"
-        COMPREPLY=("${COMPREPLY[@]#"${typed%%=*}="}")
-    else
-        _clap_complete_r1 "$@"
-    fi
-}
-complete -o nospace -o bashdefault -F _r1_settings r1
-"#;
+const BASH_SETTINGS: &str = include_str!("completions.bash");
 
 /// The command by which the shell calls this program: by name if it was called by name, else by
 /// path.

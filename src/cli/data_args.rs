@@ -196,7 +196,7 @@ pub(super) struct DedupArgs {
     #[arg(long, value_name = "COLUMN")]
     pub(super) column: Vec<String>,
     /// Also leave out rows of at least this similarity [default without a value: 0.8]
-    #[arg(long, value_name = "SIMILARITY", num_args = 0..=1, default_missing_value = "0.8", value_parser = similarity)]
+    #[arg(long, value_name = "SIMILARITY", num_args = 0..=1, default_missing_value = "0.8", value_parser = number(|value| value > 0.0 && value <= 1.0, "must be a number above 0, at most 1"))]
     pub(super) near: Option<f64>,
     /// A file of the pairs: row, of, similarity (JSON lines)
     #[arg(long, value_name = "FILE")]
@@ -245,8 +245,4 @@ fn part(text: &str) -> Result<(String, Amount), Refused> {
         !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || "-_.".contains(c)) && !name.starts_with('.');
     let amount = Amount::parse(amount).ok_or(Refused { wanted })?;
     if plain { Ok((name.to_owned(), amount)) } else { Err(Refused { wanted }) }
-}
-
-fn similarity(text: &str) -> Result<f64, Refused> {
-    number(text, |value| value > 0.0 && value <= 1.0, "must be a number above 0, at most 1")
 }

@@ -1,7 +1,5 @@
 //! `r1 doc`: functions and types of scripts, modules, and settings of recipes.
 
-use std::process::ExitCode;
-
 use serde_json::{Value, json};
 
 use super::args::{DocArgs, DocFormat, OutputArgs};
@@ -15,32 +13,21 @@ use crate::schema::Setting;
 use crate::script::docs;
 use crate::telemetry::ReportStyle;
 
-pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<()> {
     match args.format {
         DocFormat::Text => {}
-        DocFormat::Luau => print(docs::luau())?,
-        DocFormat::Luacats => print(&docs::luacats())?,
-        DocFormat::Markdown => print(&docs::markdown())?,
+        DocFormat::Luau => return print(docs::luau()),
+        DocFormat::Luacats => return print(&docs::luacats()),
+        DocFormat::Markdown => return print(&docs::markdown()),
     }
-    if args.format != DocFormat::Text {
-        return Ok(ExitCode::SUCCESS);
-    }
+    let shown = |result: Value, text: Value| if output.json { print_json(result) } else { page(&text) };
     let Some(name) = &args.name else {
-        if output.json {
-            let functions: Vec<_> = docs::all().collect();
-            let all = json!({ "functions": functions, "types": docs::named_types(), "modules": docs::modules() });
-            print_json(all)?;
-        } else {
-            let module = |module: &docs::Module| json!({ "name": module.name, "summary": module.summary() });
-            let modules: Vec<Value> = docs::modules().iter().map(module).collect();
-            let functions: Vec<Value> = docs::all().map(entry).collect();
-            page(&json!({ "everything": { "functions": functions, "modules": modules } }))?;
-        }
-        return Ok(ExitCode::SUCCESS);
-    };
-    let shown = |result: Value, text: Value| {
-        let printed = if output.json { print_json(result) } else { page(&text) };
-        printed.map(|()| ExitCode::SUCCESS)
+        let functions: Vec<_> = docs::all().collect();
+        let all = json!({ "functions": functions, "types": docs::named_types(), "modules": docs::modules() });
+        let module = |module: &docs::Module| json!({ "name": module.name, "summary": module.summary() });
+        let modules: Vec<Value> = docs::modules().iter().map(module).collect();
+        let functions: Vec<Value> = docs::all().map(entry).collect();
+        return shown(all, json!({ "everything": { "functions": functions, "modules": modules } }));
     };
     // The function that a module returns has the module's name.
     if let Some(module) = docs::module(name).filter(|_| name.starts_with('@')) {
@@ -70,12 +57,11 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
         return shown(json!(module), module_page(module));
     }
     if let Some(file) = crate::algorithms::find(name) {
-        if output.json {
-            print_json(json!({ "algorithm": name, "paper": file.paper, "source": file.source }))?;
+        return if output.json {
+            print_json(json!({ "algorithm": name, "paper": file.paper, "source": file.source }))
         } else {
-            print(file.source)?;
-        }
-        return Ok(ExitCode::SUCCESS);
+            print(file.source)
+        };
     }
     let error = Error::new(Kind::Usage, format!("there is no function, type, module or setting `{name}`"));
     if let Some(hint) = docs::settings_hint(name) {

@@ -13,13 +13,8 @@ const OWN: &str = "lua/types";
 /// Directory of the types in other projects.
 const TYPES: &str = ".r1/types";
 
-const STYLUA: &str = "\
-syntax = \"Luau\"
-column_width = 120
-indent_type = \"Spaces\"
-indent_width = 2
-call_parentheses = \"Input\"
-";
+/// As in r1's own repository.
+const STYLUA: &str = include_str!("../../stylua.toml");
 
 /// Writes the files that `root` lacks, and the types of this version; returns the written files.
 pub(super) fn write(root: &Path) -> Result<Vec<PathBuf>> {
@@ -70,9 +65,10 @@ pub(super) fn settings(types: &str) -> [(&'static str, String); 4] {
     ]
 }
 
-fn put(path: &Path, text: &str) -> Result<()> {
+/// Writes a file, whose folder is made.
+pub(super) fn put(path: &Path, text: &str) -> Result<()> {
     let failed = |error: &std::io::Error| Error::io(Kind::Store, "write", path, error);
-    if let Some(folder) = path.parent() {
+    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).map_err(|error| failed(&error))?;
     }
     std::fs::write(path, text).map_err(|error| failed(&error))

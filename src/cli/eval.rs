@@ -4,17 +4,14 @@ use std::process::ExitCode;
 
 use super::args::OutputArgs;
 use super::eval_args::EvalArgs;
-use super::print;
+use super::{print_json, set_threads};
 use crate::error::{Error, Kind, Result};
 use crate::eval::{missing_notes, sequential_notes, tables};
-use crate::native;
 use crate::telemetry::{counted, ctrl_c};
 use crate::train::{Evaluated, evaluate_models};
 
 pub(super) fn run(args: EvalArgs, output: OutputArgs) -> Result<ExitCode> {
-    if let Some(threads) = args.threads {
-        native::set_threads(usize::from(threads));
-    }
+    set_threads(args.threads);
     // The result is the only object on stdout.
     let reporter = OutputArgs { json: false, quiet: output.quiet || output.json, ..output }.reporter();
     let options = args.options(ctrl_c())?;
@@ -31,7 +28,7 @@ pub(super) fn run(args: EvalArgs, output: OutputArgs) -> Result<ExitCode> {
         if left > 0 {
             json["left"] = left.into();
         }
-        print(&format!("{json}\n"))?;
+        print_json(json)?;
     } else if report.policies.iter().any(|policy| policy.figures.tasks > 0) {
         for (title, rows) in tables(&report, false)? {
             reporter.section(&title);

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-use super::number::{Refused, number};
+use super::number::number;
 use crate::config::{DeviceChoice, Dtype};
 use crate::encoders::Checkpoints;
 use crate::error::{Error, Kind, Result};
@@ -13,6 +13,9 @@ use crate::search::{
     Analyzer, Bm25, CANDIDATES, HnswOptions, MOST_CANDIDATES, Mode, RERANKED, RETRIEVE_HITS, RerankOptions,
     SEARCH_HITS, SearchOptions, Similarity, VectorType,
 };
+
+/// The range of the numbers of BM25 without an upper bound of their own.
+const AT_LEAST_0: fn(f64) -> bool = |value| (0.0..=1000.0).contains(&value);
 
 /// Build and search an index of passages
 #[derive(Debug, Args)]
@@ -77,13 +80,13 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "NAME", default_value = "standard", value_parser = Analyzer::NAMES)]
     pub(super) analyzer: String,
     /// Saturation of the term frequency in BM25
-    #[arg(long, value_name = "NUMBER", default_value_t = Bm25::default().k1, allow_negative_numbers = true, value_parser = at_least_0)]
+    #[arg(long, value_name = "NUMBER", default_value_t = Bm25::default().k1, allow_negative_numbers = true, value_parser = number(AT_LEAST_0, "must be a number from 0 to 1000"))]
     pub(super) k1: f64,
     /// Length normalisation in BM25, from 0 (none) to 1
-    #[arg(long, value_name = "NUMBER", default_value_t = Bm25::default().b, allow_negative_numbers = true, value_parser = share)]
+    #[arg(long, value_name = "NUMBER", default_value_t = Bm25::default().b, allow_negative_numbers = true, value_parser = number(|value| (0.0..=1.0).contains(&value), "must be a number from 0 to 1"))]
     pub(super) b: f64,
     /// Weight of a title relative to the text; 0 ignores titles
-    #[arg(long, value_name = "NUMBER", default_value_t = Bm25::default().title_boost, allow_negative_numbers = true, value_parser = at_least_0)]
+    #[arg(long, value_name = "NUMBER", default_value_t = Bm25::default().title_boost, allow_negative_numbers = true, value_parser = number(AT_LEAST_0, "must be a number from 0 to 1000"))]
     pub(super) title_boost: f64,
     /// Handling of a passage with the id of an earlier one
     #[arg(long, value_name = "ACTION", default_value = "refuse", value_parser = ["refuse", "skip"])]
@@ -258,12 +261,4 @@ impl HowArgs {
         options.check()?;
         Ok(options)
     }
-}
-
-fn at_least_0(text: &str) -> std::result::Result<f64, Refused> {
-    number(text, |value| (0.0..=1000.0).contains(&value), "must be a number from 0 to 1000")
-}
-
-fn share(text: &str) -> std::result::Result<f64, Refused> {
-    number(text, |value| (0.0..=1.0).contains(&value), "must be a number from 0 to 1")
 }

@@ -78,19 +78,19 @@ pub(super) struct InferArgs {
     #[arg(long, value_name = "FILE", hide = true)]
     pub(super) image: Option<PathBuf>,
     /// Sampling temperature; 0: greedy [default: the recipe's for evaluation, or the model's]
-    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = temperature)]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = number(|value| (0.0..=10.0).contains(&value), "must be a number from 0 to 10"))]
     pub(super) temperature: Option<f64>,
     /// Sample from the most likely tokens with this cumulative probability
-    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = share)]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = number(|value| value > 0.0 && value <= 1.0, "must be a number above 0, at most 1"))]
     pub(super) top_p: Option<f64>,
     /// Sample from the N most likely tokens; 0: all
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(super) top_k: Option<u32>,
     /// Sample from tokens with at least this fraction of the largest probability
-    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = share_or_none)]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = number(|value| (0.0..1.0).contains(&value), "must be a number from 0, below 1"))]
     pub(super) min_p: Option<f64>,
     /// Penalise tokens that are already in the conversation or reply; 1: off
-    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = penalty)]
+    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = number(|value| (0.001..=1000.0).contains(&value), "must be a number from 0.001 to 1000"))]
     pub(super) repetition_penalty: Option<f64>,
     #[arg(long, help = format!("Maximum tokens of a reply [default: the recipe's or the model's, or {MAX_NEW_TOKENS}]"), alias = "max-tokens", value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_new_tokens: Option<u32>,
@@ -108,28 +108,12 @@ pub(super) struct InferArgs {
     pub(super) seed: Option<u64>,
 }
 
-fn temperature(text: &str) -> Result<f64, Refused> {
-    number(text, |value| (0.0..=10.0).contains(&value), "must be a number from 0 to 10")
-}
-
 fn server_api(text: &str) -> Result<ServerApi, Refused> {
     match text {
         "openai" => Ok(ServerApi::OpenAi),
         "anthropic" => Ok(ServerApi::Anthropic),
         _ => Err(Refused { wanted: "must be openai or anthropic" }),
     }
-}
-
-fn share(text: &str) -> Result<f64, Refused> {
-    number(text, |value| value > 0.0 && value <= 1.0, "must be a number above 0, at most 1")
-}
-
-fn penalty(text: &str) -> Result<f64, Refused> {
-    number(text, |value| (0.001..=1000.0).contains(&value), "must be a number from 0.001 to 1000")
-}
-
-fn share_or_none(text: &str) -> Result<f64, Refused> {
-    number(text, |value| (0.0..1.0).contains(&value), "must be a number from 0, below 1")
 }
 
 /// A text in which `\n` and `\t` stand for a line break and a tab.

@@ -8,16 +8,13 @@ use std::rc::Rc;
 use serde_json::Value as Json;
 
 use super::args::{LuaArgs, OutputArgs};
-use super::print;
+use super::{print, print_json, set_threads};
 use crate::error::{Error, Kind, Result};
-use crate::native;
 use crate::programs::{Executor, Programs};
 use crate::script::{End, LogStream, ScriptProgram, unreadable_script};
 
 pub(super) fn run(args: &LuaArgs, output: OutputArgs) -> Result<ExitCode> {
-    if let Some(threads) = args.threads {
-        native::set_threads(usize::from(threads));
-    }
+    set_threads(args.threads);
     let (path, source, arguments) = source(args)?;
     let program = ScriptProgram {
         path: &path,
@@ -38,7 +35,7 @@ pub(super) fn run(args: &LuaArgs, output: OutputArgs) -> Result<ExitCode> {
             for value in &values {
                 match value {
                     Json::String(text) if !output.json => print(&format!("{text}\n"))?,
-                    value => print(&format!("{value}\n"))?,
+                    value => print_json(value)?,
                 }
             }
             Ok(ExitCode::SUCCESS)

@@ -1,7 +1,6 @@
 //! `r1 man`: manual pages, generated from the command-line definitions.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
 use clap_mangen::Man;
@@ -24,14 +23,13 @@ pub(super) struct ManArgs {
     pub(super) dir: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &ManArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &ManArgs) -> Result<()> {
     let mut command = Cli::command().display_name("r1");
     command.build();
     if let Some(dir) = &args.dir {
         let failed = |error: &std::io::Error| Error::io(Kind::Store, "write the manual pages", dir, error);
         std::fs::create_dir_all(dir).map_err(|error| failed(&error))?;
-        clap_mangen::generate_to(command, dir).map_err(|error| failed(&error))?;
-        return Ok(ExitCode::SUCCESS);
+        return clap_mangen::generate_to(command, dir).map_err(|error| failed(&error));
     }
     let page = match &args.command {
         None => command,
@@ -44,5 +42,5 @@ pub(super) fn run(args: &ManArgs) -> Result<ExitCode> {
     let mut text = Vec::new();
     let failed = |error: std::io::Error| Error::new(Kind::Internal, format!("can't write the page: {error}"));
     Man::new(page).render(&mut text).map_err(failed)?;
-    print(&String::from_utf8_lossy(&text)).map(|()| ExitCode::SUCCESS)
+    print(&String::from_utf8_lossy(&text))
 }

@@ -1,44 +1,32 @@
 //! `r1 check --masks`: the loss mask and the advantages, token by token.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::args::OutputArgs;
 use super::{print, print_json};
 use crate::error::Result;
-use crate::telemetry::{ReportStyle, Reporter, report};
+use crate::telemetry::{ReportStyle, report};
 use crate::train::{self, RunOptions, ShownToken, ShownTrajectory};
 
 const SOURCE: &str = include_str!("../../lua/reports/masks.lua");
 
 /// Rolls out the first task's group and prints every token.
 pub(super) fn show(options: &RunOptions, output: OutputArgs) -> Result<()> {
-    let reporter = if output.json { Reporter::silent() } else { output.reporter() };
+    let reporter = output.reporter_beside_json();
     let shown = train::masks(options, &reporter)?;
     if output.json {
-        return shown.iter().map(as_json).try_for_each(print_json);
+        return shown.iter().map(|trajectory| json!(trajectory)).try_for_each(print_json);
     }
     print(&text(&shown, ReportStyle::of(&reporter))?)
 }
 
-fn as_json(trajectory: &ShownTrajectory) -> Value {
-    let rows: Vec<Vec<_>> = trajectory.rows.iter().map(|row| row.iter().map(token).collect()).collect();
-    json!({ "event": "trajectory", "id": trajectory.id, "status": trajectory.status, "reward": trajectory.reward,
-            "steps": trajectory.steps, "fork": trajectory.fork, "rows": rows })
-}
-
-fn token(token: &ShownToken) -> Value {
-    json!({ "text": token.text, "sampled": token.sampled, "special": token.special, "advantage": token.advantage })
-}
-
 fn text(trajectories: &[ShownTrajectory], style: ReportStyle) -> Result<String> {
-    let trajectories: Vec<Value> = trajectories.iter().map(as_json).collect();
     report(SOURCE, &json!({ "trajectories": trajectories }), style)
 }
 
 /// The text of a prompt: its tokens, the number of `sampled` ones, and the limits.
 pub(super) fn prompt(tokens: &[ShownToken], (budget, max_context): (usize, usize), colour: bool) -> Result<String> {
     let sampled = tokens.iter().filter(|token| token.sampled).count();
-    let tokens: Vec<Value> = tokens.iter().map(token).collect();
     let result = json!({ "prompt": tokens, "sampled": sampled, "budget": budget, "max_context": max_context });
     report(SOURCE, &result, ReportStyle { colour, ..ReportStyle::default() })
 }

@@ -9,7 +9,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::rc::Rc;
 
 use clap::Args;
@@ -79,7 +78,7 @@ fn address(text: &str) -> std::io::Result<SocketAddr> {
 }
 
 /// `reporter` must not print on standard output, which belongs to the protocol.
-pub(super) fn run(args: &McpArgs, reporter: &Reporter) -> Result<ExitCode> {
+pub(super) fn run(args: &McpArgs, reporter: &Reporter) -> Result<()> {
     let interrupt = ctrl_c();
     // A session saves nothing, so Ctrl-C ends it at once.
     interrupt.at_once(true);
@@ -131,7 +130,7 @@ pub(super) fn run(args: &McpArgs, reporter: &Reporter) -> Result<ExitCode> {
     });
     // A read of standard input can't be cancelled.
     runtime.shutdown_background();
-    served.map(|()| ExitCode::SUCCESS)
+    served
 }
 
 /// The token of clients over HTTP.

@@ -50,6 +50,7 @@ use clap::{ColorChoice, CommandFactory, FromArgMatches};
 
 use crate::error::{Error, Kind, Result};
 use crate::hub;
+use crate::native;
 use crate::programs::NamedModelThread;
 use crate::script;
 use crate::telemetry::{Interrupt, ReportStyle, ignore_file_size_signal, is_interrupted, report};
@@ -84,35 +85,43 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
         }
         Err(error) => return flag::meant(&error, typed).map_or_else(|| Ok(voice.refuse(&error)), Err),
     };
-    crate::native::return_memory();
-    crate::native::set_default_threads();
+    native::return_memory();
+    native::set_default_threads();
     ignore_file_size_signal();
     hub::stop_with(is_interrupted);
     let models = Arc::new(NamedModelThread::new(cli.output.reporter()));
     script::share_models(models.clone());
+    let success = |()| ExitCode::SUCCESS;
     let done = match cli.command {
         Command::Run(args) => run::run(args, cli.output),
         Command::Sft(args) => run::sft(args, cli.output),
         Command::Eval(args) => eval::run(args, cli.output),
-        Command::Compare(args) => compare::run(&args, cli.output),
+        Command::Compare(args) => compare::run(&args, cli.output).map(success),
         Command::Check(args) => check::run(args, cli.output),
         Command::Infer(args) => infer::run(&args, cli.output),
         Command::Lua(args) => lua::run(&args, cli.output),
         Command::Repl(args) => repl::run(args, cli.output),
-        Command::Mcp(args) => mcp::run(&args, &OutputArgs { json: false, ..cli.output }.reporter()),
-        Command::New(args) => new::run(&args, cli.output),
+        Command::Mcp(args) => mcp::run(&args, &OutputArgs { json: false, ..cli.output }.reporter()).map(success),
+        Command::New(args) => new::run(&args, cli.output).map(success),
         Command::Replay(args) => replay::run(args, cli.output),
-        Command::Rescore(args) => rescore::run(args, cli.output),
+        Command::Rescore(args) => rescore::run(args, cli.output).map(success),
         Command::Test(args) => test::run(&args, cli.output),
-        Command::Data(args) => data::run(&args, cli.output),
-        Command::Index(args) => index::run(&args, cli.output),
-        Command::Doc(args) => doc::run(&args, cli.output),
-        Command::Completions(args) => completions::run(&args),
-        Command::Man(args) => man::run(&args),
-        Command::Version => version::run(cli.output.json).map(|()| ExitCode::SUCCESS),
+        Command::Data(args) => data::run(&args, cli.output).map(success),
+        Command::Index(args) => index::run(&args, cli.output).map(success),
+        Command::Doc(args) => doc::run(&args, cli.output).map(success),
+        Command::Completions(args) => completions::run(&args).map(success),
+        Command::Man(args) => man::run(&args).map(success),
+        Command::Version => version::run(cli.output.json).map(success),
     };
     models.stop();
     done
+}
+
+/// Computes with this number of threads; without one, with the default.
+fn set_threads(threads: Option<u16>) {
+    if let Some(threads) = threads {
+        native::set_threads(usize::from(threads));
+    }
 }
 
 /// Interval at which an interrupt is looked for.

@@ -1,14 +1,14 @@
 //! `r1 new`: writes a script from a template, and a test for it.
 
 use std::path::{Component, Path, PathBuf};
-use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::args::OutputArgs;
 use super::completers::algorithm_files;
-use super::{editor, print};
+use super::editor::{self, put};
+use super::{print, print_json};
 use crate::algorithms;
 use crate::error::{Error, Kind, Result, suggest};
 
@@ -76,7 +76,7 @@ impl NewTemplate {
     }
 }
 
-pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<()> {
     let stem = args.name.with_extension("");
     let name = stem.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     if name.is_empty() || name.starts_with('.') {
@@ -99,15 +99,14 @@ pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<ExitCode> {
     for path in &files {
         refuse_existing(path)?;
     }
-    write(&script, &fill(template))?;
-    write(&test, &fill(checks))?;
+    put(&script, &fill(template))?;
+    put(&test, &fill(checks))?;
     if let Some((path, text)) = &data {
-        write(path, text)?;
+        put(path, text)?;
     }
     let editor = if args.no_editor_files { Vec::new() } else { editor::write(&root_of(&script))? };
     if output.json {
-        return print(&format!("{}\n", json!({ "event": "new", "files": files, "editor_files": editor })))
-            .map(|()| ExitCode::SUCCESS);
+        return print_json(json!({ "event": "new", "files": files, "editor_files": editor }));
     }
     let list: Vec<String> = files.iter().map(|path| path.display().to_string()).collect();
     let names: Vec<String> = editor.iter().map(|path| path.display().to_string()).collect();
@@ -115,32 +114,30 @@ pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<ExitCode> {
     let (list, script, test) = (list.join("\n"), script.display(), test.display());
     print(&format!(
         "{list}\n{for_editors}next\n  r1 check {script}\n  r1 test {test}\n  r1 repl {script}\n  r1 run {script}\n"
-    ))?;
-    Ok(ExitCode::SUCCESS)
+    ))
 }
 
 /// Writes the file of an algorithm of r1.
-fn copy_algorithm(name: &str, script: &Path, output: OutputArgs) -> Result<ExitCode> {
+fn copy_algorithm(name: &str, script: &Path, output: OutputArgs) -> Result<()> {
     let Some(file) = algorithms::find(name) else {
         let algorithm_names = algorithms::all().iter().map(|file| file.name);
         let error = Error::new(Kind::Usage, format!("there is no algorithm `{name}`"));
         return Err(error.hint(suggest(name, algorithm_names.collect::<Vec<_>>())));
     };
     refuse_existing(script)?;
-    write(script, file.source)?;
+    put(script, file.source)?;
     if output.json {
-        let files = [script];
-        return print(&format!("{}\n", json!({ "event": "new", "files": files }))).map(|()| ExitCode::SUCCESS);
+        return print_json(json!({ "event": "new", "files": [script] }));
     }
     let module = script.file_stem().unwrap_or_default().to_string_lossy();
     print(&format!(
         "{}\nin a recipe next to it\n  trainer = r1.trainer {{ algorithm = require(\"{module}\") }}\n",
         script.display()
-    ))?;
-    Ok(ExitCode::SUCCESS)
+    ))
 }
 
-fn refuse_existing(path: &Path) -> Result<()> {
+/// Refuses to write over a file.
+pub(super) fn refuse_existing(path: &Path) -> Result<()> {
     if path.exists() {
         return Err(Error::new(Kind::Usage, "the file exists already").at_path(path).hint("give another name"));
     }
@@ -152,12 +149,4 @@ fn root_of(script: &Path) -> PathBuf {
     let below = script.is_relative() && script.components().all(|part| part != Component::ParentDir);
     let parent = script.parent().map(Path::to_owned).unwrap_or_default();
     if below { PathBuf::new() } else { parent }
-}
-
-fn write(path: &Path, text: &str) -> Result<()> {
-    let failed = |e: &std::io::Error| Error::io(Kind::Store, "write", path, e);
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder).map_err(|e| failed(&e))?;
-    }
-    std::fs::write(PathBuf::from(path), text).map_err(|e| failed(&e))
 }

@@ -7,9 +7,12 @@ pub(super) struct Refused {
     pub(super) wanted: &'static str,
 }
 
-/// A number that fits.
-pub(super) fn number(text: &str, fits: impl Fn(f64) -> bool, wanted: &'static str) -> Result<f64, Refused> {
-    text.parse().ok().filter(|value| fits(*value)).ok_or(Refused { wanted })
+/// Parses a number that fits.
+pub(super) fn number<F: Fn(f64) -> bool + Clone + Send + Sync + 'static>(
+    fits: F,
+    wanted: &'static str,
+) -> impl Fn(&str) -> Result<f64, Refused> + Clone + Send + Sync + 'static {
+    move |text: &str| text.parse().ok().filter(|value| fits(*value)).ok_or(Refused { wanted })
 }
 
 /// A number of rows, or `all`.

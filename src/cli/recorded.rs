@@ -52,17 +52,13 @@ impl RecordedRun {
             let all = self.steps_of(split)?;
             if let Some(step) = ids.iter().filter_map(|id| id.step).find(|step| !all.contains(step)) {
                 let range = format!("{} to {}", all[0], all[all.len() - 1]);
-                let (message, hint) = match split {
-                    Split::Train => (format!("the run has no step {step}"), format!("it has steps {range}")),
-                    Split::Eval => {
-                        let message = format!("the run has no evaluation after step {step}");
-                        (
-                            message,
-                            format!("it has {} of steps {range}", counted(all.len(), "evaluation", "evaluations")),
-                        )
-                    }
+                let evaluations = counted(all.len(), "evaluation", "evaluations");
+                let (missing, present) = match split {
+                    Split::Train => ("step", "steps".to_owned()),
+                    Split::Eval => ("evaluation after step", format!("{evaluations} of steps")),
                 };
-                return Err(Error::new(Kind::Usage, message).hint(hint));
+                return Err(Error::new(Kind::Usage, format!("the run has no {missing} {step}"))
+                    .hint(format!("it has {present} {range}")));
             }
             let named = all.into_iter().filter(|step| ids.iter().any(|id| id.covers((split, *step))));
             steps.extend(named.map(|step| (split, step)));
@@ -119,7 +115,7 @@ impl RecordedRun {
             reporter.warn(&format!("settings of the run that {path} does not know: {}", left_out.join(" ")));
         }
         let renderer = self.renderer(&script, reporter)?;
-        let loaded = Rc::new(Loaded::with(script, renderer, self.run.max_context(), false)?);
+        let loaded = Rc::new(Loaded::with(script, renderer, self.run.max_context())?);
         self.loaded.insert(key, Rc::clone(&loaded));
         Ok(loaded)
     }

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::args::{OutputArgs, ReplayArgs};
 use super::recorded::{IdOrSetting, RecordedRun, stop_if_interrupted};
-use super::{diff, print};
+use super::{diff, print, print_json};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Split;
 use crate::rollout::{ReplayMismatch, first_difference};
@@ -45,12 +45,8 @@ pub(super) fn run(args: ReplayArgs, output: OutputArgs) -> Result<ExitCode> {
             let difference = first_difference(&loaded.renderer, &trajectory, &replayed);
             count += 1;
             if output.json {
-                let shown = difference
-                    .as_ref()
-                    .map(|it| json!({ "step": it.step, "field": it.field, "recorded": it.recorded, "now": it.now }));
-                let line =
-                    json!({ "event": "replay", "id": trajectory.id, "same": shown.is_none(), "difference": shown });
-                print(&format!("{line}\n"))?;
+                let same = difference.is_none();
+                print_json(json!({ "event": "replay", "id": trajectory.id, "same": same, "difference": difference }))?;
             }
             if let Some(difference) = difference {
                 differ += 1;
@@ -64,7 +60,7 @@ pub(super) fn run(args: ReplayArgs, output: OutputArgs) -> Result<ExitCode> {
     bar.finish();
     let plural = |count: usize| if count == 1 { "y" } else { "ies" };
     if output.json {
-        print(&format!("{}\n", json!({ "event": "summary", "trajectories": count, "differ": differ })))?;
+        print_json(json!({ "event": "summary", "trajectories": count, "differ": differ }))?;
     } else if differ == 0 {
         print(&format!("{count} trajector{}: every observation, reward and status as recorded\n", plural(count)))?;
     } else {

@@ -2,7 +2,6 @@
 //! ones.
 
 use std::collections::BTreeMap;
-use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
@@ -37,7 +36,7 @@ impl RescoredPair {
     }
 }
 
-pub(super) fn run(args: RescoreArgs, output: OutputArgs) -> Result<ExitCode> {
+pub(super) fn run(args: RescoreArgs, output: OutputArgs) -> Result<()> {
     let interrupt = ctrl_c();
     let reporter = output.reporter();
     let name = match &args.script {
@@ -78,8 +77,7 @@ pub(super) fn run(args: RescoreArgs, output: OutputArgs) -> Result<ExitCode> {
     let range = (steps[0].1, steps[steps.len() - 1].1);
     let summary = summary(&pairs, &left_out, range);
     if output.json {
-        pairs.iter().map(RescoredPair::as_json).chain([summary]).try_for_each(print_json)?;
-        return Ok(ExitCode::SUCCESS);
+        return pairs.iter().map(RescoredPair::as_json).chain([summary]).try_for_each(print_json);
     }
     let with_task = |pair: &RescoredPair| {
         let mut shown = pair.as_json();
@@ -90,8 +88,7 @@ pub(super) fn run(args: RescoreArgs, output: OutputArgs) -> Result<ExitCode> {
         "run": recorded.run.name(), "script": name, "summary": summary, "left_out": left_out.lines(),
         "pairs": pairs.iter().map(with_task).collect::<Vec<_>>(), "quiet": output.quiet,
     });
-    print_report(include_str!("../../lua/reports/rescore.lua"), &result, ReportStyle::of(&reporter))?;
-    Ok(ExitCode::SUCCESS)
+    print_report(include_str!("../../lua/reports/rescore.lua"), &result, ReportStyle::of(&reporter))
 }
 
 fn pair(step: u64, old: &Trajectory, new: &Trajectory) -> RescoredPair {

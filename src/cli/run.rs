@@ -3,9 +3,8 @@
 use std::process::ExitCode;
 
 use super::args::{OutputArgs, RecipeArgs, RunArgs, SftArgs};
-use super::print;
+use super::{print_json, set_threads};
 use crate::error::{Kind, Result};
-use crate::native;
 use crate::store::check_writable;
 use crate::telemetry::{Reporter, ctrl_c};
 use crate::train::{self, RunOptions, Summary};
@@ -24,12 +23,11 @@ pub(super) fn sft(args: SftArgs, output: OutputArgs) -> Result<ExitCode> {
 }
 
 /// The memory of a run, as a table.
-fn plan(args: RecipeArgs, output: OutputArgs, supervised: bool) -> Result<ExitCode> {
+fn plan(args: RecipeArgs, output: OutputArgs, supervised: bool) -> Result<()> {
     let reporter = output.reporter();
     let plan = train::plan(&args.options(ctrl_c())?, supervised, &reporter)?;
     if output.json {
-        print(&format!("{}\n", plan.to_json()))?;
-        return Ok(ExitCode::SUCCESS);
+        return print_json(plan.to_json());
     }
     reporter.table(&plan.table());
     if let Some(available) = plan.available.filter(|available| plan.peak() > *available) {
@@ -39,7 +37,7 @@ fn plan(args: RecipeArgs, output: OutputArgs, supervised: bool) -> Result<ExitCo
             available >> 20
         ));
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 fn train(
@@ -48,11 +46,9 @@ fn train(
     supervised: bool,
     body: impl FnOnce(&RunOptions, &Reporter) -> Result<Summary>,
 ) -> Result<ExitCode> {
-    if let Some(threads) = args.threads {
-        native::set_threads(usize::from(threads));
-    }
+    set_threads(args.threads);
     if args.plan {
-        return plan(args, output, supervised);
+        return plan(args, output, supervised).map(|()| ExitCode::SUCCESS);
     }
     let reporter = output.reporter();
     let options = args.options(ctrl_c())?;

@@ -12,7 +12,8 @@ use serde_json::json;
 
 use super::args::{OutputArgs, TestArgs};
 use super::recorded::stop_if_interrupted;
-use super::{diff, print};
+use super::{diff, print, print_json};
+use crate::data::listed;
 use crate::error::{Error, Kind, Result};
 use crate::programs::{Executor, Programs};
 use crate::script::{Suite, TestVerdict, unreadable_script};
@@ -45,10 +46,7 @@ pub(super) fn run(args: &TestArgs, output: OutputArgs) -> Result<ExitCode> {
         return Err(Error::new(Kind::Usage, format!("no test name contains `{filter}`")));
     }
     if output.json {
-        print(&format!(
-            "{}\n",
-            json!({ "event": "summary", "passed": passed, "failed": failed, "left_out": left_out })
-        ))?;
+        print_json(json!({ "event": "summary", "passed": passed, "failed": failed, "left_out": left_out }))?;
     } else {
         let rest = if left_out > 0 { format!(", {left_out} left out") } else { String::new() };
         print(&format!("{passed} passed, {failed} failed{rest} in {:.1} s\n", started.elapsed().as_secs_f64()))?;
@@ -103,7 +101,7 @@ fn one_file(
             let line = json!({ "event": "test", "file": file, "name": name, "place": location,
                                "ok": failure.is_none(), "seconds": verdict.seconds, "failure": failure,
                                "printed": *printed.borrow() });
-            print(&format!("{line}\n"))?;
+            print_json(line)?;
         } else if !output.quiet || verdict.failure.is_some() {
             print(&report(name, &verdict, &printed.borrow(), reporter.is_coloured()))?;
         }
@@ -158,13 +156,7 @@ fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
 }
 
 fn below(folder: &Path, deep: bool, files: &mut Vec<PathBuf>) -> Result<()> {
-    let failed = |e: &std::io::Error| Error::io(Kind::Data, "look for tests in", folder, e);
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(|e| failed(&e))? {
-        paths.push(entry.map_err(|e| failed(&e))?.path());
-    }
-    paths.sort();
-    for path in paths {
+    for path in listed(folder).map_err(|e| Error::io(Kind::Data, "look for tests in", folder, &e))? {
         if path.is_dir() && deep {
             below(&path, deep, files)?;
         } else if path.to_string_lossy().ends_with(ENDING) {

@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use serde_json::json;
 
-use super::print;
+use super::{print, print_json};
 use crate::config::DeviceChoice;
 use crate::error::Result;
 use crate::native;
@@ -27,7 +27,7 @@ pub(super) fn run(json: bool) -> Result<()> {
             "event": "version", "r1": R1, "libtorch": native::libtorch_version(), "device": device,
             "threads": threads, "cpu": native::cpu_name(), "kernels": native::kernels(), "cuda_graphs": graphs,
         });
-        return print(&format!("{versions}\n"));
+        return print_json(versions);
     }
     let (cpu, kernels) = (native::cpu_name(), native::kernels());
     print(&format!("r1 {}\ndevice {device}\nthreads {threads}\ncpu {cpu}\ninstruction set {kernels}\n", line()))

@@ -141,7 +141,8 @@ fn hint_of(key: &str, entry: &Counterpart) -> String {
     format!("`{theirs}` of {system} is {} in r1{value}", quoted(&names))
 }
 
-fn last_part(key: &str) -> &str {
+/// The name of a setting without its tables.
+pub(super) fn last_part(key: &str) -> &str {
     key.rsplit('.').next().unwrap_or(key)
 }
 

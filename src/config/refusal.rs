@@ -1,7 +1,7 @@
 //! The error of an invalid value, with a hint: the nearest names, or the r1 name of a setting of
 //! verl or TRL.
 
-use super::counterparts::{self, similarity};
+use super::counterparts::{self, last_part, similarity};
 use super::settings;
 use crate::error::{Error, suggest};
 use crate::schema::{Misfit, MisfitReason, Setting};
@@ -61,10 +61,6 @@ pub fn unknown_hint(key: &str, name: &str, names: &[&str]) -> String {
         return format!("did you mean {}?", paths.join(" or "));
     }
     suggest(name, names.iter().copied())
-}
-
-fn last_part(key: &str) -> &str {
-    key.rsplit('.').next().unwrap_or(key)
 }
 
 #[cfg(test)]

@@ -7,11 +7,12 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Kind, Result, suggest};
 
-#[derive(Debug, Deserialize)]
+/// A published dataset, serialised for `r1 data list`.
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Published {
     pub(crate) name: &'static str,
@@ -26,7 +27,7 @@ pub(crate) struct Published {
     #[serde(default = "main")]
     pub(crate) revision: &'static str,
     /// The folder of the files, or empty.
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     pub(crate) subset: &'static str,
     pub(crate) splits: Vec<SplitFiles>,
     #[serde(default = "not_stated")]
@@ -34,18 +35,19 @@ pub(crate) struct Published {
     /// The publication or the page of the data.
     pub(crate) source: &'static str,
     /// verl's `data_source`, which selects the scoring function there.
+    #[serde(skip_serializing)]
     pub(crate) data_source: &'static str,
     /// verl's `ability`.
-    #[serde(default = "math")]
+    #[serde(default = "math", skip_serializing)]
     pub(crate) ability: &'static str,
     /// The columns of the rows that are written.
     #[serde(default = "problem_and_answer")]
     pub(crate) columns: &'static str,
     /// The source repeats rows, which are written once.
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     pub(crate) repeated: bool,
     /// How its columns are converted; without one the rows are written as published.
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     pub(crate) mapping: &'static str,
 }
 
@@ -66,16 +68,16 @@ fn problem_and_answer() -> &'static str {
 }
 
 /// A split of a published dataset.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct SplitFiles {
     /// The name of the file that is written.
     pub(crate) name: &'static str,
     /// The split on the Hub.
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     pub(crate) split: &'static str,
     /// File names instead, or empty; `*` matches any text.
-    #[serde(default)]
+    #[serde(default, skip_serializing)]
     pub(crate) file: &'static str,
     /// Number of rows that are published, for `r1 data list`; 0: not stated.
     pub(crate) rows: u64,

@@ -195,10 +195,7 @@ fn write(
     } else {
         kept.extend(0..data.len());
     }
-    let at = |position: u64| {
-        row(usize::try_from(position).ok().and_then(|position| kept.get(position)).copied().unwrap_or(position))
-    };
-    write_rows(path, kept.len() as u64, &at)?;
+    write_rows(path, kept.len() as u64, &|position| row(kept[position as usize]))?;
     let bytes = path.metadata().map_err(|error| Error::io(Kind::Store, "read the file", path, &error))?.len();
     let (rows, repeated) = (kept.len() as u64, data.len() - kept.len() as u64);
     Ok((FetchedSplit { file: String::new(), rows, bytes, repeated, kept: false }, commit))

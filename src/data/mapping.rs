@@ -60,15 +60,20 @@ impl PublishedRow<'_> {
 
     /// Text, or a number as text.
     fn plain(&self, column: &str) -> Result<String> {
-        match self.need(column)? {
-            Json::String(text) => Ok(text.clone()),
-            Json::Number(number) => Ok(number.to_string()),
-            _ => Err(wrong(column, "text or a number")),
-        }
+        plain(self.need(column)?, column)
     }
 
     fn list(&self, column: &str) -> Result<&Vec<Json>> {
         self.need(column)?.as_array().ok_or_else(|| wrong(column, "a list"))
+    }
+}
+
+/// Text, or a number as text.
+fn plain(value: &Json, column: &str) -> Result<String> {
+    match value {
+        Json::String(text) => Ok(text.clone()),
+        Json::Number(number) => Ok(number.to_string()),
+        _ => Err(wrong(column, "text or a number")),
     }
 }
 
@@ -101,12 +106,12 @@ fn math_500(row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
 fn aime(row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
     // The answers of AIME are whole numbers from 000 to 999.
     let answer = row.plain("answer")?;
-    let digits = answer.trim().trim_start_matches('0');
-    let is_whole = !answer.trim().is_empty() && answer.trim().chars().all(|c| c.is_ascii_digit());
-    let answer = match (is_whole, digits) {
-        (true, "") => "0",
-        (true, digits) => digits,
-        (false, _) => answer.trim(),
+    let answer = answer.trim();
+    let is_whole = !answer.is_empty() && answer.chars().all(|c| c.is_ascii_digit());
+    let answer = match answer.trim_start_matches('0') {
+        _ if !is_whole => answer,
+        "" => "0",
+        digits => digits,
     };
     Ok(fields(json!({
         "id": row.plain("id").ok(),
@@ -127,11 +132,7 @@ fn dapo(row: &PublishedRow<'_>) -> Result<Map<String, Json>> {
     let content = last.and_then(|message| message["content"].as_str()).ok_or_else(|| wrong("prompt", "messages"))?;
     let problem = content.strip_prefix(DAPO_BEFORE).unwrap_or(content);
     let problem = problem.strip_suffix(DAPO_AFTER).unwrap_or(problem);
-    let answer = match &row.need("reward_model")?["ground_truth"] {
-        Json::String(text) => text.clone(),
-        Json::Number(number) => number.to_string(),
-        _ => return Err(wrong("reward_model.ground_truth", "text or a number")),
-    };
+    let answer = plain(&row.need("reward_model")?["ground_truth"], "reward_model.ground_truth")?;
     Ok(fields(json!({ "problem": problem, "answer": answer })))
 }
 

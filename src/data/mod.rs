@@ -19,11 +19,11 @@ mod texts;
 mod verl;
 mod write;
 
-pub(crate) use catalog::{CATALOG, Published, published};
+pub(crate) use catalog::{CATALOG, published};
 pub(crate) use contamination::{DatasetTexts, OverlapOptions, overlap};
 pub(crate) use dedup::duplicates;
 pub(crate) use get::{Fetched, GetOptions, get};
-pub(crate) use rows::{CsvFile, Dataset, check_place, find, open_text, utf8};
+pub(crate) use rows::{CsvFile, Dataset, check_place, find, listed, open_text, utf8};
 pub(crate) use split::{Amount, Division, split};
 pub(crate) use stats::{byte_count, statistics};
 pub(crate) use texts::{TextColumns, column, text_of};

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::sentence_modules::longest_text;
 use super::text_encoder::identity;
-use super::{Checkpoints, tokenized};
+use super::{Checkpoints, not_finite, tokenized, wrong_tokenizer};
 use crate::error::{Error, Kind, Result};
 use crate::model::{self, Pair, PairFormat};
 use crate::search::{Passage, Reranker, passage_text};
@@ -54,17 +54,12 @@ impl CrossEncoder {
         let model = model::CrossEncoderModel::load(dir, loaded_as.device, loaded_as.dtype)?;
         let tokenizer = Tokenizer::load(dir)?;
         let format = model.format();
-        let wrong = |why: String| {
-            Error::new(Kind::Model, why)
-                .at_path(dir.join("tokenizer.json"))
-                .hint("save the tokenizer again with transformers' AutoTokenizer and save_pretrained")
-        };
         let mut max_tokens = longest_text(dir)?.unwrap_or(usize::MAX).min(model.max_tokens());
         let (mut question, mut answers) = ([Vec::new(), Vec::new()], [0, 0]);
         if format == PairFormat::Question {
             let id = |token: &str| {
-                let missing = || wrong(format!("tokenizer.json has no token `{token}`, which the question needs"));
-                tokenizer.id_of(token).ok_or_else(missing)
+                let why = || format!("tokenizer.json has no token `{token}`, which the question needs");
+                tokenizer.id_of(token).ok_or_else(|| wrong_tokenizer(dir, why()))
             };
             for token in ["<|im_start|>", "<|im_end|>", "<think>", "</think>"] {
                 id(token)?;
@@ -77,7 +72,7 @@ impl CrossEncoder {
             let (ids, types) = tokenizer.encode_pair("a", "b", max_tokens)?;
             if ids.len() < 5 || (format == PairFormat::Types && types.last() != Some(&1)) {
                 let why = "tokenizer.json does not put [CLS], [SEP] and [SEP] around two texts, the second with type 1";
-                return Err(wrong(why.to_owned()));
+                return Err(wrong_tokenizer(dir, why));
             }
         }
         let (model, sha256) = (Mutex::new(model), identity(dir)?);
@@ -156,9 +151,7 @@ impl Reranker for CrossEncoder {
         let pairs = tokenized(passages, |passage| self.pair(query, &passage_text("", passage)))?;
         let scores = self.model.lock().unwrap_or_else(PoisonError::into_inner).scores(&pairs, self.answers)?;
         if scores.iter().any(|score| !score.is_finite()) {
-            return Err(Error::new(Kind::Numeric, "the cross-encoder returned a score that is not finite")
-                .at_path(&self.directory)
-                .hint("the weights of the model may be damaged"));
+            return Err(not_finite("the cross-encoder returned a score that is not finite", &self.directory));
         }
         Ok(scores)
     }

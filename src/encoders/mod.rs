@@ -55,6 +55,18 @@ impl SearchModels for Checkpoints {
     }
 }
 
+/// The error of a tokenizer with which the model can't be used.
+fn wrong_tokenizer(dir: &Path, why: impl Into<String>) -> Error {
+    Error::new(Kind::Model, why)
+        .at_path(dir.join("tokenizer.json"))
+        .hint("save the tokenizer again with transformers' AutoTokenizer and save_pretrained")
+}
+
+/// The error of a model that returns numbers which are not finite.
+fn not_finite(message: &str, dir: &Path) -> Error {
+    Error::new(Kind::Numeric, message).at_path(dir).hint("the weights of the model may be damaged")
+}
+
 /// Texts of a thread that tokenizes.
 const TEXTS_OF_A_THREAD: usize = 256;
 

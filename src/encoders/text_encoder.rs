@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sha2::{Digest, Sha256};
 
 use super::sentence_modules::SentenceModules;
-use super::{Checkpoints, tokenized};
+use super::{Checkpoints, not_finite, tokenized, wrong_tokenizer};
 use crate::error::{Error, Kind, Result};
 use crate::model::{self, Pooling};
 use crate::search::{EncoderOptions, Similarity, TextEncoder};
@@ -89,20 +89,15 @@ impl LoadedEncoder {
         let pooling = Pooling::named("pooling", &options.pooling)?;
         let tokenizer = Tokenizer::load(dir)?;
         let special = tokenizer.encode_truncated("", usize::MAX)?;
-        let wrong = |why: &str| {
-            Error::new(Kind::Model, why)
-                .at_path(dir.join("tokenizer.json"))
-                .hint("save the tokenizer again with transformers' AutoTokenizer and save_pretrained")
-        };
         if !model.is_causal() && special.len() != 2 {
-            return Err(wrong("tokenizer.json does not put [CLS] and [SEP] around a text"));
+            return Err(wrong_tokenizer(dir, "tokenizer.json does not put [CLS] and [SEP] around a text"));
         }
         let config = dir.join("tokenizer_config.json");
         if special.is_empty()
             && config.exists()
             && model::read_json(&config, "the tokenizer's configuration")?["add_eos_token"] == true
         {
-            return Err(wrong("tokenizer.json adds no token at the end, but `add_eos_token` is true"));
+            return Err(wrong_tokenizer(dir, "tokenizer.json adds no token at the end, but `add_eos_token` is true"));
         }
         let max_tokens = options.max_tokens.min(model.max_tokens());
         if max_tokens <= special.len() {
@@ -172,9 +167,7 @@ impl TextEncoder for LoadedEncoder {
         for vector in vectors.chunks_exact_mut(self.dimension) {
             let length = vector.iter().map(|number| f64::from(*number).powi(2)).sum::<f64>().sqrt();
             if !length.is_finite() {
-                return Err(Error::new(Kind::Numeric, "the encoder returned a vector that is not finite")
-                    .at_path(&self.directory)
-                    .hint("the weights of the model may be damaged"));
+                return Err(not_finite("the encoder returned a vector that is not finite", &self.directory));
             }
             if self.options.similarity == Similarity::Dot {
                 continue;

@@ -98,7 +98,7 @@ pub struct Comparison {
 }
 
 /// The evaluation of one policy or more on the same tasks.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     pub recipe: String,
     /// Samples per task.

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::report::{Comparison, PolicyReport, Report};
+use super::report::Report;
 use crate::error::Result;
 use crate::host_lua::HostFile;
 use crate::mdp::{Limit, Status};
@@ -15,11 +15,8 @@ thread_local! {
 /// A report as the functions read it.
 #[derive(Serialize)]
 struct ShownReport<'a> {
-    recipe: &'a str,
-    n: usize,
-    temperature: f64,
-    policies: &'a [PolicyReport],
-    comparisons: &'a [Comparison],
+    #[serde(flatten)]
+    report: &'a Report,
     /// Names of metrics, of failures and of limits in the order in which they are shown.
     metrics: Vec<&'a str>,
     statuses: Vec<&'static str>,
@@ -30,19 +27,14 @@ struct ShownReport<'a> {
 
 /// The result of a function for a report.
 pub(super) fn call<T: DeserializeOwned>(function: &str, report: &Report, all: bool) -> Result<T> {
-    let Report { recipe, n, temperature, policies, comparisons } = report;
     let mut metrics: Vec<&str> = Vec::new();
-    for (name, _) in policies.iter().flat_map(|policy| &policy.figures.metrics) {
+    for (name, _) in report.policies.iter().flat_map(|policy| &policy.figures.metrics) {
         if !metrics.contains(&name.as_str()) {
             metrics.push(name);
         }
     }
     let shown = ShownReport {
-        recipe,
-        n: *n,
-        temperature: *temperature,
-        policies,
-        comparisons,
+        report,
         metrics,
         statuses: Status::ALL.into_iter().filter(|status| status.is_failure()).map(Status::name).collect(),
         limits: Limit::ALL.map(Limit::name),

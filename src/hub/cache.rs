@@ -149,11 +149,17 @@ impl Folder {
         whole.then_some(dir)
     }
 
-    /// A GGUF file in the newest snapshot of a revision.
-    pub(super) fn gguf(&self, revision: &str, wanted: &str) -> Option<PathBuf> {
+    /// The newest snapshot of a revision, and the paths of its files.
+    fn files(&self, revision: &str) -> Option<(PathBuf, Vec<String>)> {
         let dir = self.snapshot(&self.commit_of(revision)?);
         let mut names = Vec::new();
         walk(&dir, "", &mut names);
+        Some((dir, names))
+    }
+
+    /// A GGUF file in the newest snapshot of a revision.
+    pub(super) fn gguf(&self, revision: &str, wanted: &str) -> Option<PathBuf> {
+        let (dir, names) = self.files(revision)?;
         files::gguf(&names, wanted).ok().map(|name| dir.join(name))
     }
 
@@ -166,9 +172,7 @@ impl Folder {
     /// The files of a dataset in the newest snapshot of a revision, unless their names show that
     /// one is missing.
     pub(super) fn data(&self, revision: &str, wanted: &DataFiles<'_>) -> Option<Vec<PathBuf>> {
-        let dir = self.snapshot(&self.commit_of(revision)?);
-        let mut names = Vec::new();
-        walk(&dir, "", &mut names);
+        let (dir, names) = self.files(revision)?;
         let names = data::choose(&names, wanted).ok().filter(|names| data::complete(names))?;
         Some(names.iter().map(|name| dir.join(name)).collect())
     }

@@ -5,7 +5,7 @@
 //! (`train-00000-of-00002.parquet`, `my_train.csv`); a subset is a folder. A repository without
 //! split names has one split, `train`.
 
-use super::id::is_path;
+use super::files::check;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::glob::matches;
 
@@ -45,13 +45,7 @@ const NAMES: [&[&str]; 3] =
 /// # Errors
 /// [`Kind::Data`] with the available names, if no file or more than one selection matches.
 pub(super) fn choose(names: &[String], wanted: &DataFiles<'_>) -> Result<Vec<String>> {
-    if let Some(name) = names.iter().find(|name| !is_path(name)) {
-        return Err(Error::new(
-            Kind::Data,
-            format!("the repository has a file named {name:?}, a path outside the repository"),
-        )
-        .hint("nothing was downloaded; do not trust this repository"));
-    }
+    check(names, Kind::Data)?;
     let mut data: Vec<&str> = names.iter().map(String::as_str).filter(|name| has_rows(name)).collect();
     data.sort_unstable();
     if !wanted.file.is_empty() {

@@ -29,7 +29,7 @@ pub(super) struct DownloadPlan {
 /// [`Kind::Model`] if a name would leave the cache, or if there are no weights in a supported
 /// format.
 pub(super) fn plan(names: &[String]) -> Result<DownloadPlan> {
-    check(names)?;
+    check(names, Kind::Model)?;
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
     let mut plan = DownloadPlan { small: small(names), ..DownloadPlan::default() };
     if has(SINGLE) {
@@ -54,7 +54,7 @@ pub(super) fn plan(names: &[String]) -> Result<DownloadPlan> {
 /// # Errors
 /// [`Kind::Model`] if a name would leave the cache, or if no file or more than one has this name.
 pub(super) fn gguf(names: &[String], wanted: &str) -> Result<String> {
-    check(names)?;
+    check(names, Kind::Model)?;
     let files: Vec<&String> = names.iter().filter(|name| name.ends_with(".gguf")).collect();
     if let Some(name) = files.iter().find(|name| **name == wanted) {
         return Ok((*name).clone());
@@ -86,7 +86,7 @@ pub(super) fn beside(names: &[String]) -> Vec<String> {
 /// [`Kind::Model`] if a name would leave the cache, or if there is no tokenizer in a supported
 /// format.
 pub(super) fn text(names: &[String]) -> Result<Vec<String>> {
-    check(names)?;
+    check(names, Kind::Model)?;
     if !names.iter().any(|name| name == TOKENIZER) {
         return Err(Error::new(Kind::Model, format!("the repository has no {TOKENIZER}")).hint(
             "an adapter's tokenizer is in the repository of its base model; older models are loaded once with \
@@ -96,15 +96,11 @@ pub(super) fn text(names: &[String]) -> Result<Vec<String>> {
     Ok(small(names))
 }
 
-fn check(names: &[String]) -> Result<()> {
-    match names.iter().find(|name| !is_path(name)) {
-        None => Ok(()),
-        Some(name) => Err(Error::new(
-            Kind::Model,
-            format!("the repository has a file named {name:?}, a path outside the repository"),
-        )
-        .hint("nothing was downloaded; do not trust this repository")),
-    }
+/// Refuses names that would leave the cache.
+pub(super) fn check(names: &[String], kind: Kind) -> Result<()> {
+    let Some(name) = names.iter().find(|name| !is_path(name)) else { return Ok(()) };
+    Err(Error::new(kind, format!("the repository has a file named {name:?}, a path outside the repository"))
+        .hint("nothing was downloaded; do not trust this repository"))
 }
 
 fn small(names: &[String]) -> Vec<String> {

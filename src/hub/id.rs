@@ -36,14 +36,6 @@ impl RepoKind {
         }
     }
 
-    /// The word in URLs.
-    pub(super) fn plural(self) -> &'static str {
-        match self {
-            Self::Model => "models",
-            Self::Dataset => "datasets",
-        }
-    }
-
     /// The kind of errors about it.
     pub(super) fn error(self) -> Kind {
         match self {

@@ -175,7 +175,7 @@ impl Hub {
             RepositoryFiles::Listing(listing) => listing,
         };
         let commit = listing.commit.as_str();
-        let at_page = |error: Error| error.at(format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page()));
+        let at_page = |error: Error| error.at(self.page(id, commit));
         let plan = files::plan(&listing.names).map_err(at_page)?;
         let dir = folder.snapshot(commit);
         let mut weights = plan.weights;
@@ -200,8 +200,7 @@ impl Hub {
             RepositoryFiles::Listing(listing) => listing,
         };
         let commit = listing.commit.as_str();
-        let name = files::gguf(&listing.names, file)
-            .map_err(|error| error.at(format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page())))?;
+        let name = files::gguf(&listing.names, file).map_err(|error| error.at(self.page(id, commit)))?;
         let mut names = files::beside(&listing.names);
         names.push(name.clone());
         self.fetch_files(&folder, id, commit, &names, watch)?;
@@ -224,8 +223,7 @@ impl Hub {
             RepositoryFiles::Listing(listing) => listing,
         };
         let commit = listing.commit.as_str();
-        let at_page = |error: Error| error.at(format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page()));
-        let names = files::text(&listing.names).map_err(at_page)?;
+        let names = files::text(&listing.names).map_err(|error| error.at(self.page(id, commit)))?;
         self.fetch_files(&folder, id, commit, &names, watch)?;
         // A revision with cached weights keeps its commit, so that it works offline.
         if folder.complete(&id.revision).is_none() {
@@ -247,12 +245,16 @@ impl Hub {
             RepositoryFiles::Listing(listing) => listing,
         };
         let commit = listing.commit.as_str();
-        let page = || format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page());
-        let names = data::choose(&listing.names, wanted).map_err(|error| error.at(page()))?;
+        let names = data::choose(&listing.names, wanted).map_err(|error| error.at(self.page(id, commit)))?;
         self.fetch_files(&folder, id, commit, &names, watch)?;
         note(&folder, id, commit, watch)?;
         let dir = folder.snapshot(commit);
         Ok(names.iter().map(|name| dir.join(name)).collect())
+    }
+
+    /// The page of a commit, for messages.
+    fn page(&self, id: &ModelId, commit: &str) -> String {
+        format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page())
     }
 
     /// The current commit of a revision on the Hub; `None` if offline or unreachable.

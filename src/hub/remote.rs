@@ -101,7 +101,7 @@ impl Remote {
     /// The commit of a revision, and its files.
     pub(super) fn list(&self, id: &ModelId, watch: &Watch<'_>) -> Result<RepositoryListing, HubFailure> {
         let revision = net::escape(&id.revision, false);
-        let url = format!("{}/api/{}/{}/revision/{revision}", self.endpoint, id.kind.plural(), id.name);
+        let url = format!("{}/api/{}s/{}/revision/{revision}", self.endpoint, id.kind.noun(), id.name);
         let response = self.request("GET", &url, None, id, watch)?;
         let bytes = response.bytes(LISTING, LISTING_TIME, watch.stop).map_err(|fault| self.away(id, &fault))?;
         let odd = |what: &str| {

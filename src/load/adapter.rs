@@ -178,14 +178,13 @@ fn same(wanted: &LoraSettings, present: &LoraConfig) -> Result<()> {
         Err(Error::new(Kind::Script, format!("policy.lora.{name} is {wanted}, but the policy's adapter has {present}"))
             .hint("leave policy.lora out to continue with the adapter"))
     };
-    if wanted.rank != present.rank {
-        return refuse("rank", &wanted.rank.to_string(), &present.rank.to_string());
-    }
-    if wanted.alpha.to_bits() != present.alpha.to_bits() {
-        return refuse("alpha", &wanted.alpha.to_string(), &present.alpha.to_string());
-    }
-    if wanted.rank_stabilized != present.rank_stabilised {
-        return refuse("rank_stabilized", &wanted.rank_stabilized.to_string(), &present.rank_stabilised.to_string());
+    let numbers = [
+        ("rank", wanted.rank.to_string(), present.rank.to_string()),
+        ("alpha", wanted.alpha.to_string(), present.alpha.to_string()),
+        ("rank_stabilized", wanted.rank_stabilized.to_string(), present.rank_stabilised.to_string()),
+    ];
+    if let Some((name, wanted, present)) = numbers.iter().find(|(_, wanted, present)| wanted != present) {
+        return refuse(name, wanted, present);
     }
     let set = |names: &[String]| -> BTreeSet<String> { names.iter().cloned().collect() };
     // `None` for a file with a pattern instead of a list.

@@ -41,13 +41,13 @@ impl Loaded {
         }
         let renderer = Arc::new(Renderer::load_styled(&dir, &style)?);
         let max_context = if stands_in { 0 } else { context_of(&dir, &script.settings) };
-        Self::with(script, renderer, max_context, stands_in)
+        Ok(Self { stands_in, ..Self::with(script, renderer, max_context)? })
     }
 
     /// Creates a script's worker with the given tokenizer.
-    pub fn with(script: Script, renderer: Arc<Renderer>, max_context: usize, stands_in: bool) -> Result<Self> {
+    pub fn with(script: Script, renderer: Arc<Renderer>, max_context: usize) -> Result<Self> {
         let worker = Worker::new(&script, Some(Arc::clone(&renderer)))?;
-        Ok(Self { script, worker, renderer, max_context, stands_in })
+        Ok(Self { script, worker, renderer, max_context, stands_in: false })
     }
 
     /// The environment and the tokenizer of a trajectory.

@@ -187,7 +187,7 @@ fn open(
     let loaded = match model {
         Some(dir) => {
             let renderer = Arc::new(Renderer::load_styled(dir, &script.style()?)?);
-            Loaded::with(script, renderer, 0, false)?
+            Loaded::with(script, renderer, 0)?
         }
         None => Loaded::new(script, reporter)?,
     };

@@ -98,7 +98,7 @@ pub fn completion(step: &Step) -> Completion {
 }
 
 /// The first difference between a replay and the record.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct ReplayMismatch {
     /// From 1; `None` for fields of the whole trajectory.
     pub step: Option<usize>,

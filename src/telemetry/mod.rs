@@ -16,7 +16,6 @@ mod table;
 mod tensorboard;
 
 pub use bar::Bar;
-pub use chart::{Plot, plot, sparkline};
 pub use curves::{Curve, read_curves};
 pub use format::{compact, counted, duration, percent, plain, signed, thousands};
 pub use interrupt::{Interrupt, SignalGuard, ctrl_c, ignore_file_size_signal, is_interrupted};

@@ -5,9 +5,7 @@ use console::Style;
 use mlua::{Function, Lua, Table};
 use serde::Serialize;
 
-use super::chart::sparkline;
 use super::format::{compact, counted, duration, plain, signed, thousands};
-use super::reporter::Reporter;
 use super::table::align;
 use crate::error::Result;
 use crate::host_lua::HostFile;
@@ -18,12 +16,6 @@ pub struct ReportStyle {
     pub colour: bool,
     /// The terminal has block characters.
     pub unicode: bool,
-}
-
-impl ReportStyle {
-    pub fn of(reporter: &Reporter) -> Self {
-        Self { colour: reporter.is_coloured(), unicode: reporter.is_unicode() }
-    }
 }
 
 /// The text of a result, written by the function that the file `source` of lua/reports returns.
@@ -37,7 +29,7 @@ pub fn report(source: &'static str, result: &impl Serialize, style: ReportStyle)
 
 type NumberFormat = fn(f64) -> String;
 
-/// The formats of the host: numbers, colours, columns.
+/// The formats of the host: numbers, colours, columns, charts.
 fn formats(lua: &Lua, ReportStyle { colour, unicode }: ReportStyle) -> mlua::Result<Table> {
     let formats = lua.create_table()?;
     formats.raw_set("colour", colour)?;
@@ -54,10 +46,12 @@ fn formats(lua: &Lua, ReportStyle { colour, unicode }: ReportStyle) -> mlua::Res
     formats.raw_set("paint", lua.create_function(paint)?)?;
     let columns = |_: &Lua, rows: Vec<Vec<String>>| Ok(align(&rows));
     formats.raw_set("columns", lua.create_function(columns)?)?;
-    let spark = move |_: &Lua, (values, width, low, high): (Vec<f64>, usize, f64, f64)| {
-        Ok(sparkline(&values, width, (low, high), unicode))
-    };
-    formats.raw_set("sparkline", lua.create_function(spark)?)?;
+    let chart = lua.load(include_str!("../../lua/reports/chart.lua")).set_name("@@r1/reports/chart.lua");
+    let chart: Table = chart.call((&formats, unicode))?;
+    for pair in chart.pairs::<String, Function>() {
+        let (name, draw) = pair?;
+        formats.raw_set(name, draw)?;
+    }
     let escaped = |_: &Lua, text: String| {
         Ok(text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;"))
     };

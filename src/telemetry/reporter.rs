@@ -16,6 +16,7 @@ use super::bar::Bar;
 use super::chart::{self, Plot};
 use super::metrics::Metrics;
 use super::names;
+use super::report::ReportStyle;
 use super::table::{StepTable, align};
 use crate::error::without_control_characters;
 
@@ -95,11 +96,6 @@ impl Reporter {
         lock(&self.0.out).colour
     }
 
-    /// Whether the terminal's encoding has block characters.
-    pub fn is_unicode(&self) -> bool {
-        self.0.unicode
-    }
-
     pub fn mode(&self) -> OutputMode {
         self.0.mode
     }
@@ -112,25 +108,25 @@ impl Reporter {
     /// Prints the title of a new part of the run. The table of steps begins anew.
     pub fn section(&self, title: &str) {
         *lock(&self.0.table) = StepTable::of_width(self.0.columns);
-        match self.0.mode {
-            OutputMode::Json => self.0.event("section", &json!({ "title": title })),
-            OutputMode::Quiet => {}
-            OutputMode::Bars | OutputMode::Plain => {
-                let title = styled(&self.0.out, &Style::new().bold(), title);
-                self.0.out_line(&format!("\n{title}"));
-            }
-        }
+        self.show(
+            "section",
+            || json!({ "title": title }),
+            |inner| {
+                let title = styled(&inner.out, &Style::new().bold(), title);
+                inner.out_line(&format!("\n{title}"));
+            },
+        );
     }
 
     /// Prints a note.
     pub fn info(&self, message: &str) {
-        match self.0.mode {
-            OutputMode::Json => self.0.event("info", &json!({ "message": message })),
-            OutputMode::Quiet => {}
-            OutputMode::Bars | OutputMode::Plain => {
-                self.0.error_line(&format!("  {}", without_control_characters(message)));
-            }
-        }
+        self.show(
+            "info",
+            || json!({ "message": message }),
+            |inner| {
+                inner.error_line(&format!("  {}", without_control_characters(message)));
+            },
+        );
     }
 
     /// Prints the response to a user action such as Ctrl-C, in every mode.
@@ -151,18 +147,22 @@ impl Reporter {
 
     /// Prints the summary line of a step.
     pub fn step(&self, step: u64, total: u64, metrics: &Metrics) {
+        let fields = || json!({ "step": step, "total": total, "metrics": metrics.to_json() });
+        self.show("step", fields, |inner| {
+            let (heading, row) = lock(&inner.table).row(step, total, metrics);
+            if let Some(heading) = heading {
+                inner.out_line(&styled(&inner.out, &Style::new().dim(), &heading));
+            }
+            inner.out_line(&row);
+        });
+    }
+
+    /// Prints an event with `--json`, nothing with `--quiet`, and otherwise what `print` does.
+    fn show(&self, event: &str, fields: impl FnOnce() -> Value, print: impl FnOnce(&ReporterInner)) {
         match self.0.mode {
-            OutputMode::Json => {
-                self.0.event("step", &json!({ "step": step, "total": total, "metrics": metrics.to_json() }));
-            }
+            OutputMode::Json => self.0.event(event, &fields()),
             OutputMode::Quiet => {}
-            OutputMode::Bars | OutputMode::Plain => {
-                let (heading, row) = lock(&self.0.table).row(step, total, metrics);
-                if let Some(heading) = heading {
-                    self.0.out_line(&styled(&self.0.out, &Style::new().dim(), &heading));
-                }
-                self.0.out_line(&row);
-            }
+            OutputMode::Bars | OutputMode::Plain => print(&self.0),
         }
     }
 
@@ -188,9 +188,11 @@ impl Reporter {
     pub fn plot(&self, metric: &str, first: u64, values: &[f64]) {
         if matches!(self.0.mode, OutputMode::Bars | OutputMode::Plain) && values.len() > 1 {
             let bounds = names::is_share(metric).then_some((0.0, 1.0));
-            let options = Plot { size: (60, 6), bounds, first, unicode: self.0.unicode };
-            let drawn = chart::plot(metric, values, options);
-            drawn.lines().for_each(|line| self.0.out_line(&format!("  {line}")));
+            let plot = Plot { title: metric, values, size: (60, 6), bounds, first };
+            match chart::plot(&plot, ReportStyle::of(self)) {
+                Ok(drawn) => drawn.lines().for_each(|line| self.0.out_line(&format!("  {line}"))),
+                Err(error) => self.warn(&error.to_string()),
+            }
         }
     }
 
@@ -199,6 +201,12 @@ impl Reporter {
         if self.0.mode == OutputMode::Json {
             self.0.event(name, fields);
         }
+    }
+}
+
+impl ReportStyle {
+    pub fn of(reporter: &Reporter) -> Self {
+        Self { colour: reporter.is_coloured(), unicode: reporter.0.unicode }
     }
 }
 

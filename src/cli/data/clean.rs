@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use super::super::args::OutputArgs;
 use super::super::data_args::{DecontaminateArgs, DedupArgs};
 use super::super::{print_json, print_report};
-use super::rows::{check_interrupt, check_out, in_rows, open, quiet_with_json, write_selected};
+use super::rows::{check_interrupt, check_out, in_rows, open, write_selected};
 use crate::data::{Dataset, DatasetTexts, OverlapOptions, TextColumns, check_output, duplicates, overlap, write_rows};
 use crate::error::{Error, Kind, Result};
 use crate::telemetry::{Interrupt, ReportStyle, ctrl_c, thousands};
@@ -18,7 +18,7 @@ pub(super) fn dedup(args: &DedupArgs, output: OutputArgs) -> Result<()> {
     check_outputs(&data, args.out.as_deref(), args.report.as_deref())?;
     let interrupt = ctrl_c();
     let columns = TextColumns::new(&args.column);
-    let reporter = quiet_with_json(output);
+    let reporter = output.reporter_beside_json();
     let bar = reporter.bar("comparing", data.len(), "rows");
     let last = std::cell::Cell::new(0);
     let text = |index: u64| {
@@ -42,13 +42,9 @@ pub(super) fn dedup(args: &DedupArgs, output: OutputArgs) -> Result<()> {
             })
         })
         .collect();
-    if let Some(path) = &args.report {
-        report(path, &pairs)?;
-    }
-    let kept = kept(&data, pairs_found.iter().map(|duplicate| duplicate.row));
-    write(args.out.as_deref(), &data, &kept, interrupt)?;
+    let kept = write(&data, &pairs, args.out.as_deref(), args.report.as_deref(), interrupt)?;
     let result = json!({
-        "rows": data.len(), "kept": kept.len(), "equal": exact, "similar": near, "out": args.out, "pairs": pairs,
+        "rows": data.len(), "kept": kept, "equal": exact, "similar": near, "out": args.out, "pairs": pairs,
     });
     show(&result, args.near, args.report.as_deref(), output)
 }
@@ -60,7 +56,7 @@ pub(super) fn decontaminate(args: &DecontaminateArgs, output: OutputArgs) -> Res
     let columns = TextColumns::new(&args.column);
     let eval_columns = if args.eval_column.is_empty() { &args.column } else { &args.eval_column };
     let eval_columns = TextColumns::new(eval_columns);
-    let reporter = quiet_with_json(output);
+    let reporter = output.reporter_beside_json();
     let train_text = |index: u64| text(&train, &columns, index, interrupt);
     let eval_text = |index: u64| text(&eval, &eval_columns, index, interrupt);
     let options = OverlapOptions { n: usize::from(args.ngram), common: args.common };
@@ -79,13 +75,9 @@ pub(super) fn decontaminate(args: &DecontaminateArgs, output: OutputArgs) -> Res
             })
         })
         .collect();
-    if let Some(path) = &args.report {
-        report(path, &rows)?;
-    }
-    let kept = kept(&train, overlaps.rows.iter().map(|contaminated| contaminated.row));
-    write(args.out.as_deref(), &train, &kept, interrupt)?;
+    let kept = write(&train, &rows, args.out.as_deref(), args.report.as_deref(), interrupt)?;
     let result = json!({
-        "rows": train.len(), "kept": kept.len(), "ngram": args.ngram, "eval_rows": eval.len(),
+        "rows": train.len(), "kept": kept, "ngram": args.ngram, "eval_rows": eval.len(),
         "eval_rows_found": overlaps.eval_rows, "eval_rows_short": overlaps.short, "ignored_ngrams": overlaps.ignored,
         "out": args.out, "overlaps": rows,
     });
@@ -122,26 +114,31 @@ fn check_outputs(data: &Dataset, out: Option<&Path>, report: Option<&Path>) -> R
     Ok(())
 }
 
-/// The rows that are not left out.
-fn kept(data: &Dataset, left_out: impl Iterator<Item = u64>) -> Vec<u64> {
-    let left_out: HashSet<u64> = left_out.collect();
-    (0..data.len()).filter(|row| !left_out.contains(row)).collect()
-}
-
-fn write(out: Option<&Path>, data: &Dataset, kept: &[u64], interrupt: Interrupt) -> Result<()> {
-    let Some(out) = out else { return Ok(()) };
-    if kept.is_empty() {
-        return Err(Error::new(Kind::Data, "no row is left, and no file was written").at_path(out));
+/// Writes the report, and the rows of which it has none; returns their number.
+fn write(
+    data: &Dataset,
+    left_out: &[Json],
+    out: Option<&Path>,
+    report_path: Option<&Path>,
+    interrupt: Interrupt,
+) -> Result<usize> {
+    if let Some(path) = report_path {
+        report(path, left_out)?;
     }
-    write_selected(out, data, kept, interrupt)
+    let left_out: HashSet<u64> = left_out.iter().filter_map(|row| row["row"].as_u64()).collect();
+    let kept: Vec<u64> = (0..data.len()).filter(|row| !left_out.contains(row)).collect();
+    if let Some(out) = out {
+        if kept.is_empty() {
+            return Err(Error::new(Kind::Data, "no row is left, and no file was written").at_path(out));
+        }
+        write_selected(out, data, &kept, interrupt)?;
+    }
+    Ok(kept.len())
 }
 
 fn report(path: &Path, rows: &[Json]) -> Result<()> {
     check_output(path)?;
-    let row = |index: u64| {
-        let row_json = usize::try_from(index).ok().and_then(|index| rows.get(index));
-        Ok(row_json.and_then(Json::as_object).cloned().unwrap_or_default())
-    };
+    let row = |index: u64| Ok(rows[index as usize].as_object().cloned().unwrap_or_default());
     if rows.is_empty() && path.extension().is_some_and(|end| end == "parquet") {
         return Err(Error::new(Kind::Usage, "an empty report can't be a Parquet file")
             .at_path(path)

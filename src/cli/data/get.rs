@@ -9,27 +9,15 @@ use serde_json::json;
 use super::super::args::OutputArgs;
 use super::super::data_args::GetArgs;
 use super::super::{print, print_json, print_report};
-use crate::data::{CATALOG, GetOptions, Published, get, published};
+use super::rows::in_rows;
+use crate::data::{CATALOG, GetOptions, get, published};
 use crate::error::{Error, Kind, Result};
 use crate::hub::Hub;
 use crate::hub::{Fetching, watched};
-use crate::telemetry::{Bar, ReportStyle, Reporter, counted, ctrl_c, thousands};
+use crate::telemetry::{Bar, ReportStyle, ctrl_c, thousands};
 
 pub(super) fn list(output: OutputArgs) -> Result<()> {
-    let splits = |dataset: &Published| {
-        dataset.splits.iter().map(|split| json!({ "name": split.name, "rows": split.rows })).collect::<Vec<_>>()
-    };
-    let all: Vec<_> = CATALOG
-        .iter()
-        .map(|dataset| {
-            json!({
-                "name": dataset.name, "aliases": dataset.aliases, "about": dataset.about, "hub": dataset.hub,
-                "revision": dataset.revision, "splits": splits(dataset), "licence": dataset.licence,
-                "source": dataset.source, "columns": dataset.columns,
-            })
-        })
-        .collect();
-    let result = json!({ "datasets": all });
+    let result = json!({ "datasets": &*CATALOG });
     if output.json {
         return print_json(result);
     }
@@ -54,7 +42,7 @@ pub(super) fn run(args: &GetArgs, output: OutputArgs) -> Result<()> {
             .at_path(&out)
             .hint("as in --out data"));
     }
-    let reporter = if output.json { Reporter::silent() } else { output.reporter() };
+    let reporter = output.reporter_beside_json();
     reporter.info(&format!("{}: {}, licence {}, {}", dataset.name, dataset.hub, dataset.licence, dataset.source));
     let interrupt = Some(ctrl_c());
     let options = GetOptions { dataset, revision, splits: &args.split, out: &out, extension: &args.format };
@@ -88,10 +76,10 @@ pub(super) fn run(args: &GetArgs, output: OutputArgs) -> Result<()> {
             "name": fetched.name, "hub": fetched.hub, "commit": fetched.commit, "licence": fetched.licence,
             "source": fetched.source, "splits": splits,
         });
-        return print(&format!("{fields}\n"));
+        return print_json(fields);
     }
     for split in fetched.splits.values() {
-        let rows = counted(usize::try_from(split.rows).unwrap_or(usize::MAX), "row", "rows");
+        let rows = in_rows(split.rows);
         let mut notes = String::new();
         if split.repeated > 0 {
             let _ = write!(notes, " ({} repeated ones left out)", thousands(split.repeated as f64));

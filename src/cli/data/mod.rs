@@ -8,13 +8,11 @@ mod show;
 mod split;
 mod stats;
 
-use std::process::ExitCode;
-
 use super::args::OutputArgs;
 use super::data_args::{DataArgs, DataCommand};
 use crate::error::Result;
 
-pub(super) fn run(args: &DataArgs, output: OutputArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &DataArgs, output: OutputArgs) -> Result<()> {
     match &args.command {
         DataCommand::List => get::list(output),
         DataCommand::Get(args) => get::run(args, output),
@@ -25,5 +23,4 @@ pub(super) fn run(args: &DataArgs, output: OutputArgs) -> Result<ExitCode> {
         DataCommand::Dedup(args) => clean::dedup(args, output),
         DataCommand::Decontaminate(args) => clean::decontaminate(args, output),
     }
-    .map(|()| ExitCode::SUCCESS)
 }

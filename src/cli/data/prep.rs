@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::super::args::OutputArgs;
 use super::super::data_args::PrepArgs;
-use super::super::print;
-use super::rows::{check_interrupt, check_out, in_rows, quiet_with_json};
+use super::super::{print, print_json};
+use super::rows::{check_interrupt, check_out, in_rows};
 use crate::data::{Fetched, VerlOptions, from_verl, is_verl, to_verl, write_rows};
 use crate::error::{Error, Kind, Result};
 use crate::telemetry::ctrl_c;
@@ -24,7 +24,7 @@ pub(super) fn run(args: &PrepArgs, output: OutputArgs) -> Result<()> {
     let first = data.first_file().unwrap_or(Path::new("")).to_owned();
     let out = args.out.clone().unwrap_or_else(|| beside(&first, if verl { "verl.parquet" } else { "r1.jsonl" }));
     check_out(&out, &data)?;
-    let reporter = quiet_with_json(output);
+    let reporter = output.reporter_beside_json();
     let fetched = first.parent().and_then(Fetched::read);
     let of =
         |verl_options: &Option<String>, fetched: Option<&String>| verl_options.clone().or_else(|| fetched.cloned());
@@ -56,8 +56,7 @@ pub(super) fn run(args: &PrepArgs, output: OutputArgs) -> Result<()> {
     };
     write_rows(&out, data.len(), &row)?;
     if output.json {
-        let fields = json!({ "out": out, "rows": data.len(), "to": args.to });
-        return print(&format!("{fields}\n"));
+        return print_json(json!({ "out": out, "rows": data.len(), "to": args.to }));
     }
     print(&format!("{}: {}\n", out.display(), in_rows(data.len())))
 }

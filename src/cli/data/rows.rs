@@ -2,11 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::super::args::OutputArgs;
 use super::super::data_args::RowsArgs;
 use crate::data::{Dataset, check_output, find, write_rows};
 use crate::error::{Error, Kind, Result};
-use crate::telemetry::{Interrupt, Reporter, counted};
+use crate::telemetry::{Interrupt, counted};
 
 /// Opens files, folders and patterns.
 pub(super) fn open(files: &[PathBuf]) -> Result<Dataset> {
@@ -17,11 +16,6 @@ impl RowsArgs {
     pub(super) fn open(&self) -> Result<Dataset> {
         open(&self.files)
     }
-}
-
-/// Warnings only with `--json`, whose result is the only object on stdout.
-pub(super) fn quiet_with_json(output: OutputArgs) -> Reporter {
-    if output.json { Reporter::silent() } else { output.reporter() }
 }
 
 /// Refuses to write over an input, and formats that can't be written.
@@ -40,8 +34,7 @@ pub(super) fn check_out(out: &Path, inputs: &Dataset) -> Result<()> {
 pub(super) fn write_selected(out: &Path, data: &Dataset, rows: &[u64], interrupt: Interrupt) -> Result<()> {
     let row = |position: u64| {
         check_interrupt(interrupt)?;
-        let index = usize::try_from(position).ok().and_then(|position| rows.get(position)).copied();
-        data.raw_row(index.unwrap_or(position))
+        data.raw_row(rows[position as usize])
     };
     write_rows(out, rows.len() as u64, &row)
 }

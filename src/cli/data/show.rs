@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json};
 
 use super::super::args::OutputArgs;
 use super::super::data_args::ShowArgs;
-use super::super::print;
+use super::super::{print, print_json};
 use crate::data::{Amount, Division, byte_count, column, split};
 use crate::error::{Error, Kind, Result, without_control_characters};
 
@@ -31,7 +31,7 @@ pub(super) fn run(args: &ShowArgs, output: OutputArgs) -> Result<()> {
         let row = data.raw_row(index)?;
         let row = selected(row, &args.column).map_err(|error| error.at(data.place(index)))?;
         if output.json {
-            print(&format!("{}\n", Json::Object(row)))?;
+            print_json(Json::Object(row))?;
             continue;
         }
         let mut text = format!("row {index}  {}\n", data.place(index));

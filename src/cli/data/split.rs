@@ -4,7 +4,7 @@ use serde_json::{Map, json};
 
 use super::super::args::OutputArgs;
 use super::super::data_args::SplitArgs;
-use super::super::print;
+use super::super::{print, print_json};
 use super::rows::{check_interrupt, check_out, in_rows, write_selected};
 use crate::data::{Amount, Division, column, split, text_of};
 use crate::error::{Error, Kind, Result};
@@ -53,8 +53,7 @@ pub(super) fn run(args: &SplitArgs, output: OutputArgs) -> Result<()> {
         }
     }
     if output.json {
-        let fields = json!({ "rows": data.len(), "seed": args.seed, "parts": files });
-        return print(&format!("{fields}\n"));
+        return print_json(json!({ "rows": data.len(), "seed": args.seed, "parts": files }));
     }
     Ok(())
 }

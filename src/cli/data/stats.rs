@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::args::OutputArgs;
 use super::super::data_args::StatsArgs;
 use super::super::{print, print_json};
-use super::rows::{check_interrupt, quiet_with_json};
+use super::rows::check_interrupt;
 use crate::data::statistics;
 use crate::error::{Result, without_control_characters};
 use crate::hub::Fetching;
@@ -15,7 +15,7 @@ use crate::text::Tokenizer;
 
 pub(super) fn run(args: &StatsArgs, output: OutputArgs) -> Result<()> {
     let data = args.rows.open()?;
-    let reporter = quiet_with_json(output);
+    let reporter = output.reporter_beside_json();
     let interrupt = ctrl_c();
     let tokenizer = match &args.tokenizer {
         None => None,

@@ -4,13 +4,12 @@ use serde_json::json;
 
 use super::super::args::OutputArgs;
 use super::super::index_args::BuildArgs;
-use super::super::print;
+use super::super::{print, print_json, set_threads};
 use super::corpus::Corpus;
 use super::show::{bytes, counted};
 use crate::encoders::{EncoderSettings, load_encoder};
 use crate::error::{Error, Kind, Result};
 use crate::model::Pooling;
-use crate::native;
 use crate::search::{
     Analyzer, Bm25, BuildCounts, BuildOptions, Builder, DenseOptions, DuplicateIds, HnswOptions, Similarity, VectorType,
 };
@@ -21,11 +20,8 @@ const LOOK_EVERY: u64 = 32;
 
 pub(super) fn run(args: &BuildArgs, output: OutputArgs) -> Result<()> {
     let interrupt = ctrl_c();
-    if let Some(threads) = args.threads {
-        native::set_threads(usize::from(threads));
-    }
-    // With --json the result is one object on stdout, so progress events are not printed.
-    let reporter = if output.json { Reporter::silent() } else { output.reporter() };
+    set_threads(args.threads);
+    let reporter = output.reporter_beside_json();
     let corpus = Corpus::open(args, &reporter, interrupt)?;
     let options = BuildOptions {
         analyzer: Analyzer::named("analyzer", &args.analyzer)?,
@@ -60,7 +56,7 @@ pub(super) fn run(args: &BuildArgs, output: OutputArgs) -> Result<()> {
         let fields = json!({
             "index": args.out, "resumed_at": report.resumed_at, "bytes": manifest.bytes(), "counts": manifest.counts,
         });
-        return print(&format!("{fields}\n"));
+        return print_json(fields);
     }
     left_out(&reporter, manifest.counts);
     let (passages, size) = (counted(manifest.counts.passages, "passage"), bytes(manifest.bytes()));
@@ -89,19 +85,19 @@ fn dense(args: &BuildArgs) -> Result<Option<DenseOptions>> {
 
 fn add(builder: &mut Builder, corpus: &Corpus, reporter: &Reporter, interrupt: Interrupt) -> Result<()> {
     let first = builder.next_row();
-    let bar = reporter.bar("indexing", corpus.len().saturating_sub(first), "rows");
-    for row in first..corpus.len() {
+    let bar = reporter.bar("indexing", corpus.source.len().saturating_sub(first), "rows");
+    for row in first..corpus.source.len() {
         if row % LOOK_EVERY == 0 {
             bar.inc(if row > first { LOOK_EVERY } else { 0 });
             if interrupt.is_set() {
                 bar.finish();
                 builder.commit()?;
-                let why = format!("the build was interrupted at row {row} of {}", corpus.len());
+                let why = format!("the build was interrupted at row {row} of {}", corpus.source.len());
                 return Err(Error::new(Kind::Interrupted, why).hint("the same command resumes it there"));
             }
         }
         let added = corpus.passages(row).and_then(|passages| builder.add_row(&passages));
-        added.map_err(|error| if error.place.is_none() { error.at(corpus.place(row)) } else { error })?;
+        added.map_err(|error| if error.place.is_none() { error.at(corpus.source.place(row)) } else { error })?;
     }
     bar.finish();
     Ok(())

@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
 
 use super::super::index_args::BuildArgs;
-use crate::data::{Dataset, find};
+use crate::data::{Dataset, find, listed};
 use crate::error::{Error, Kind, Result};
 use crate::hub::{DataFiles, Hub, ModelId};
 use crate::hub::{Fetching, watched};
@@ -19,11 +19,11 @@ use crate::telemetry::{Interrupt, Reporter};
 
 /// Rows that become passages, and their size.
 pub(super) struct Corpus {
-    source: CorpusSource,
+    pub(super) source: CorpusSource,
     chunks: Option<Chunks>,
 }
 
-enum CorpusSource {
+pub(super) enum CorpusSource {
     Rows {
         data: Dataset,
         fields: PassageFields,
@@ -40,15 +40,6 @@ impl Corpus {
     pub(super) fn open(args: &BuildArgs, reporter: &Reporter, interrupt: Interrupt) -> Result<Self> {
         let chunks = chunks(args)?;
         Ok(Self { source: CorpusSource::open(args, reporter, interrupt)?, chunks })
-    }
-
-    pub(super) fn len(&self) -> u64 {
-        self.source.len()
-    }
-
-    /// The place of a row, for messages.
-    pub(super) fn place(&self, row: u64) -> String {
-        self.source.place(row)
     }
 
     /// The passages of a row: one, or its chunks.
@@ -123,14 +114,15 @@ impl CorpusSource {
         Ok(Self::Rows { data: Dataset::open(&files, None, &BTreeMap::new())?, fields })
     }
 
-    fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         match self {
             Self::Rows { data, .. } => data.len(),
             Self::Texts { files, .. } => files.len() as u64,
         }
     }
 
-    fn place(&self, row: u64) -> String {
+    /// The place of a row, for messages.
+    pub(super) fn place(&self, row: u64) -> String {
         match self {
             Self::Rows { data, .. } => data.place(row),
             Self::Texts { files, .. } => at(files, row).map(|path| path.display().to_string()).unwrap_or_default(),
@@ -139,10 +131,7 @@ impl CorpusSource {
 
     fn passage(&self, row: u64) -> Result<Passage> {
         match self {
-            Self::Rows { data, fields } => match data.row(row)? {
-                Json::Object(columns) => fields.passage(row, columns),
-                _ => fields.passage(row, Map::new()),
-            },
+            Self::Rows { data, fields } => fields.passage(row, data.fields(row)?),
             Self::Texts { folder, files } => {
                 let path = at(files, row).map_or(folder.as_path(), PathBuf::as_path);
                 text_file(folder, path)
@@ -207,9 +196,7 @@ fn identity(path: &Path) -> Result<Json> {
 fn texts(folder: &Path) -> Result<Option<Vec<PathBuf>>> {
     let (mut texts, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {
-        let failed = |error: std::io::Error| Error::io(Kind::Data, "read the corpus", &folder, &error);
-        for entry in std::fs::read_dir(&folder).map_err(failed)? {
-            let path = entry.map_err(failed)?.path();
+        for path in listed(&folder).map_err(|error| Error::io(Kind::Data, "read the corpus", &folder, &error))? {
             let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
             if hidden {
                 continue;

@@ -9,7 +9,7 @@ use tokio::sync::Semaphore;
 
 use super::super::args::OutputArgs;
 use super::super::index_args::ServeArgs;
-use super::super::{interrupted, print};
+use super::super::{interrupted, print, print_json};
 use crate::error::{Error, Kind, Result};
 use crate::net::{ServedRequest, ServedResponse, ServerLimits, serve};
 use crate::search::{Index, SearchOptions, SearchRequest, respond};
@@ -39,7 +39,7 @@ async fn listen(args: &ServeArgs, output: OutputArgs, index: Arc<Index>, options
     let address = listener.local_addr().map_err(failed)?;
     let url = format!("http://{address}");
     if output.json {
-        print(&format!("{}\n", json!({ "index": args.directory, "url": url, "retrieve": format!("{url}/retrieve") })))?;
+        print_json(json!({ "index": args.directory, "url": url, "retrieve": format!("{url}/retrieve") }))?;
     } else if !output.quiet {
         print(&format!("serving {} on {url}/retrieve; Ctrl-C ends it\n", args.directory.display()))?;
     }

@@ -7,10 +7,10 @@ use serde_json::json;
 
 use super::super::args::OutputArgs;
 use super::super::index_args::SearchArgs;
-use super::super::print;
+use super::super::{print, print_json};
 use crate::error::{Error, Kind, Result, without_control_characters};
 use crate::search::{Hit, Index, Manifest, verify};
-use crate::telemetry::{ReportStyle, Reporter, ctrl_c, report, thousands};
+use crate::telemetry::{ReportStyle, ctrl_c, report, thousands};
 
 /// Characters of a text that are shown.
 const SHOWN: usize = 160;
@@ -20,7 +20,7 @@ pub(super) fn info(directory: &Path, output: OutputArgs) -> Result<()> {
     if output.json {
         let json = serde_json::to_string(&manifest)
             .map_err(|error| Error::new(Kind::Internal, format!("the manifest can't be shown: {error}")))?;
-        return print(&format!("{json}\n"));
+        return print_json(json);
     }
     let (size, bytes) = (bytes(manifest.bytes()), manifest.bytes());
     let result = json!({ "manifest": manifest, "size": size, "bytes": bytes });
@@ -31,7 +31,7 @@ pub(super) fn info(directory: &Path, output: OutputArgs) -> Result<()> {
 pub(super) fn verified(directory: &Path, output: OutputArgs) -> Result<()> {
     let manifest = Manifest::read(directory)?;
     let interrupt = ctrl_c();
-    let reporter = if output.json { Reporter::silent() } else { output.reporter() };
+    let reporter = output.reporter_beside_json();
     let bar = reporter.bar("verifying", manifest.bytes() >> 20, "MiB");
     let (mut read, mut shown) = (0, 0);
     let wrong = verify(directory, |more| {
@@ -49,7 +49,7 @@ pub(super) fn verified(directory: &Path, output: OutputArgs) -> Result<()> {
     }
     let files = manifest.parts.files().count();
     if output.json {
-        return print(&format!("{}\n", json!({ "index": directory, "files": files, "bytes": manifest.bytes() })));
+        return print_json(json!({ "index": directory, "files": files, "bytes": manifest.bytes() }));
     }
     print(&format!("{}: {files} files as they were written, {}\n", directory.display(), bytes(manifest.bytes())))
 }
@@ -61,7 +61,7 @@ pub(super) fn search(args: &SearchArgs, output: OutputArgs) -> Result<()> {
     }
     let hits = index.search_all(&[&args.query], &args.how.options(usize::from(args.k))?)?.pop().unwrap_or_default();
     if output.json {
-        return hits.iter().try_for_each(|hit| print(&format!("{}\n", as_json(hit, args.text))));
+        return hits.iter().try_for_each(|hit| print_json(as_json(hit, args.text)));
     }
     if hits.is_empty() && !output.quiet {
         return print("no passage has a word of the query\n");

@@ -21,7 +21,7 @@ impl Backend {
     /// A short description of the model.
     pub(super) fn title(&self) -> String {
         match self {
-            Self::Local(local) => local.title(),
+            Self::Local(local) => local.name.clone(),
             Self::Remote(remote) => remote.title(),
         }
     }

@@ -195,7 +195,7 @@ fn form(chat: &mut Chat, data: &Dataset) -> Result<RowForm> {
     if first.get("prompt").is_some() || first.get("messages").is_some() {
         return Ok(RowForm::Question);
     }
-    if chat.has_recipe() {
+    if chat.script.is_recipe {
         // A game shows no column of its tasks.
         return Ok(RowForm::Task);
     }
@@ -215,11 +215,11 @@ fn question(chat: &mut Chat, row: &Value) -> Result<QuestionAnswer> {
         Error::new(Kind::Data, format!("the row has no readable `prompt` or `messages`: {invalid}"))
     })?;
     let mut messages: Vec<Message> = rows.into_iter().map(|rows| rows.message).collect();
-    if chat.has_recipe() {
+    if chat.script.is_recipe {
         let last = messages.pop().map(|message| message.content.text()).unwrap_or_default();
         return chat.ask(&last, &mut |_| ());
     }
-    chat.begin_with(messages);
+    chat.first = messages;
     chat.ask("", &mut |_| ())
 }
 

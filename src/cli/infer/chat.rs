@@ -35,14 +35,14 @@ pub(super) struct ChatScript {
 
 pub(super) struct Chat {
     backend: RefCell<Backend>,
-    script: ChatScript,
+    pub(super) script: ChatScript,
     /// Seeds, sampling settings and limits.
     spec: Spec,
     runtime: Runtime,
-    system: Option<String>,
+    pub(super) system: Option<String>,
     interrupt: Interrupt,
     /// Messages after the system prompt, before the first question.
-    first: Vec<Message>,
+    pub(super) first: Vec<Message>,
     /// The conversation so far; `None` before the first question, and if each question begins a
     /// new task.
     attempt: Option<Attempt>,
@@ -117,21 +117,12 @@ impl Chat {
         Some(self.spec.max_context).filter(|_| !self.spec.served)
     }
 
-    /// The schemas of the recipe's tools.
-    pub(super) fn tools(&self) -> &[Value] {
-        self.script.worker.tools()
-    }
-
     /// The error if there is no question to undo.
     pub(super) fn no_question(&self) -> Error {
         if self.loaded {
             return Error::new(Kind::Usage, "no question since /load, and the env's earlier states are unknown");
         }
         Error::new(Kind::Usage, "no question yet")
-    }
-
-    pub(super) fn system(&self) -> Option<&str> {
-        self.system.as_deref()
     }
 
     /// Clears the conversation.
@@ -262,15 +253,6 @@ impl Chat {
         self.reset();
         (self.spec.env_seed, self.spec.seed.seed) = (seed, seed);
         self.stats = ChatStats::default();
-    }
-
-    /// The first messages of a conversation without a recipe.
-    pub(super) fn begin_with(&mut self, messages: Vec<Message>) {
-        self.first = messages;
-    }
-
-    pub(super) fn has_recipe(&self) -> bool {
-        self.script.is_recipe
     }
 
     /// Runs a part of the recipe's script until Ctrl-C, and answers its requests to the policy.

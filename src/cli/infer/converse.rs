@@ -136,7 +136,7 @@ fn command(chat: &mut Chat, name: &str, rest: &str, interrupt: Interrupt, screen
             screen.note(&format!("> {question}"));
             send_question(chat, &question, interrupt, screen)
         }
-        "/system" if rest.is_empty() => screen.print(chat.system().unwrap_or("no system prompt is set")),
+        "/system" if rest.is_empty() => screen.print(chat.system.as_deref().unwrap_or("no system prompt is set")),
         "/system" => {
             chat.set_system(rest)?;
             screen.note("the system prompt applies from here on");
@@ -165,7 +165,7 @@ fn help() -> String {
 }
 
 fn tools(chat: &Chat) -> String {
-    let tools = chat.tools();
+    let tools = chat.script.worker.tools();
     if tools.is_empty() {
         return "there are no tools; --script SCRIPT brings a recipe's".to_owned();
     }

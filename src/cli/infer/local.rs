@@ -12,24 +12,11 @@ use crate::text::{Event, Tokenizer};
 
 /// A model in this process.
 pub(super) struct Local {
-    name: String,
-    engine: Engine,
+    pub(super) name: String,
+    pub(super) engine: Engine,
 }
 
 impl Local {
-    pub(super) fn new(name: String, engine: Engine) -> Self {
-        Self { name, engine }
-    }
-
-    pub(super) fn title(&self) -> String {
-        self.name.clone()
-    }
-
-    /// Maximum tokens of prompt plus reply.
-    pub(super) fn max_context(&self) -> usize {
-        self.engine.capacity()
-    }
-
     pub(super) fn reply(
         &mut self,
         (stage, attempt): (Stage<'_>, &Attempt),

@@ -22,6 +22,7 @@ use super::args::OutputArgs;
 use super::failure::ErrorFormat;
 use super::infer_args::{InferArgs, MAX_NEW_TOKENS};
 use super::resume_arg::refuse_both;
+use super::set_threads;
 use crate::config::{PolicySettings, Settings, Trainer, refuse_reply_prefix};
 use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::{Error, Kind, Result};
@@ -34,7 +35,7 @@ use crate::script::{Script, Worker};
 use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 use crate::text::{Format, FormatChoice, Renderer, Style};
 use crate::train::Agent;
-use crate::{native, store, train};
+use crate::{store, train};
 use chat::{Backend, Chat, ChatScript, QuestionAnswer};
 use local::Local;
 use remote::RemoteModel;
@@ -48,9 +49,7 @@ pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
             .at_path(image)
             .hint("leave out --image and describe the image in the question"));
     }
-    if let Some(threads) = args.threads {
-        native::set_threads(usize::from(threads));
-    }
+    set_threads(args.threads);
     if let Some(word) = args.overrides.iter().find(|word| !word.contains('=')) {
         return Err(Error::new(Kind::Usage, format!("`{word}` is not a setting"))
             .at(word)
@@ -179,12 +178,13 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
     (spec.env_seed, spec.seed) = (seed, StreamSeed { seed, ..StreamSeed::default() });
     let is_recipe = script.is_some();
     let script = script.map_or_else(|| Script::embedded("chat", include_str!("../../../lua/chat.lua")), Ok)?;
+    let fetching = Fetching { reporter, interrupt: Some(interrupt) };
     let (backend, renderer) = if !base.is_empty() && !is_local {
         refuse_reply_prefix(&settings)?;
         // The parser requires --model with --api-base.
         let model = args.model.clone().unwrap_or_else(|| settings.policy.model.clone());
         // A recipe's context policy counts tokens.
-        let renderer = train::counting_renderer(&script, Fetching { reporter, interrupt: Some(interrupt) })?;
+        let renderer = train::counting_renderer(&script, fetching)?;
         let format = is_recipe.then(|| renderer.format().clone());
         let mut of_recipe = settings.eval.sampling(&settings.sampling);
         with_flags(&mut of_recipe, args);
@@ -194,9 +194,9 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
         (spec.served, spec.max_context) = (true, settings.policy.max_context);
         (Backend::Remote(Box::new(RemoteModel::new(options, sampling, format)?)), renderer)
     } else {
-        let model = LocalModel { script: is_recipe.then_some(&script), style, run, settings: &settings };
-        let (local, renderer, sampling) = open_local(args, model, interrupt, reporter)?;
-        (spec.sampling, spec.max_context) = (Arc::new(sampling), local.max_context());
+        let recipe = is_recipe.then_some(&script);
+        let (local, renderer, sampling) = open_local(args, recipe, style, run, &settings, fetching)?;
+        (spec.sampling, spec.max_context) = (Arc::new(sampling), local.engine.capacity());
         (Backend::Local(Box::new(local)), renderer)
     };
     let recorded = agent.as_ref().and_then(Agent::recorded_task);
@@ -205,22 +205,16 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
     Chat::new(backend, script, spec, args.system.clone(), interrupt)
 }
 
-/// What is known of the model before it is loaded.
-struct LocalModel<'a> {
-    script: Option<&'a Script>,
-    style: Option<Style>,
-    /// The run or checkpoint that `--model` names.
-    run: Option<PathBuf>,
-    settings: &'a Settings,
-}
-
+/// Opens a model in this process. `style` is the one of its run, in a chat with the model alone;
+/// `run` is the run or checkpoint that `--model` names.
 fn open_local(
     args: &InferArgs,
-    LocalModel { script, style, run, settings }: LocalModel<'_>,
-    interrupt: Interrupt,
-    reporter: &Reporter,
+    script: Option<&Script>,
+    style: Option<Style>,
+    run: Option<PathBuf>,
+    settings: &Settings,
+    fetching: Fetching<'_>,
 ) -> Result<(Local, Arc<Renderer>, Sampling)> {
-    let fetching = Fetching { reporter, interrupt: Some(interrupt) };
     let (name, model) = match (&args.hf, &args.model) {
         (Some(id), _) => (id.clone(), load::from_hub(id, fetching)?.display().to_string()),
         (None, Some(name)) => {
@@ -252,7 +246,7 @@ fn open_local(
     if scripted {
         sampling = settings.eval.sampling(&sampling);
     } else {
-        sampling = train::model_sampling(&dir, MAX_NEW_TOKENS, reporter)?;
+        sampling = train::model_sampling(&dir, MAX_NEW_TOKENS, fetching.reporter)?;
         let flags = args.top_p.is_some() || args.top_k.is_some() || args.min_p.is_some();
         if !flags && !train::sets_sampling(&dir) {
             // As in transformers, whose default is greedy.
@@ -269,7 +263,7 @@ fn open_local(
     let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
     let options = EngineOptions::for_chat(&model, policy.max_context);
     let engine = Engine::new(model, vocabulary, options)?;
-    Ok((Local::new(name, engine), renderer, sampling))
+    Ok((Local { name, engine }, renderer, sampling))
 }
 
 /// Sampling settings of flags.

@@ -8,7 +8,7 @@ use console::Style;
 use serde_json::{Value, json};
 
 use super::super::args::OutputArgs;
-use super::super::print;
+use super::super::{print, print_json};
 use super::chat::{AnswerEvent, QuestionAnswer};
 use crate::error::{Result, without_control_characters};
 use crate::mdp::{FinishReason, ToolCall};
@@ -34,9 +34,8 @@ pub(super) struct Screen {
 
 impl Screen {
     pub(super) fn new(output: OutputArgs) -> Self {
-        let colour = !output.no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let person = io::stderr().is_terminal();
-        let dim = Style::new().dim().force_styling(colour && person);
+        let dim = Style::new().dim().force_styling(output.wants_colour() && person);
         Self {
             output,
             person,
@@ -64,7 +63,7 @@ impl Screen {
                 }
                 AnswerEvent::Text(_) | AnswerEvent::Thought(_) | AnswerEvent::End => return Ok(()),
             };
-            return print(&format!("{event}\n"));
+            return print_json(event);
         }
         match piece {
             AnswerEvent::Text(text) => {
@@ -134,7 +133,7 @@ impl Screen {
             if let Some(reasoning) = &answer.reasoning {
                 reply["reasoning"] = Value::from(reasoning.as_str());
             }
-            return print(&format!("{reply}\n"));
+            return print_json(reply);
         }
         let cut = match answer.finish {
             _ if answer.stopped => None,
@@ -175,7 +174,7 @@ impl Screen {
     /// Prints the result of a command on stdout.
     pub(super) fn print(&self, text: &str) -> Result<()> {
         if self.output.json {
-            return print(&format!("{}\n", json!({ "event": "info", "message": text })));
+            return print_json(json!({ "event": "info", "message": text }));
         }
         print(&format!("{}\n", self.shown(text)))
     }

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use serde_json::{Map, Value, json};
 
 use super::terminal::Terminal;
-use crate::cli::print;
+use crate::cli::{print, print_json};
 use crate::error::Result;
 
 /// The object of the current command.
@@ -100,5 +100,5 @@ fn object(event: &str, command: &str, fields: Map<String, Value>) -> Result<()> 
         object.insert("command".to_owned(), json!(command));
     }
     object.extend(fields);
-    print(&format!("{}\n", Value::Object(object)))
+    print_json(Value::Object(object))
 }

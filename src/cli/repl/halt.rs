@@ -22,7 +22,7 @@ pub(super) fn handler(terminal: &Rc<Terminal>) -> OnHalt {
         }
         let resume = if halt.trace { traced(&terminal, halt, &last) } else { stopped(&terminal, halt) };
         resume.unwrap_or_else(|error| {
-            terminal.break_off(error);
+            terminal.broken.replace(Some(error));
             AfterHalt::Abort
         })
     })

@@ -24,9 +24,9 @@ use super::args::{OutputArgs, ReplArgs};
 use super::diff;
 use super::infer::recipe::until_stopped;
 use super::resume_arg::refuse_both;
+use super::set_threads;
 use crate::error::{Error, Kind, Result};
 use crate::load::Loaded;
-use crate::native;
 use crate::programs::{Executor, Programs};
 use crate::script::{Console, LogStream, Split};
 use crate::telemetry::{Interrupt, ctrl_c};
@@ -37,9 +37,7 @@ use session::{Opening, ReplSession};
 use terminal::{Terminal, script_error};
 
 pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
-    if let Some(threads) = args.threads {
-        native::set_threads(usize::from(threads));
-    }
+    set_threads(args.threads);
     let interrupt = ctrl_c();
     interrupt.at_once(true);
     let terminal = Rc::new(Terminal::open(output)?);
@@ -72,7 +70,7 @@ pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
             let FoundTrajectory { mut recorded, trajectory, .. } =
                 FoundTrajectory::new(location, &args.runs_dir, &args.overrides)?;
             let loaded = recorded.script_of(&trajectory, &reporter)?;
-            Loaded::with(loaded.script.clone(), Arc::clone(&loaded.renderer), recorded.run.max_context(), false)?
+            Loaded::with(loaded.script.clone(), Arc::clone(&loaded.renderer), recorded.run.max_context())?
         }
     };
     let title = loaded.script.path.display().to_string();
@@ -136,7 +134,7 @@ fn talk(terminal: &Terminal, interrupt: Interrupt, take: &mut dyn FnMut(&str) ->
         match taken {
             Ok(true) => {}
             Ok(false) => return Ok(ExitCode::SUCCESS),
-            Err(error) => terminal.fail(terminal.broken().unwrap_or(error))?,
+            Err(error) => terminal.fail(terminal.broken.take().unwrap_or(error))?,
         }
     }
 }

@@ -19,11 +19,11 @@ impl ReplSession {
     /// Opens a stored trajectory: `RUN:ID[:STEP]`.
     pub(super) fn replay(&mut self, location: &str) -> Result<()> {
         let FoundTrajectory { mut recorded, trajectory, step } =
-            FoundTrajectory::new(location, &self.runs_dir, &self.overrides)?;
-        if self.agent.is_none() {
+            FoundTrajectory::new(location, &self.opening.runs_dir, &self.opening.overrides)?;
+        if self.opening.agent.is_none() {
             let loaded = recorded.script_of(&trajectory, &self.reporter)?;
             let max_context = recorded.run.max_context();
-            let loaded = Loaded::with(loaded.script.clone(), Arc::clone(&loaded.renderer), max_context, false)?;
+            let loaded = Loaded::with(loaded.script.clone(), Arc::clone(&loaded.renderer), max_context)?;
             self.console = console(&loaded, &self.terminal)?;
             self.loaded = Rc::new(loaded);
         }
@@ -60,15 +60,15 @@ impl ReplSession {
 
     /// Reloads the script's file and replays the session under it.
     pub(super) fn reload(&mut self) -> Result<()> {
-        let Some(agent) = self.agent.as_ref().filter(|agent| agent.is_file()) else {
+        let Some(agent) = self.opening.agent.as_ref().filter(|agent| agent.is_file()) else {
             return Err(Error::new(Kind::Usage, "this is the script as the run kept it")
                 .hint("r1 repl SCRIPT --replay … plays it under a file that can be changed"));
         };
-        let (script, file) = (agent.open(&self.overrides)?.script, agent.given());
+        let (script, file) = (agent.open(&self.opening.overrides)?.script, agent.given());
         let loaded = if self.loaded.stands_in {
             Loaded::new(script, &self.reporter)?
         } else {
-            Loaded::with(script, Arc::clone(&self.loaded.renderer), self.loaded.max_context, false)?
+            Loaded::with(script, Arc::clone(&self.loaded.renderer), self.loaded.max_context)?
         };
         self.terminal.result("script", &format!("{} loaded", file.display()), || json!(file))?;
         self.replace(loaded)

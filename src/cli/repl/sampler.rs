@@ -49,11 +49,6 @@ impl SessionPolicy {
         Self { model, interrupt, reporter, terminal: Rc::clone(terminal), opened: RefCell::default() }
     }
 
-    /// Whether a model replaces the script's.
-    pub(super) fn is_another(&self) -> bool {
-        self.model.is_some()
-    }
-
     /// Runs `work` on the model, which is opened before if it is not open.
     fn with<T>(&self, script: &Script, work: impl FnOnce(&mut ReplSampler) -> Result<T>) -> Result<T> {
         let mut opened = self.opened.borrow_mut();

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 
 use super::session::ReplSession;
+use crate::cli::new::refuse_existing;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Observation, seed_value};
 use crate::rollout::Attempt;
@@ -14,10 +15,9 @@ use crate::rollout::Attempt;
 impl ReplSession {
     /// Writes the current trajectory as a file for `r1 test`; existing files are not overwritten.
     pub(super) fn save(&mut self, path: &Path) -> Result<()> {
-        if path.exists() {
-            return Err(Error::new(Kind::Usage, "the file exists already").at_path(path).hint("give another name"));
-        }
-        let Some(file) = self.agent.as_ref().filter(|agent| agent.is_file()).map(|agent| agent.given().to_owned())
+        refuse_existing(path)?;
+        let Some(file) =
+            self.opening.agent.as_ref().filter(|agent| agent.is_file()).map(|agent| agent.given().to_owned())
         else {
             return Err(Error::new(Kind::Usage, "a test needs the script's file").hint("r1 repl SCRIPT --replay …"));
         };
@@ -32,6 +32,7 @@ impl ReplSession {
     fn test(&mut self, file: &Path) -> Result<String> {
         let start = self.start.clone().ok_or_else(|| Error::new(Kind::Usage, "there is no trajectory yet"))?;
         let settings: Vec<String> = self
+            .opening
             .in_effect
             .iter()
             .filter_map(|typed| typed.split_once('='))

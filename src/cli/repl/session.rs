@@ -39,12 +39,7 @@ pub(super) struct Branch {
 pub(super) struct ReplSession {
     pub(super) loaded: Rc<Loaded>,
     pub(super) console: Console,
-    /// The script for `:reload`; `None` for the script of a stored trajectory.
-    pub(super) agent: Option<Agent>,
-    pub(super) overrides: Vec<String>,
-    /// With the run's settings, without its model.
-    pub(super) in_effect: Vec<String>,
-    pub(super) runs_dir: PathBuf,
+    pub(super) opening: Opening,
     runtime: Runtime,
     interrupt: Interrupt,
     pub(super) reporter: Reporter,
@@ -61,8 +56,10 @@ pub(super) struct ReplSession {
 
 /// The options of a new session.
 pub(super) struct Opening {
+    /// The script for `:reload`; `None` for the script of a stored trajectory.
     pub(super) agent: Option<Agent>,
     pub(super) overrides: Vec<String>,
+    /// With the run's settings, without its model.
     pub(super) in_effect: Vec<String>,
     pub(super) model: Option<PathBuf>,
     pub(super) runs_dir: PathBuf,
@@ -77,16 +74,12 @@ impl ReplSession {
         reporter: Reporter,
     ) -> Result<Self> {
         let runtime = Worker::runtime()?;
-        let Opening { agent, overrides, in_effect, model, runs_dir } = opening;
         let console = console(&loaded, terminal)?;
-        let policy = SessionPolicy::new(model, interrupt, reporter.clone(), terminal);
+        let policy = SessionPolicy::new(opening.model.clone(), interrupt, reporter.clone(), terminal);
         Ok(Self {
             loaded: Rc::new(loaded),
             console,
-            agent,
-            overrides,
-            in_effect,
-            runs_dir,
+            opening,
             runtime,
             interrupt,
             reporter,
@@ -337,8 +330,8 @@ impl ReplSession {
         }
         let renderer = self.policy.renderer(&self.loaded.script)?;
         self.tokens_of_policy = true;
-        if self.loaded.stands_in || (self.policy.is_another() && self.agent.is_none()) {
-            let loaded = Loaded::with(self.loaded.script.clone(), renderer, self.loaded.max_context, false)?;
+        if self.loaded.stands_in || (self.opening.model.is_some() && self.opening.agent.is_none()) {
+            let loaded = Loaded::with(self.loaded.script.clone(), renderer, self.loaded.max_context)?;
             return self.replace(loaded);
         }
         Ok(())
@@ -402,28 +395,20 @@ impl ReplSession {
 
     /// The arguments of a call: JSON, as models write them, or a Lua table.
     pub(super) fn arguments(&mut self, text: &str) -> Result<Value> {
-        let refuse = |why: String| Error::new(Kind::Usage, why).hint("as in {\"x\": 1} or { x = 1 }");
         let arguments = self.table(text)?;
-        if arguments.is_object() { Ok(arguments) } else { Err(refuse(format!("`{text}` names no arguments"))) }
+        if arguments.is_object() { Ok(arguments) } else { Err(not_a_table(format!("`{text}` names no arguments"))) }
     }
 
     /// A table, as JSON or as Lua.
     pub(super) fn table(&mut self, text: &str) -> Result<Value> {
-        let refuse = |why: String| Error::new(Kind::Usage, why).hint("as in {\"x\": 1} or { x = 1 }");
-        match serde_json::from_str::<Value>(text) {
-            Ok(table) => Ok(table),
-            Err(odd) => self
-                .data(text)
-                .map_err(|failure| refuse(format!("`{text}` is neither JSON ({odd}) nor Lua ({})", failure.message))),
-        }
-    }
-
-    /// The plain data returned by typed code.
-    pub(super) fn data(&mut self, text: &str) -> Result<Value> {
+        let odd = match serde_json::from_str(text) {
+            Ok(table) => return Ok(table),
+            Err(odd) => odd,
+        };
         let console = self.console.clone();
-        self.policy
-            .wait(&self.runtime, &self.loaded.script, console.listen(), console.data(text))?
-            .map_err(|failure| self.script_error(&failure))
+        let data = self.policy.wait(&self.runtime, &self.loaded.script, console.listen(), console.data(text));
+        let data = data.and_then(|data| data.map_err(|failure| self.script_error(&failure)));
+        data.map_err(|error| not_a_table(format!("`{text}` is neither JSON ({odd}) nor Lua ({})", error.message)))
     }
 }
 
@@ -433,6 +418,10 @@ pub(super) fn console(loaded: &Loaded, terminal: &Rc<Terminal>) -> Result<Consol
     console.give("task", &json!(null))?;
     terminal.complete_with(console.clone());
     Ok(console)
+}
+
+fn not_a_table(why: String) -> Error {
+    Error::new(Kind::Usage, why).hint("as in {\"x\": 1} or { x = 1 }")
 }
 
 /// The error for a trajectory that ended with a full context.

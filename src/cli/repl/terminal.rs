@@ -29,7 +29,7 @@ pub(super) struct Terminal {
     voice: ErrorFormat,
     pub(super) answers: Answers,
     /// An error inside a breakpoint, reported after the call.
-    broken: RefCell<Option<Error>>,
+    pub(super) broken: RefCell<Option<Error>>,
     /// The decision at a breakpoint: abort the call or quit.
     pub(super) aborted: Cell<bool>,
     pub(super) leaving: Cell<bool>,
@@ -44,7 +44,7 @@ impl Terminal {
     pub(super) fn open(output: OutputArgs) -> Result<Self> {
         let names = CompletionNames::default();
         let person = io::stdin().is_terminal();
-        let wanted = !output.no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let wanted = output.wants_colour();
         let prompts_on_stdout = io::stdout().is_terminal() && !output.json;
         let editor = person.then(|| {
             let helper = ReplCompleter(Rc::clone(&names));
@@ -113,16 +113,6 @@ impl Terminal {
             ShowStyle::Word => Paint::new().magenta(),
         };
         shown.spans.iter().map(|span| self.paint(&paint(span.style), &without_control_characters(&span.text))).collect()
-    }
-
-    /// Stores an error until the call that it interrupted is over.
-    pub(super) fn break_off(&self, error: Error) {
-        self.broken.replace(Some(error));
-    }
-
-    /// The error that interrupted a call, if it was not the call's own.
-    pub(super) fn broken(&self) -> Option<Error> {
-        self.broken.take()
     }
 
     /// Prints an error; in a pipe it ends the session.

@@ -5,7 +5,6 @@ use serde_json::Value;
 use super::settings;
 use crate::config::{Settings, Trainer};
 use crate::error::{Error, Kind, Result};
-use crate::schema::Setting;
 
 /// An interval of numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,11 +51,6 @@ impl NumberRange {
     }
 }
 
-/// Allowed interval of a setting; `None` if the range is text or unlimited.
-fn interval(setting: &Setting) -> Option<NumberRange> {
-    NumberRange::parse(setting.range)
-}
-
 /// Refuses numbers outside their ranges.
 ///
 /// # Errors
@@ -65,7 +59,7 @@ pub fn check_ranges(settings: &Settings) -> Result<()> {
     let all = serde_json::to_value(settings).unwrap_or(Value::Null);
     let only = if matches!(settings.trainer, Trainer::Sft(_)) { "sft" } else { "" };
     for setting in self::settings().filter(|setting| setting.only == only || !setting.path.starts_with("trainer.")) {
-        let Some(range) = interval(setting) else { continue };
+        let Some(range) = NumberRange::parse(setting.range) else { continue };
         for (path, value) in values(&all, setting.path) {
             // JSON has no NaN and infinity: they are null, as unset values are.
             let unset = value.is_null() && setting.default == "null";
@@ -133,7 +127,7 @@ mod tests {
     fn every_default_is_in_its_range() {
         for setting in settings() {
             let default: Value = serde_json::from_str(&setting.default).unwrap();
-            let Some((range, number)) = interval(setting).zip(default.as_f64()) else { continue };
+            let Some((range, number)) = NumberRange::parse(setting.range).zip(default.as_f64()) else { continue };
             assert!(range.contains(number), "{}: {} is not {}", setting.path, setting.default, setting.range);
         }
     }

@@ -63,7 +63,8 @@ fn within(folder: &Path, format: Option<DataFormat>, files: &mut Vec<PathBuf>) -
     Ok(())
 }
 
-fn listed(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
+/// The paths in a folder, sorted.
+pub(crate) fn listed(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let mut paths = std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<_>>>()?;
     paths.sort_unstable();
     Ok(paths)

@@ -12,12 +12,13 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value as Json};
 
 use super::catalog::hint_for;
+use super::texts::find_column;
 use crate::config::DataFormat;
 use crate::error::{Error, Kind, Result, Subject, suggest};
 use crate::json;
 use crate::store::{ArrowFile, BytesColumns, ParquetTable};
 pub(crate) use encoding::text as utf8;
-pub(crate) use find::find;
+pub(crate) use find::{find, listed};
 pub(crate) use lines::CsvFile;
 use lines::RowLines;
 pub(crate) use lines::open as open_text;
@@ -224,10 +225,7 @@ impl Rows {
                 // JSON lines files are often named .json.
                 let lines = RowLines::jsonl(path)?;
                 let nested = if lines.len() == 1 { lines.row(0).ok() } else { None };
-                nested
-                    .as_ref()
-                    .and_then(nested_rows)
-                    .map_or(Ok(Self::Lines(lines)), |nested_rows_error| Err(nested_rows_error.error(path)))
+                nested.and_then(|whole| nested_rows(&whole, path)).map_or(Ok(Self::Lines(lines)), Err)
             }
         }
     }
@@ -283,39 +281,25 @@ fn list_of(path: &Path) -> Result<Option<Vec<Json>>> {
     }
 }
 
-/// The field of an object that has the rows of a file.
-struct NestedRows {
-    name: &'static str,
-    count: usize,
-}
-
-impl NestedRows {
-    fn error(&self, path: &Path) -> Error {
-        let Self { name, count } = self;
-        let why = format!("the file is one object, and not a list of rows: its `{name}` is a list of {count}");
-        let hint = format!("write that list alone: jq -c '.{name}[]' {} > rows.jsonl", path.display());
-        Error::new(Kind::Data, why).at_path(path).hint(hint)
-    }
-}
-
-/// The rows in the only object of a file.
-fn nested_rows(whole: &Json) -> Option<NestedRows> {
+/// The error of a file with one object that has the rows in a field.
+fn nested_rows(whole: &Json, path: &Path) -> Option<Error> {
     const NAMES: [&str; 8] = ["rows", "train", "test", "examples", "instances", "records", "items", "questions"];
     NAMES.into_iter().find_map(|name| {
         let rows = whole.get(name)?.as_array()?;
-        let are_rows = !rows.is_empty() && rows.iter().all(Json::is_object);
-        are_rows.then_some(NestedRows { name, count: rows.len() })
+        if rows.is_empty() || !rows.iter().all(Json::is_object) {
+            return None;
+        }
+        let count = rows.len();
+        let why = format!("the file is one object, and not a list of rows: its `{name}` is a list of {count}");
+        let hint = format!("write that list alone: jq -c '.{name}[]' {} > rows.jsonl", path.display());
+        Some(Error::new(Kind::Data, why).at_path(path).hint(hint))
     })
 }
 
 /// A column by name, or by a dotted path (`reward_model.ground_truth`). A column found by its name
 /// is moved; a nested one is copied.
 fn take(fields: &mut Map<String, Json>, column: &str) -> Option<Json> {
-    if let Some(value) = fields.remove(column) {
-        return Some(value);
-    }
-    let (first, rest) = column.split_once('.')?;
-    rest.split('.').try_fold(fields.get(first)?, |value, name| value.get(name)).cloned()
+    fields.remove(column).or_else(|| find_column(fields, column).cloned())
 }
 
 /// Copies values of verl's columns (`data_source, prompt, ability, reward_model, extra_info`) to

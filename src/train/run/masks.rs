@@ -1,5 +1,7 @@
 //! The first group of a recipe as training rows: tokens, loss masks and advantages, for `r1 check`.
 
+use serde::Serialize;
+
 use super::collect::{Draw, collect};
 use super::run_state::no_training_data;
 use crate::config::{Filter, Learner, OnNan, Sft, Trainer};
@@ -27,7 +29,7 @@ use crate::train::start::session::Session;
 use crate::train::watch::report;
 
 /// One token of a training row.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ShownToken {
     pub text: String,
     /// Sampled by the policy, and trained on.
@@ -38,7 +40,8 @@ pub struct ShownToken {
 }
 
 /// One trajectory as it would be trained on.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "event", rename = "trajectory")]
 pub struct ShownTrajectory {
     pub id: String,
     pub status: &'static str,
@@ -47,6 +50,7 @@ pub struct ShownTrajectory {
     /// The trajectory that it was forked from, in which the shared steps are trained on.
     pub fork: Option<Fork>,
     /// The reason of the failure, if there is one.
+    #[serde(skip)]
     pub error: Option<ErrorRecord>,
     /// Rows of merged steps; none for a failure.
     pub rows: Vec<Vec<ShownToken>>,
