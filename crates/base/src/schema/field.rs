@@ -49,11 +49,20 @@ pub trait Field {
     }
 }
 
-/// A value that one method of JSON reads.
+/// Seconds as a number, or as text with a unit.
+pub struct Time;
+
+/// MiB as a whole number, or as text with a unit.
+pub struct MiB;
+
+/// KiB as a whole number, or as text with a unit.
+pub struct KiB;
+
+/// A value that one function of JSON reads.
 macro_rules! plain {
-    ($($Type:ty: $kind:literal, $lua:literal, $wanted:literal, $written:ident, $read:expr;)+) => {
+    ($($Type:ty => $Value:ty: $kind:literal, $lua:literal, $wanted:expr, $written:ident, $read:expr;)+) => {
         $(impl Field for $Type {
-            type Value = Self;
+            type Value = $Value;
             const WRITTEN: ValueSyntax = ValueSyntax::$written;
 
             fn kind() -> String {
@@ -64,8 +73,8 @@ macro_rules! plain {
                 $lua.to_owned()
             }
 
-            fn read(key: &str, json: &Json, _: Option<&Self>) -> Result<Self, Misfit> {
-                let read: fn(&Json) -> Option<Self> = $read;
+            fn read(key: &str, json: &Json, _: Option<&$Value>) -> Result<$Value, Misfit> {
+                let read: fn(&Json) -> Option<$Value> = $read;
                 read(json).ok_or_else(|| Misfit::wanted(key, $wanted, json))
             }
         })+
@@ -73,14 +82,17 @@ macro_rules! plain {
 }
 
 plain! {
-    f64: "number", "number", "a number", Json, Json::as_f64;
-    usize: "integer", "number", "a whole number, 0 or more", Json, |json| json.as_u64()?.try_into().ok();
-    u64: "integer", "number", "a whole number, 0 or more", Json, Json::as_u64;
-    u32: "integer", "number", "a whole number, 0 or more", Json, |json| json.as_u64()?.try_into().ok();
-    bool: "boolean", "boolean", "true or false", Json, Json::as_bool;
-    String: "string", "string", "text", Text, |json| json.as_str().map(str::to_owned);
-    PathBuf: "string", "string", "text", Text, |json| json.as_str().map(PathBuf::from);
-    Json: "any", "any", "a value", Json, |json| Some(json.clone());
+    f64 => Self: "number", "number", "a number", Json, Json::as_f64;
+    usize => Self: "integer", "number", "a whole number, 0 or more", Json, |json| json.as_u64()?.try_into().ok();
+    u64 => Self: "integer", "number", "a whole number, 0 or more", Json, Json::as_u64;
+    u32 => Self: "integer", "number", "a whole number, 0 or more", Json, |json| json.as_u64()?.try_into().ok();
+    bool => Self: "boolean", "boolean", "true or false", Json, Json::as_bool;
+    String => Self: "string", "string", "text", Text, |json| json.as_str().map(str::to_owned);
+    PathBuf => Self: "string", "string", "text", Text, |json| json.as_str().map(PathBuf::from);
+    Json => Self: "any", "any", "a value", Json, |json| Some(json.clone());
+    Time => f64: "number or string", "number | string", units::TIME, Json, units::time;
+    MiB => usize: "integer or string", "number | string", units::SIZE, Json, units::mib;
+    KiB => usize: "integer or string", "number | string", units::SIZE, Json, units::kib;
 }
 
 /// A list of two.
@@ -109,41 +121,6 @@ where
             _ => Err(Misfit::wanted(key, &format!("a list of two, {} and {}", A::kind(), B::kind()), json)),
         }
     }
-}
-
-/// Seconds as a number, or as text with a unit.
-pub struct Time;
-
-/// MiB as a whole number, or as text with a unit.
-pub struct MiB;
-
-/// KiB as a whole number, or as text with a unit.
-pub struct KiB;
-
-macro_rules! with_unit {
-    ($($Name:ident: $Value:ty, $kind:literal, $wanted:expr, $read:expr;)+) => {
-        $(impl Field for $Name {
-            type Value = $Value;
-
-            fn kind() -> String {
-                $kind.to_owned()
-            }
-
-            fn lua() -> String {
-                "number | string".to_owned()
-            }
-
-            fn read(key: &str, json: &Json, _: Option<&$Value>) -> Result<$Value, Misfit> {
-                $read(json).ok_or_else(|| Misfit::wanted(key, $wanted, json))
-            }
-        })+
-    };
-}
-
-with_unit! {
-    Time: f64, "number or string", units::TIME, units::time;
-    MiB: usize, "integer or string", units::SIZE, units::mib;
-    KiB: usize, "integer or string", units::SIZE, units::kib;
 }
 
 impl<T: Field<Value = T> + Clone + PartialEq + Serialize> Field for Option<T> {

@@ -7,7 +7,7 @@ use std::ptr::{null, null_mut};
 use tch::Tensor;
 
 use super::cuda::{Launcher, launcher};
-use super::{checked, owned, pointer};
+use super::{checked, owned, pointer, written};
 use r1_base::error::Result;
 
 unsafe extern "C" {
@@ -72,10 +72,8 @@ pub(crate) fn add_norm(
 /// SiLU, or GELU (tanh), of `gate` times `up`, both `[T, n]`. Differentiable.
 pub(crate) fn gated(gate: &Tensor, up: &Tensor, gelu: bool) -> Result<Tensor> {
     started();
-    let mut out = null_mut();
     // SAFETY: as above.
-    checked(unsafe { r1_kernel_gated(pointer(gate), pointer(up), gelu, &raw mut out) })?;
-    Ok(owned(out))
+    written(|out| unsafe { r1_kernel_gated(pointer(gate), pointer(up), gelu, out) })
 }
 
 /// Projections `[T, n * dim]` of queries, keys and values, and what is applied to them.
@@ -134,10 +132,7 @@ pub(crate) fn decode_attention(
     started();
     let scale = scale.unwrap_or_else(|| (*q.size().last().unwrap_or(&1) as f64).powf(-0.5));
     let tensors = [q, keys, values, first_key, lengths].map(pointer);
-    let mut out = null_mut();
+    let window = window.map_or(0, |size| size as i64);
     // SAFETY: as above.
-    checked(unsafe {
-        r1_kernel_attention(tensors.as_ptr(), most_keys, scale, window.map_or(0, |size| size as i64), &raw mut out)
-    })?;
-    Ok(owned(out))
+    written(|out| unsafe { r1_kernel_attention(tensors.as_ptr(), most_keys, scale, window, out) })
 }

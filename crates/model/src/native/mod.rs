@@ -23,7 +23,7 @@ use std::sync::OnceLock;
 use tch::Tensor;
 
 pub(crate) use arena::Arena;
-pub(crate) use cpu::{Network, NetworkShape, attend_rows, gated_rows, linear_rows, panel};
+pub(crate) use cpu::{Network, attend_rows, gated_rows, linear_rows, panel};
 pub use cpu::{kernels, softmax};
 pub(crate) use cuda::CudaGraph;
 pub use cuda::{compute_kind, cuda_graphs, device, load_cuda_torch};
@@ -151,6 +151,30 @@ fn owned(tensor: *mut c_void) -> Tensor {
     unsafe { Tensor::from_ptr(tensor.cast()) }
 }
 
+/// Shape and constants of the network; the same fields as `r1::Shape` in common.h.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+#[allow(dead_code)] // read by the kernels only
+pub(crate) struct NetworkShape {
+    pub vocab: i64,
+    pub hidden: i64,
+    pub inner: i64,
+    pub layers: i64,
+    pub heads: i64,
+    pub kv_heads: i64,
+    pub head_dim: i64,
+    pub eps: f64,
+    /// Factor of cosines and sines of the rotary embedding.
+    pub magnitude: f64,
+}
+
+/// The tensor that a call writes.
+fn written(call: impl FnOnce(*mut *mut c_void) -> *mut c_char) -> Result<Tensor> {
+    let mut out = null_mut();
+    checked(call(&raw mut out))?;
+    Ok(owned(out))
+}
+
 /// Scalars of any type as f64, in one transfer from the device, for which the host waits.
 pub fn read_numbers(scalars: &[Tensor]) -> Result<Vec<f64>> {
     if scalars.is_empty() {
@@ -262,13 +286,9 @@ pub(crate) fn stacked_linear(
 /// f32, bf16 and f16; in bf16 on GPUs of compute capability 9.0 and above the host does not wait.
 pub(crate) fn grouped_linear(x: &Tensor, weight: &Tensor, ends: &Tensor, leaves: &[&Tensor]) -> Result<Tensor> {
     let leaves: Vec<_> = leaves.iter().map(|leaf| pointer(leaf)).collect();
-    let mut out = null_mut();
+    let (x, weight, ends) = (pointer(x), pointer(weight), pointer(ends));
     // SAFETY: the pointers are live for the call.
-    checked(unsafe {
-        let (weight, ends) = (pointer(weight), pointer(ends));
-        r1_grouped_linear(pointer(x), weight, ends, leaves.as_ptr(), leaves.len() as i64, &raw mut out)
-    })?;
-    Ok(owned(out))
+    written(|out| unsafe { r1_grouped_linear(x, weight, ends, leaves.as_ptr(), leaves.len() as i64, out) })
 }
 
 /// Flash attention (arXiv:2307.08691) over packed sequences, in f16 or bf16 on the GPU: q
@@ -287,15 +307,13 @@ pub(crate) fn flash(
     window: Option<usize>,
     causal: bool,
 ) -> Result<Tensor> {
-    let mut out = null_mut();
     let sequences = [pointer(begins[0]), pointer(begins[1]), keys.map_or(null(), pointer)];
     let (scale, window) = (scale.unwrap_or(0.0), window.map_or(0, |window| window as i64));
     let window = if causal { window } else { -1 };
     // SAFETY: the pointers are live for the call; null is allowed.
-    checked(unsafe {
-        r1_flash(qkv.map(pointer).as_ptr(), sequences.as_ptr(), limit[0], limit[1], scale, window, &raw mut out)
-    })?;
-    Ok(owned(out))
+    written(|out| unsafe {
+        r1_flash(qkv.map(pointer).as_ptr(), sequences.as_ptr(), limit[0], limit[1], scale, window, out)
+    })
 }
 
 /// The name of the processor: the model and family that Linux reports, or the architecture. Read

@@ -7,70 +7,20 @@ use r1_base::error::{Error, Kind, Result};
 
 /// Fields without effect on a forward pass: generation defaults, past training, bookkeeping.
 /// Token ids (`…_token_id`) and names that start with `_` are not listed.
-const INERT: &[&str] = &[
-    "architectures",
-    "model_type",
-    "dtype",
-    "torch_dtype",
-    "transformers_version",
-    "use_cache",
-    "auto_map",
-    "attn_implementation",
-    "cache_implementation",
-    "pretraining_tp",
-    "gradient_checkpointing",
-    "use_bfloat16",
-    "output_attentions",
-    "output_hidden_states",
-    "return_dict",
-    "return_dict_in_generate",
-    "output_scores",
-    "output_router_logits",
-    "num_nextn_predict_layers",
-    "num_mtp_layers",
-    "router_aux_loss_coef",
-    "keys_to_ignore_at_inference",
-    "torchscript",
-    "is_decoder",
-    "chunk_size_feed_forward",
-    "cross_attention_hidden_size",
-    "task_specific_params",
-    "id2label",
-    "label2id",
-    "problem_type",
-    "finetuning_task",
-    "tokenizer_class",
-    "prefix",
-    "tf_legacy_loss",
-    "pruned_heads",
-    "model_name",
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "do_sample",
-    "max_length",
-    "max_new_tokens",
-    "min_length",
-    "num_beams",
-    "num_beam_groups",
-    "num_return_sequences",
-    "repetition_penalty",
-    "length_penalty",
-    "diversity_penalty",
-    "no_repeat_ngram_size",
-    "encoder_no_repeat_ngram_size",
-    "early_stopping",
-    "bad_words_ids",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-    "exponential_decay_length_penalty",
-    "remove_invalid_values",
-    "unsloth_fixed",
-    "unsloth_version",
-    "transformers.js_config",
-];
+const INERT: &str = "
+    architectures model_type dtype torch_dtype transformers_version use_cache auto_map
+    attn_implementation cache_implementation pretraining_tp gradient_checkpointing use_bfloat16
+    output_attentions output_hidden_states return_dict return_dict_in_generate output_scores
+    output_router_logits num_nextn_predict_layers num_mtp_layers router_aux_loss_coef
+    keys_to_ignore_at_inference torchscript is_decoder chunk_size_feed_forward
+    cross_attention_hidden_size task_specific_params id2label label2id problem_type
+    finetuning_task tokenizer_class prefix tf_legacy_loss pruned_heads model_name temperature
+    top_k top_p min_p typical_p do_sample max_length max_new_tokens min_length num_beams
+    num_beam_groups num_return_sequences repetition_penalty length_penalty diversity_penalty
+    no_repeat_ngram_size encoder_no_repeat_ngram_size early_stopping bad_words_ids
+    suppress_tokens begin_suppress_tokens exponential_decay_length_penalty remove_invalid_values
+    unsloth_fixed unsloth_version transformers.js_config
+";
 
 /// The fields not read yet.
 pub(in crate::model) struct Fields(Map<String, Value>);
@@ -180,7 +130,7 @@ impl Fields {
     /// Fails on the first unread field that is not known to have no effect.
     pub(super) fn finish(self) -> Result<()> {
         let inert = |name: &str| {
-            INERT.contains(&name)
+            INERT.split_whitespace().any(|inert| inert == name)
                 || name.starts_with('_')
                 || ["_token_id", "_token_index", "_token_ids"].iter().any(|end| name.ends_with(end))
         };

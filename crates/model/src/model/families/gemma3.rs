@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{Architecture, Biases, Config, Defaults, Fields, Result, common, layered_ropes, windows};
 use crate::model::config::{Activation, Norms};
 
-pub(super) fn read(fields: &mut Fields) -> Result<Config> {
+pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
     for name in ["hidden_activation", "hidden_act"] {
         fields.only(name, "gelu_pytorch_tanh")?;
     }
@@ -19,7 +19,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     fields.only("use_bidirectional_attention", false)?;
     let defaults =
         Defaults { theta: 1_000_000.0, max_position: 131_072, head_dim: Some(256), tied: true, ..Defaults::default() };
-    let mut config = common(Architecture::Gemma3, fields, &defaults, |fields, theta, max| {
+    let mut config = common(architecture, fields, &defaults, |fields, theta, max| {
         let local = fields.number("rope_local_base_freq")?.unwrap_or(10_000.0);
         layered_ropes(fields, [theta, local], max)
     })?;

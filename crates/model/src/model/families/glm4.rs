@@ -3,7 +3,7 @@
 
 use super::{Architecture, Biases, Config, Defaults, Fields, Joint, Norms, Result, uniform};
 
-pub(super) fn read(fields: &mut Fields) -> Result<Config> {
+pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
     let defaults = Defaults {
         max_position: 131_072,
         head_dim: Some(128),
@@ -11,7 +11,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
         rms_norm_eps: 1.5625e-7,
         ..Defaults::default()
     };
-    let mut config = uniform(Architecture::Glm4, fields, &defaults)?;
+    let mut config = uniform(architecture, fields, &defaults)?;
     config.norms = Norms::Around;
     config.biases = Biases { qkv: fields.flag("attention_bias", true)?, ..Biases::default() };
     config.joint = Joint { qkv: false, gate_up: true };

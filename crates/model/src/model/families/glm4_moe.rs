@@ -4,9 +4,9 @@
 use super::{Architecture, Biases, Config, Defaults, Fields, LayerKind, Result, uniform};
 use crate::model::config::{ExpertStorage, Experts, Router, SharedExpert};
 
-pub(super) fn read(fields: &mut Fields) -> Result<Config> {
+pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
     let defaults = Defaults { max_position: 131_072, partial: Some(0.5), rms_norm_eps: 1e-5, ..Defaults::default() };
-    let mut config = uniform(Architecture::Glm4Moe, fields, &defaults)?;
+    let mut config = uniform(architecture, fields, &defaults)?;
     config.head_norms = fields.flag("use_qk_norm", false)?;
     config.biases = Biases { qkv: fields.flag("attention_bias", false)?, ..Biases::default() };
     sigmoid_experts(fields, &mut config)?;

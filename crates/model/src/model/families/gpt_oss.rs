@@ -6,7 +6,7 @@ use serde_json::json;
 use super::{Activation, Architecture, Biases, Config, Defaults, Fields, LayerKind, Result, uniform, windows};
 use crate::model::config::{ExpertStorage, Experts, Router};
 
-pub(super) fn read(fields: &mut Fields) -> Result<Config> {
+pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
     let defaults = Defaults {
         theta: 150_000.0,
         max_position: 131_072,
@@ -24,7 +24,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
         "original_max_position_embeddings": 4096,
     });
     fields.set_default(&["rope_parameters", "rope_scaling"], yarn);
-    let mut config = uniform(Architecture::GptOss, fields, &defaults)?;
+    let mut config = uniform(architecture, fields, &defaults)?;
     let biased = fields.flag("attention_bias", true)?;
     config.biases = Biases { qkv: biased, output: biased, mlp: false };
     config.sinks = true;

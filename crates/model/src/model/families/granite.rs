@@ -5,8 +5,8 @@ use serde_json::json;
 
 use super::{Architecture, Biases, Config, Defaults, Fields, Result, uniform};
 
-pub(super) fn read(fields: &mut Fields) -> Result<Config> {
-    let mut config = uniform(Architecture::Granite, fields, &Defaults { max_position: 2048, ..Defaults::default() })?;
+pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
+    let mut config = uniform(architecture, fields, &Defaults { max_position: 2048, ..Defaults::default() })?;
     let biased = fields.flag("attention_bias", false)?;
     config.biases = Biases { qkv: biased, output: biased, mlp: fields.flag("mlp_bias", false)? };
     config.embedding_scale = fields.number("embedding_multiplier")?.unwrap_or(1.0);

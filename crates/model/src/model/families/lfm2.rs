@@ -3,13 +3,13 @@
 
 use serde_json::{Map, Value, json};
 
-use super::{Architecture, Config, Defaults, Fields, LayerKind, Result, uniform};
+use super::{Architecture, Config, Defaults, Fields, LayerKind, Result, special_layers, uniform};
 
 /// Fields about the first weights.
 const WITHOUT_EFFECT: [&str; 4] =
     ["block_mlp_init_scale", "block_out_init_scale", "block_use_xavier_init", "conv_use_xavier_init"];
 
-pub(super) fn read(fields: &mut Fields) -> Result<Config> {
+pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
     for name in WITHOUT_EFFECT {
         fields.take(name);
     }
@@ -29,7 +29,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
         rms_norm_eps: eps,
         ..Defaults::default()
     };
-    let mut config = uniform(Architecture::Lfm2, fields, &defaults)?;
+    let mut config = uniform(architecture, fields, &defaults)?;
     fields.only("theta", config.ropes[0].theta)?;
     for name in ["block_dim", "conv_dim", "conv_dim_out"] {
         fields.only(name, config.hidden_size)?;
@@ -68,14 +68,8 @@ fn layers(fields: &mut Fields, count: usize) -> Result<Vec<LayerKind>> {
     if let Some(other) = listed.as_ref().filter(|value| !value.is_array()) {
         return Err(Fields::wrong("full_attn_idxs", other, "it must be a list of layers"));
     }
-    let types = fields.per_layer("layer_types", count)?;
-    let kind = |index: usize| match types.as_ref().and_then(|types| types.get(index)) {
-        None => Ok(!attends(index)),
-        Some(kind) if kind == "conv" => Ok(true),
-        Some(kind) if kind == "full_attention" => Ok(false),
-        Some(kind) => Err(Fields::wrong("layer_types", kind, "conv and full_attention are supported")),
-    };
-    (0..count).map(|index| Ok(LayerKind { linear: kind(index)?, ..LayerKind::default() })).collect()
+    let linear = special_layers(fields, count, ["conv", "conv and full_attention"], |index| !attends(index))?;
+    Ok(linear.into_iter().map(|linear| LayerKind { linear, ..LayerKind::default() }).collect())
 }
 
 /// Writes the inner size, which is already adjusted.

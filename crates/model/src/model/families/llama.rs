@@ -4,8 +4,8 @@
 
 use super::{Architecture, Biases, Config, Defaults, Fields, Result, uniform, windows};
 
-pub(super) fn read(fields: &mut Fields) -> Result<Config> {
-    let mut config = uniform(Architecture::Llama, fields, &Defaults { max_position: 2048, ..Defaults::default() })?;
+pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
+    let mut config = uniform(architecture, fields, &Defaults { max_position: 2048, ..Defaults::default() })?;
     let biased = fields.flag("attention_bias", false)?;
     config.biases = Biases { qkv: biased, output: biased, mlp: fields.flag("mlp_bias", false)? };
     windows(fields, &mut config, None, |_| false)?;

@@ -51,28 +51,30 @@ pub enum Architecture {
     Lfm2,
 }
 
-/// Architecture, class in transformers, `model_type`.
-const ALL: &[(Architecture, &str, &str)] = &[
-    (Architecture::Qwen2, "Qwen2ForCausalLM", "qwen2"),
-    (Architecture::Qwen3, "Qwen3ForCausalLM", "qwen3"),
-    (Architecture::Qwen3Moe, "Qwen3MoeForCausalLM", "qwen3_moe"),
-    (Architecture::Llama, "LlamaForCausalLM", "llama"),
-    (Architecture::Mistral, "MistralForCausalLM", "mistral"),
-    (Architecture::Gemma3, "Gemma3ForCausalLM", "gemma3_text"),
-    (Architecture::SmolLm3, "SmolLM3ForCausalLM", "smollm3"),
-    (Architecture::GptOss, "GptOssForCausalLM", "gpt_oss"),
-    (Architecture::Olmo2, "Olmo2ForCausalLM", "olmo2"),
-    (Architecture::Olmo3, "Olmo3ForCausalLM", "olmo3"),
-    (Architecture::Glm4Moe, "Glm4MoeForCausalLM", "glm4_moe"),
-    (Architecture::Qwen2Moe, "Qwen2MoeForCausalLM", "qwen2_moe"),
-    (Architecture::Granite, "GraniteForCausalLM", "granite"),
-    (Architecture::Ministral, "MinistralForCausalLM", "ministral"),
-    (Architecture::Glm4, "Glm4ForCausalLM", "glm4"),
-    (Architecture::Phi3, "Phi3ForCausalLM", "phi3"),
-    (Architecture::Qwen35, "Qwen3_5ForCausalLM", "qwen3_5_text"),
-    (Architecture::Qwen35Moe, "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text"),
-    (Architecture::Qwen3Next, "Qwen3NextForCausalLM", "qwen3_next"),
-    (Architecture::Lfm2, "Lfm2ForCausalLM", "lfm2"),
+/// Architecture, class in transformers, `model_type`, reader of the config.
+type Family = (Architecture, &'static str, &'static str, fn(Architecture, &mut Fields) -> Result<Config>);
+
+const ALL: &[Family] = &[
+    (Architecture::Qwen2, "Qwen2ForCausalLM", "qwen2", qwen2::read),
+    (Architecture::Qwen3, "Qwen3ForCausalLM", "qwen3", qwen3::read),
+    (Architecture::Qwen3Moe, "Qwen3MoeForCausalLM", "qwen3_moe", qwen3_moe::read),
+    (Architecture::Llama, "LlamaForCausalLM", "llama", llama::read),
+    (Architecture::Mistral, "MistralForCausalLM", "mistral", mistral::read),
+    (Architecture::Gemma3, "Gemma3ForCausalLM", "gemma3_text", gemma3::read),
+    (Architecture::SmolLm3, "SmolLM3ForCausalLM", "smollm3", smollm3::read),
+    (Architecture::GptOss, "GptOssForCausalLM", "gpt_oss", gpt_oss::read),
+    (Architecture::Olmo2, "Olmo2ForCausalLM", "olmo2", olmo::read),
+    (Architecture::Olmo3, "Olmo3ForCausalLM", "olmo3", olmo::read),
+    (Architecture::Glm4Moe, "Glm4MoeForCausalLM", "glm4_moe", glm4_moe::read),
+    (Architecture::Qwen2Moe, "Qwen2MoeForCausalLM", "qwen2_moe", qwen2_moe::read),
+    (Architecture::Granite, "GraniteForCausalLM", "granite", granite::read),
+    (Architecture::Ministral, "MinistralForCausalLM", "ministral", mistral::read),
+    (Architecture::Glm4, "Glm4ForCausalLM", "glm4", glm4::read),
+    (Architecture::Phi3, "Phi3ForCausalLM", "phi3", phi3::read),
+    (Architecture::Qwen35, "Qwen3_5ForCausalLM", "qwen3_5_text", qwen3_5::read),
+    (Architecture::Qwen35Moe, "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", qwen3_5::read_moe),
+    (Architecture::Qwen3Next, "Qwen3NextForCausalLM", "qwen3_next", qwen3_next::read),
+    (Architecture::Lfm2, "Lfm2ForCausalLM", "lfm2", lfm2::read),
 ];
 
 /// Parts of unsupported families that no supported family has.
@@ -91,18 +93,18 @@ const MISSING: &[(&str, &str)] = &[
 ];
 
 impl Architecture {
-    fn entry(self) -> (&'static str, &'static str) {
-        ALL.iter().find(|(family, ..)| *family == self).map_or(("", ""), |(_, class, name)| (class, name))
+    fn entry(self) -> &'static Family {
+        ALL.iter().find(|(family, ..)| *family == self).unwrap_or(&ALL[0])
     }
 
     /// Class in transformers, as in `architectures`.
     pub fn class(self) -> &'static str {
-        self.entry().0
+        self.entry().1
     }
 
     /// The name in `model_type`.
     pub fn model_type(self) -> &'static str {
-        self.entry().1
+        self.entry().2
     }
 
     /// Names of the checkpoint within a layer that differ from Llama's: Llama's, this family's.
@@ -144,7 +146,7 @@ impl Architecture {
     /// present.
     pub(super) fn of(object: &Map<String, Value>) -> Result<Self> {
         let unsupported = |name: &str, value: &Value| {
-            let classes: Vec<&str> = ALL.iter().map(|(_, class, _)| *class).collect();
+            let classes: Vec<&str> = ALL.iter().map(|(_, class, ..)| *class).collect();
             let plain = value.to_string().to_lowercase().replace('_', "");
             let missing = MISSING.iter().find(|(family, _)| plain.contains(family));
             let missing = missing.map_or_else(String::new, |(_, part)| format!(": it has {part}"));
@@ -154,7 +156,7 @@ impl Architecture {
         let present = |name: &str| object.get(name).filter(|value| !value.is_null());
         let (classes, kind) = (present("architectures"), present("model_type"));
         let find = |name: &str, value: &Value, same: &dyn Fn(&str, &str) -> bool| {
-            let family = ALL.iter().find(|(_, class, kind)| same(class, kind)).map(|(family, ..)| *family);
+            let family = ALL.iter().find(|(_, class, kind, _)| same(class, kind)).map(|(family, ..)| *family);
             family.ok_or_else(|| unsupported(name, value))
         };
         let by_class =
@@ -172,26 +174,7 @@ impl Architecture {
 }
 
 pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
-    match architecture {
-        Architecture::Qwen2 => qwen2::read(fields),
-        Architecture::Qwen3 => qwen3::read(fields),
-        Architecture::Qwen3Moe => qwen3_moe::read(fields),
-        Architecture::Llama => llama::read(fields),
-        Architecture::Mistral | Architecture::Ministral => mistral::read(architecture, fields),
-        Architecture::Gemma3 => gemma3::read(fields),
-        Architecture::SmolLm3 => smollm3::read(fields),
-        Architecture::GptOss => gpt_oss::read(fields),
-        Architecture::Olmo2 | Architecture::Olmo3 => olmo::read(architecture, fields),
-        Architecture::Glm4Moe => glm4_moe::read(fields),
-        Architecture::Qwen2Moe => qwen2_moe::read(fields),
-        Architecture::Granite => granite::read(fields),
-        Architecture::Glm4 => glm4::read(fields),
-        Architecture::Phi3 => phi3::read(fields),
-        Architecture::Qwen35 => qwen3_5::read(fields),
-        Architecture::Qwen35Moe => qwen3_5::read_moe(fields),
-        Architecture::Qwen3Next => qwen3_next::read(fields),
-        Architecture::Lfm2 => lfm2::read(fields),
-    }
+    (architecture.entry().3)(architecture, fields)
 }
 
 /// Changes the written content of `config.json` to what is read again as this config.
@@ -274,25 +257,8 @@ fn common(
         tie_word_embeddings: fields.flag("tie_word_embeddings", defaults.tied)?,
         initializer_range: fields.number("initializer_range")?.unwrap_or(0.02),
         biases: Biases::default(),
-        joint: Joint::default(),
-        norms: Norms::Before,
-        zero_centred_norms: false,
-        head_norms: false,
-        output_gate: false,
-        joint_norms: false,
-        sinks: false,
-        activation: Activation::Silu,
-        embedding_scale: 1.0,
-        residual_scale: 1.0,
-        logits_scale: 1.0,
-        attention_scale: None,
         ropes: rope(fields, defaults.theta, max_position)?,
-        interleaved_ropes: false,
-        experts: None,
-        delta: None,
-        short_conv: None,
-        layers: Vec::new(),
-        source: Map::new(),
+        ..Config::default()
     })
 }
 
@@ -348,6 +314,24 @@ fn layered_ropes(fields: &mut Fields, [theta, local]: [f64; 2], max_position: us
     Ok(both)
 }
 
+/// Which layers are of the kind `special` and which are `full_attention`, by `layer_types`, or else
+/// by the function `default` of the layer index.
+fn special_layers(
+    fields: &mut Fields,
+    layers: usize,
+    [special, accepted]: [&str; 2],
+    default: impl Fn(usize) -> bool,
+) -> Result<Vec<bool>> {
+    let types = fields.per_layer("layer_types", layers)?;
+    let is_special = |index: usize| match types.as_ref().and_then(|types| types.get(index)) {
+        None => Ok(default(index)),
+        Some(kind) if kind == special => Ok(true),
+        Some(kind) if kind == "full_attention" => Ok(false),
+        Some(kind) => Err(Fields::wrong("layer_types", kind, &format!("{accepted} are supported"))),
+    };
+    (0..layers).map(is_special).collect()
+}
+
 /// Sets the windows of the layers by `layer_types`, or else by the function `sliding` of the layer
 /// index.
 fn windows(
@@ -356,26 +340,17 @@ fn windows(
     window: Option<usize>,
     sliding: impl Fn(usize) -> bool,
 ) -> Result<()> {
-    let layers = config.num_hidden_layers;
-    let types = fields.per_layer("layer_types", layers)?;
-    let mut kinds = Vec::new();
-    for index in 0..layers {
-        let slides = match types.as_ref().and_then(|types| types.get(index)) {
-            None => sliding(index),
-            Some(kind) if kind == "full_attention" => false,
-            Some(kind) if kind == "sliding_attention" && window.is_some() => true,
-            Some(kind) if kind == "sliding_attention" => {
-                return Err(Fields::wrong("layer_types", kind, "but `sliding_window` is not used"));
-            }
-            Some(kind) => {
-                let accepted = "full_attention and sliding_attention are supported";
-                return Err(Fields::wrong("layer_types", kind, accepted));
-            }
-        };
-        kinds.push(LayerKind { window: window.filter(|_| slides), ..LayerKind::default() });
+    let kind = json!("sliding_attention");
+    if window.is_none()
+        && fields.get("layer_types").is_some_and(|types| types.as_array().is_some_and(|types| types.contains(&kind)))
+    {
+        return Err(Fields::wrong("layer_types", &kind, "but `sliding_window` is not used"));
     }
-    if kinds.iter().any(|kind| *kind != LayerKind::default()) {
-        config.layers = kinds;
+    let names = ["sliding_attention", "full_attention and sliding_attention"];
+    let slides = special_layers(fields, config.num_hidden_layers, names, sliding)?;
+    if window.is_some() && slides.contains(&true) {
+        let layer = |slides| LayerKind { window: window.filter(|_| slides), ..LayerKind::default() };
+        config.layers = slides.into_iter().map(layer).collect();
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::model::config::Scaling;
 
 const ORIGINAL: &str = "original_max_position_embeddings";
 
-pub(super) fn read(fields: &mut Fields) -> Result<Config> {
+pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
     for name in ["rope_scaling", "rope_parameters"] {
         let Some(mut scaling) = fields.take(name) else { continue };
         // The name of LongRoPE in the first files.
@@ -32,7 +32,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     for name in ["full_attn_mod", "interpolate_factor"] {
         fields.only(name, 1)?;
     }
-    let mut config = uniform(Architecture::Phi3, fields, &defaults)?;
+    let mut config = uniform(architecture, fields, &defaults)?;
     config.joint = Joint { qkv: true, gate_up: true };
     let window = fields.optional_size("sliding_window")?;
     same_window(fields, &mut config, window)?;

@@ -4,8 +4,8 @@
 
 use super::{Architecture, Biases, Config, Defaults, Fields, Result, optional_window, uniform, windows};
 
-pub(super) fn read(fields: &mut Fields) -> Result<Config> {
-    let mut config = uniform(Architecture::Qwen2, fields, &Defaults::default())?;
+pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
+    let mut config = uniform(architecture, fields, &Defaults::default())?;
     config.biases = Biases { qkv: true, ..Biases::default() };
     for name in ["attention_bias", "qkv_bias"] {
         fields.only(name, true)?;

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::model::config::SharedExpert;
 
-pub(super) fn read(fields: &mut Fields) -> Result<Config> {
-    let mut config = uniform(Architecture::Qwen2Moe, fields, &Defaults::default())?;
+pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
+    let mut config = uniform(architecture, fields, &Defaults::default())?;
     config.biases = Biases { qkv: fields.flag("qkv_bias", true)?, ..Biases::default() };
     let window = optional_window(fields, Some(4096))?;
     let first = fields.size("max_window_layers", Some(28))?;

@@ -3,8 +3,8 @@
 
 use super::{Architecture, Biases, Config, Defaults, Fields, Result, optional_window, uniform, windows};
 
-pub(super) fn read(fields: &mut Fields) -> Result<Config> {
-    let mut config = uniform(Architecture::Qwen3, fields, &Defaults { head_dim: Some(128), ..Defaults::default() })?;
+pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
+    let mut config = uniform(architecture, fields, &Defaults { head_dim: Some(128), ..Defaults::default() })?;
     config.head_norms = true;
     let biased = fields.flag("attention_bias", false)?;
     config.biases = Biases { qkv: biased, output: biased, mlp: false };

@@ -6,18 +6,18 @@ use serde_json::{Map, Value, json};
 
 use super::{Architecture, Config, Fields, Result, qwen3_next, softmax_experts};
 
-pub(super) fn read(fields: &mut Fields) -> Result<Config> {
-    qwen3_next::hybrid(Architecture::Qwen35, fields, None, false)
+pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
+    qwen3_next::hybrid(architecture, fields, None, false)
 }
 
-pub(super) fn read_moe(fields: &mut Fields) -> Result<Config> {
+pub(super) fn read_moe(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
     // Every layer is sparse.
     fields.only("decoder_sparse_step", 1)?;
     fields.only("mlp_only_layers", json!([]))?;
     fields.only("norm_topk_prob", true)?;
     fields.set_default(&["norm_topk_prob"], json!(true));
     let inner = fields.size("moe_intermediate_size", Some(512))?;
-    let mut config = qwen3_next::hybrid(Architecture::Qwen35Moe, fields, Some(inner), false)?;
+    let mut config = qwen3_next::hybrid(architecture, fields, Some(inner), false)?;
     let shared = qwen3_next::shared_expert(fields)?;
     softmax_experts(fields, &mut config, [256, 8, inner], shared)?;
     Ok(config)

@@ -4,11 +4,13 @@
 
 use serde_json::json;
 
-use super::{Architecture, Biases, Config, Defaults, Fields, LayerKind, Result, softmax_experts, uniform};
+use super::{
+    Architecture, Biases, Config, Defaults, Fields, LayerKind, Result, softmax_experts, special_layers, uniform,
+};
 use crate::model::config::{DeltaShape, SharedExpert};
 
-pub(super) fn read(fields: &mut Fields) -> Result<Config> {
-    let mut config = hybrid(Architecture::Qwen3Next, fields, None, true)?;
+pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
+    let mut config = hybrid(architecture, fields, None, true)?;
     fields.set_default(&["norm_topk_prob"], json!(true));
     let shared = shared_expert(fields)?;
     softmax_experts(fields, &mut config, [512, 10, 512], shared)?;
@@ -61,23 +63,10 @@ fn layers(fields: &mut Fields, count: usize) -> Result<Vec<LayerKind>> {
         return Err(Fields::wrong("full_attention_interval", &json!(0), "it must be 1 or more"));
     }
     let in_turn = |index: usize| !(index + 1).is_multiple_of(every);
-    let types = fields.per_layer("layer_types", count)?;
-    let mut all = Vec::with_capacity(count);
-    for index in 0..count {
-        let linear = match types.as_ref().and_then(|types| types.get(index)) {
-            None => in_turn(index),
-            Some(kind) if kind == "linear_attention" => true,
-            Some(kind) if kind == "full_attention" => false,
-            Some(kind) => {
-                let accepted = "linear_attention and full_attention are supported";
-                return Err(Fields::wrong("layer_types", kind, accepted));
-            }
-        };
-        if let Some(every) = interval.filter(|_| linear != in_turn(index)) {
-            let why = format!("but `layer_types` has another kind for layer {index}");
-            return Err(Fields::wrong("full_attention_interval", &json!(every), &why));
-        }
-        all.push(LayerKind { linear, ..LayerKind::default() });
+    let linear = special_layers(fields, count, ["linear_attention", "linear_attention and full_attention"], in_turn)?;
+    if let (Some(every), Some(index)) = (interval, (0..count).find(|&index| linear[index] != in_turn(index))) {
+        let why = format!("but `layer_types` has another kind for layer {index}");
+        return Err(Fields::wrong("full_attention_interval", &json!(every), &why));
     }
-    Ok(all)
+    Ok(linear.into_iter().map(|linear| LayerKind { linear, ..LayerKind::default() }).collect())
 }

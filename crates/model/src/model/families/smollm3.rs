@@ -6,9 +6,9 @@ use serde_json::{Value, json};
 use super::{Architecture, Biases, Config, Defaults, Fields, Result, optional_window, uniform, windows};
 use crate::model::config::LayerKind;
 
-pub(super) fn read(fields: &mut Fields) -> Result<Config> {
+pub(super) fn read(architecture: Architecture, fields: &mut Fields) -> Result<Config> {
     let defaults = Defaults { theta: 2_000_000.0, tied: true, ..Defaults::default() };
-    let mut config = uniform(Architecture::SmolLm3, fields, &defaults)?;
+    let mut config = uniform(architecture, fields, &defaults)?;
     let biased = fields.flag("attention_bias", false)?;
     config.biases = Biases { qkv: biased, output: biased, mlp: fields.flag("mlp_bias", false)? };
     let layers = config.num_hidden_layers;

@@ -5,22 +5,8 @@ use std::ffi::c_void;
 
 use tch::Tensor;
 
+use super::NetworkShape;
 use r1_base::error::{Error, Kind, Result};
-
-/// Shape and constants of the network.
-#[derive(Clone, Copy, Debug)]
-#[allow(dead_code)] // read by the kernels only
-pub(crate) struct NetworkShape {
-    pub vocab: i64,
-    pub hidden: i64,
-    pub inner: i64,
-    pub layers: i64,
-    pub heads: i64,
-    pub kv_heads: i64,
-    pub head_dim: i64,
-    pub eps: f64,
-    pub magnitude: f64,
-}
 
 /// A network of the kernels, which can't be created.
 #[derive(Debug)]

@@ -14,24 +14,8 @@ use tch::Tensor;
 
 pub(crate) use rowwise::{attend_rows, gated_rows, linear_rows};
 
-use super::{checked, owned, pointer, pointers};
+use super::{NetworkShape, checked, owned, pointer, pointers, written};
 use r1_base::error::Result;
-
-/// Shape and constants of the network; the same fields as `r1::Shape` in common.h.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NetworkShape {
-    pub vocab: i64,
-    pub hidden: i64,
-    pub inner: i64,
-    pub layers: i64,
-    pub heads: i64,
-    pub kv_heads: i64,
-    pub head_dim: i64,
-    pub eps: f64,
-    /// Factor of cosines and sines of the rotary embedding.
-    pub magnitude: f64,
-}
 
 /// New ids of one sequence, at positions `start..` of its slot.
 #[repr(C)]
@@ -141,20 +125,9 @@ impl Network {
         lengths: &[i64],
         inputs_only: bool,
     ) -> Result<Tensor> {
-        let mut out = null_mut();
+        let (ids, positions, rows) = (pointer(ids), pointer(positions), lengths.len() as i64);
         // SAFETY: the handle is valid for the lifetime of self, the other pointers for the call.
-        checked(unsafe {
-            r1_forward(
-                self.handle,
-                pointer(ids),
-                pointer(positions),
-                lengths.as_ptr(),
-                lengths.len() as i64,
-                inputs_only,
-                &raw mut out,
-            )
-        })?;
-        Ok(owned(out))
+        written(|out| unsafe { r1_forward(self.handle, ids, positions, lengths.as_ptr(), rows, inputs_only, out) })
     }
 
     /// Logits [spans, V] after each span `(slot, start, ids)`. Keys are [slots, Hkv, capacity /
