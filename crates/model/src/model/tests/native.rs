@@ -253,7 +253,24 @@ fn invalid_native_batches_are_refused() {
     assert_eq!(model.forward(&pack(&[])).unwrap().size(), [0, 24]);
 }
 
+/// The other tests run with the best instruction set of the processor. This one runs them again in
+/// processes that are limited to the lower ones.
 #[test]
-fn an_instruction_set_is_selected() {
-    assert!(["base", "avx2", "avx512", "avx512bf16"].contains(&native::kernels()));
+fn the_kernels_of_lower_instruction_sets_pass_the_same_tests() {
+    let sets = ["base", "avx2", "avx512", "avx512bf16"];
+    let place = |name: &str| sets.iter().position(|set| *set == name);
+    let selected = place(native::kernels()).expect("a known instruction set");
+    if let Ok(limit) = std::env::var("R1_KERNELS") {
+        assert!(place(&limit).is_none_or(|limit| selected <= limit));
+        return;
+    }
+    for set in &sets[..selected] {
+        let run = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--test-threads", "1", "model::tests::native::", "model::tests::half::"])
+            .env("R1_KERNELS", set)
+            .output()
+            .unwrap();
+        let printed = String::from_utf8_lossy(&run.stdout);
+        assert!(run.status.success() && printed.contains(" 0 failed"), "{set}: {printed}");
+    }
 }
