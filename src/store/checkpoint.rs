@@ -217,14 +217,10 @@ fn no_such_model(path: &Path, run: &Path) -> Error {
 /// Complete checkpoints of a run with their steps, oldest first.
 fn complete(run: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let folders = files::list(&run.join("checkpoints"))?.into_iter().filter(|path| path.is_dir());
-    let mut checkpoints: Vec<(u64, PathBuf)> = folders.filter_map(|path| Some((step_of(&path, "")?, path))).collect();
+    let mut checkpoints: Vec<(u64, PathBuf)> =
+        folders.filter_map(|path| Some((files::step_of(&path, "")?, path))).collect();
     checkpoints.sort();
     Ok(checkpoints)
-}
-
-/// The step in the name of a checkpoint, or of a file with this `extension`.
-pub(super) fn step_of(path: &Path, extension: &str) -> Option<u64> {
-    path.file_name()?.to_str()?.strip_prefix("step-")?.strip_suffix(extension)?.parse().ok()
 }
 
 #[cfg(test)]

@@ -100,6 +100,11 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
     parse_json(path, &read_bytes(path).map_err(|e| failed("read the file", path, &e))?)
 }
 
+/// The step in the name of a checkpoint, or of a file with this `extension`.
+pub(super) fn step_of(path: &Path, extension: &str) -> Option<u64> {
+    path.file_name()?.to_str()?.strip_prefix("step-")?.strip_suffix(extension)?.parse().ok()
+}
+
 /// Makes a rename in `path` durable.
 pub(super) fn sync_dir(path: &Path) -> Result<()> {
     // Some network file systems can't sync a directory; the rename is not durable there.

@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::checkpoint::step_of;
 use super::configuration::{ConfigFile, Configuration};
-use super::files::{self, failed};
+use super::files::{self, failed, step_of};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Split;
 

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::checkpoint::{find_model, step_of};
+use super::checkpoint::find_model;
 use super::configuration::{ConfigFile, Configuration, FileVersion};
-use super::files::{self, failed};
+use super::files::{self, failed, step_of};
 use super::read_trajectories;
 use super::run_dir::{ScriptsDir, file_of, folder, short};
 use crate::error::{Error, Kind, Result, suggest};
