@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ErrorRecord, ExternalCall, FinishReason, Message, Routing, ServerReply, Split, Support};
@@ -113,9 +113,7 @@ pub struct ToolRecord {
     /// False for an unknown tool, bad arguments, a failed program or a timeout.
     pub ok: bool,
     /// Process reward of the call.
-    #[serde(default = "not_a_number", deserialize_with = "number_or_nan")]
     pub reward: f64,
-    #[serde(default = "not_a_number", deserialize_with = "number_or_nan")]
     pub seconds: f64,
     /// Attempts after the first one.
     #[serde(default, skip_serializing_if = "none")]
@@ -126,15 +124,6 @@ pub struct ToolRecord {
     /// The script called it for itself, such as a grader in `step`: no call of the policy.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hidden: bool,
-}
-
-fn not_a_number() -> f64 {
-    f64::NAN
-}
-
-/// A number, or null: JSON has no numbers that are not finite.
-fn number_or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    Ok(Option::deserialize(deserializer)?.unwrap_or(f64::NAN))
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // the signature that serde requires
