@@ -6,11 +6,12 @@ use std::rc::Rc;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::record;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Trajectory;
-use crate::mdp::{ErrorRecord, FinishReason, Fork, Limit, Routing, Split, Status, Step, Support};
+use crate::mdp::{CallKind, ErrorRecord, FinishReason, Fork, Limit, Routing, Split, Status, Step, Support};
+use crate::mdp::{ToolRecord, Trajectory};
 
 /// A step and its trajectory. A trajectory without steps has one row, whose columns of a step are
 /// null. Files of older versions lack the columns that have a default, and some of the nullable
@@ -195,6 +196,7 @@ impl TrajectoryRow {
     }
 
     fn step(self) -> Result<Step> {
+        let tools: Vec<StoredTool> = parse("tools", &there("tools", self.tools)?)?;
         Ok(Step {
             prompt_ids: there("prompt_ids", self.prompt_ids)?,
             response_ids: there("response_ids", self.response_ids)?,
@@ -205,7 +207,7 @@ impl TrajectoryRow {
             reward: there("reward", self.reward)?,
             terminated: there("terminated", self.terminated)?,
             truncated: there("truncated", self.truncated)?,
-            tools: parse("tools", &there("tools", self.tools)?)?,
+            tools: tools.into_iter().map(ToolRecord::from).collect(),
             prefilled: there("prefilled", self.prefilled)?,
             new_row: there("new_row", self.new_row)?,
             routing: Routing {
@@ -237,4 +239,40 @@ fn parse<T: DeserializeOwned>(column: &str, text: &str) -> Result<T> {
 /// A value that each row of a step has.
 fn there<T>(column: &str, value: Option<T>) -> Result<T> {
     value.ok_or_else(|| damaged(format!("column `{column}` is missing or null")))
+}
+
+/// JSON form of a tool record; non-finite numbers are null.
+#[derive(Deserialize)]
+struct StoredTool {
+    name: String,
+    arguments: Value,
+    #[serde(default)]
+    kind: CallKind,
+    output: String,
+    ok: bool,
+    reward: Option<f64>,
+    seconds: Option<f64>,
+    #[serde(default)]
+    retries: u32,
+    #[serde(default)]
+    cached: bool,
+    #[serde(default)]
+    hidden: bool,
+}
+
+impl From<StoredTool> for ToolRecord {
+    fn from(row: StoredTool) -> Self {
+        Self {
+            name: row.name,
+            arguments: row.arguments,
+            kind: row.kind,
+            output: row.output,
+            ok: row.ok,
+            reward: row.reward.unwrap_or(f64::NAN),
+            seconds: row.seconds.unwrap_or(f64::NAN),
+            retries: row.retries,
+            cached: row.cached,
+            hidden: row.hidden,
+        }
+    }
 }
