@@ -102,7 +102,7 @@ mod tests {
         let second = Scratch::new_in(parent.path()).unwrap();
         assert!(!stale.exists() && other.exists());
         assert!(first.path.exists() && second.path.exists());
-        let path = first.path.to_path_buf();
+        let path = first.path.clone();
         drop(first);
         assert!(!path.exists() && second.path.exists());
     }
