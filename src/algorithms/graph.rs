@@ -50,19 +50,19 @@ names! {
     }
 }
 
-/// An elementwise function of one value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unary {
-    Neg,
-    Exp,
-    Log,
-    Sqrt,
-    Abs,
-    Sign,
-    Sigmoid,
-    LogSigmoid,
-    Detach,
+names! {
+    /// An elementwise function of one value.
+    pub enum Unary {
+        Neg = "neg",
+        Exp = "exp",
+        Log = "log",
+        Sqrt = "sqrt",
+        Abs = "abs",
+        Sign = "sign",
+        Sigmoid = "sigmoid",
+        LogSigmoid = "log_sigmoid",
+        Detach = "detach",
+    }
 }
 
 /// An elementwise function of two values.

@@ -188,18 +188,6 @@ fn over(lua: &Lua, what: &str, value: &Value, default_value: Option<Over>) -> ml
     }
 }
 
-const UNARY: [(&str, Unary); 9] = [
-    ("neg", Unary::Neg),
-    ("exp", Unary::Exp),
-    ("log", Unary::Log),
-    ("sqrt", Unary::Sqrt),
-    ("abs", Unary::Abs),
-    ("sign", Unary::Sign),
-    ("sigmoid", Unary::Sigmoid),
-    ("log_sigmoid", Unary::LogSigmoid),
-    ("detach", Unary::Detach),
-];
-
 const BINARY: [(&str, Binary); 10] = [
     ("min", Binary::Min),
     ("max", Binary::Max),
@@ -222,9 +210,9 @@ const ARITHMETIC: [(MetaMethod, &str, Binary); 4] = [
 
 impl UserData for Expression {
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
-        for (name, function) in UNARY {
-            methods.add_method(name, move |lua, this, ()| {
-                push(lua, &this.graph, name, Op::Unary(function, Operand::Node(this.node)))
+        for function in Unary::ALL {
+            methods.add_method(function.name(), move |lua, this, ()| {
+                push(lua, &this.graph, function.name(), Op::Unary(function, Operand::Node(this.node)))
             });
         }
         for (name, function) in BINARY {
@@ -286,7 +274,7 @@ impl UserData for Expression {
         });
         methods.add_meta_method(MetaMethod::Index, |lua, _, name: Value| -> mlua::Result<Value> {
             let more = ["logical_not", "clamp", "sum", "mean"];
-            let methods = UNARY.map(|(name, _)| name).into_iter().chain(BINARY.map(|(name, _)| name)).chain(more);
+            let methods = Unary::NAMES.into_iter().chain(BINARY.map(|(name, _)| name)).chain(more);
             let name = name.to_string()?;
             let error = misuse(lua, &format!("{NAME}: a tensor has no method `{name}`"));
             Err(raise(error.hint(suggest(&name, methods.collect::<Vec<_>>()))))

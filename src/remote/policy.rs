@@ -12,11 +12,11 @@ use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
 use super::failure::ServerFailure;
-use super::reply::{RawCall, RawReply};
+use super::reply::{PartialReply, RawCall, RawReply};
 use super::sampling::ServerSampling;
 use super::server::Server;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Completion, FinishReason, PendingReply, Policy, Request, ServerCompletion, ServerReply, Usage};
+use crate::mdp::{Completion, FinishReason, PendingReply, Policy, Request, ServerCompletion, ServerReply};
 
 /// A policy behind a server. Requests have a [`Request::chat`], completions a
 /// [`Completion::server`] and no token ids.
@@ -94,8 +94,8 @@ impl PolicyInner {
         let stop = || (self.stop)() || is_dropped() || is_late();
         let sampling = ServerSampling::of(&request.sampling, &self.template_kwargs);
         let reply = match self.server.reply(chat, &sampling, &stop, &mut |_| ()) {
-            // A reply that ended with its first word is a reply.
-            Err(ServerFailure::Filtered) => filtered(),
+            // A content filter withheld the reply: the policy gave no answer.
+            Err(ServerFailure::Filtered) => PartialReply::default().finish(0, false, 0),
             Ok(reply) => reply,
             Err(failure) => return Err(self.error(&failure)),
         };
@@ -119,19 +119,6 @@ impl PolicyInner {
             matches!(failure, ServerFailure::Refused { .. }) && self.replied_before.load(Ordering::Relaxed);
         let none_will = failure.is_of_all_requests() || !(self.replied.load(Ordering::Relaxed) || refuses_some);
         Error { kind: if none_will { error.kind } else { Kind::Env }, ..error }
-    }
-}
-
-/// The reply that a content filter withheld: the policy gave no answer.
-fn filtered() -> RawReply {
-    RawReply {
-        content: String::new(),
-        reasoning: None,
-        calls: Vec::new(),
-        finish_reason: FinishReason::Stop,
-        usage: Usage::default(),
-        stopped: false,
-        retries: 0,
     }
 }
 

@@ -29,43 +29,33 @@ pub struct Denominators {
 impl Denominators {
     /// Counts a whole mini-batch by trajectories.
     pub fn of<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Self {
-        let mut lengths: Vec<usize> = Vec::new();
-        for row in rows {
-            if lengths.len() <= row.trajectory {
-                lengths.resize(row.trajectory + 1, 0);
-            }
-            lengths[row.trajectory] += row.sampled();
-        }
-        Self::from_lengths(&lengths)
+        Self::counted(rows.into_iter().map(|row| (row.trajectory, row.sampled())))
     }
 
     /// Counts a whole mini-batch by steps, numbered as in [`super::pack::MicroBatch::step`].
     pub fn of_steps<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Self {
         let rows: Vec<&Row> = rows.into_iter().collect();
         let first = first_steps(rows.iter().copied());
-        let mut lengths: Vec<usize> = Vec::new();
-        for row in rows {
-            for (step, _) in row.steps.iter().zip(&row.loss_mask).filter(|(_, sampled)| **sampled) {
-                let number = first[row.trajectory] + *step as usize;
-                if lengths.len() <= number {
-                    lengths.resize(number + 1, 0);
-                }
-                lengths[number] += 1;
-            }
-        }
-        Self::from_lengths(&lengths)
+        Self::counted(rows.iter().flat_map(|row| {
+            let sampled = row.steps.iter().zip(&row.loss_mask).filter(|(_, sampled)| **sampled);
+            sampled.map(|(step, _)| (first[row.trajectory] + *step as usize, 1))
+        }))
     }
 
     /// Counts a whole mini-batch by the sequence of every token.
     pub fn from_tokens(sequence: &[i64]) -> Self {
-        let mut lengths = vec![0; sequence.iter().max().map_or(0, |limit| *limit as usize + 1)];
-        for number in sequence {
-            lengths[*number as usize] += 1;
-        }
-        Self::from_lengths(&lengths)
+        Self::counted(sequence.iter().map(|number| (*number as usize, 1)))
     }
 
-    fn from_lengths(lengths: &[usize]) -> Self {
+    /// Adds up numbers of sampled tokens, each with the number of its sequence.
+    fn counted(tokens: impl Iterator<Item = (usize, usize)>) -> Self {
+        let mut lengths: Vec<usize> = Vec::new();
+        for (sequence, count) in tokens {
+            if lengths.len() <= sequence {
+                lengths.resize(sequence + 1, 0);
+            }
+            lengths[sequence] += count;
+        }
         Self {
             tokens: lengths.iter().sum(),
             sequences: lengths.iter().filter(|length| **length > 0).count(),

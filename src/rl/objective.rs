@@ -221,8 +221,8 @@ impl PolicyLoss {
     /// [`Kind::Usage`] for a KL term without `logp_ref`, or an entropy bonus without `entropy`.
     pub fn compute(&self, inputs: &Inputs<'_>, denominators: &Denominators) -> Result<MicroBatchLoss> {
         match &self.formula {
-            Formula::Ppo(ppo) => {
-                let (loss, ratios) = ppo_clip(inputs.logp, inputs.logp_old, inputs.advantages, ppo.clip())?;
+            Formula::Ppo(clip) => {
+                let (loss, ratios) = ppo_clip(inputs.logp, inputs.logp_old, inputs.advantages, *clip)?;
                 self.of_tokens(loss, ratios, inputs, denominators)
             }
             Formula::Lua(lua) => {

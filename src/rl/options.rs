@@ -113,12 +113,6 @@ pub(super) fn at_least(what: &str, name: &str, value: f64, low: f64) -> Result<(
     within(what, name, value, low, f64::INFINITY)
 }
 
-/// Refuses a clip range of a ratio that includes negative ratios.
-pub(super) fn clip_range(what: &str, low: f64, high: f64) -> Result<()> {
-    from_zero_to_one(what, "clip_low", low)?;
-    at_least_zero(what, "clip_high", high)
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]

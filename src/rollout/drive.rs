@@ -188,12 +188,14 @@ async fn run_steps(
             return Ok(());
         }
         let Some(request) = attempt.request(stage).await? else { break };
-        let completion = match sample(policy, request).await? {
-            SampledReply::Reply(completion) => *completion,
-            SampledReply::Overflow(error) => {
+        let completion = match sample(policy, request).await {
+            Ok(completion) => completion,
+            // A server refuses the prompt as too long.
+            Err(Stop::Failed(Failure { status: Status::ContextOverflow, error, .. })) => {
                 attempt.overflow(stage, error).await?;
                 break;
             }
+            Err(stop) => return Err(stop),
         };
         if let Some(points) = &mut points {
             points.consider(attempt, &completion)?;
@@ -203,19 +205,12 @@ async fn run_steps(
     attempt.finish(stage).await
 }
 
-/// The result of a request.
-enum SampledReply {
-    Reply(Box<Completion>),
-    /// A server refuses the prompt as too long.
-    Overflow(Error),
-}
-
-async fn sample(policy: &dyn Policy, request: Request) -> Result<SampledReply, Stop> {
+async fn sample(policy: &dyn Policy, request: Request) -> Result<Completion, Stop> {
     let served = request.chat.is_some();
     match policy.submit(request).await {
-        Ok(Ok(completion)) => Ok(SampledReply::Reply(Box::new(completion))),
+        Ok(Ok(completion)) => Ok(completion),
         Ok(Err(error)) if served && error.kind == Kind::Env && error.setting() == Some("policy.max_context") => {
-            Ok(SampledReply::Overflow(error))
+            Err(Failure::new(Status::ContextOverflow, error).into())
         }
         Ok(Err(error)) if served && error.kind == Kind::Env => Err(Failure::new(Status::PolicyError, error).into()),
         Ok(Err(error)) if error.kind == Kind::Numeric => Err(Failure::new(Status::Aborted, error).into()),

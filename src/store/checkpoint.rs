@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::files::{self, failed};
 use super::{RunDir, manifest};
-use crate::error::{Error, Kind, Result, readable};
+use crate::error::{Error, Kind, Result};
 
 /// Folder of a checkpoint with everything but the model: optimiser state, weight averages, critic
 /// and `state.json`.
@@ -73,16 +73,12 @@ impl RunProgress {
     pub fn save(&self, checkpoint: &Path) -> Result<()> {
         let folder = checkpoint.join(TRAINER_STATE);
         files::make_dir(&folder)?;
-        let text = serde_json::to_string_pretty(self)
-            .map_err(|e| Error::new(Kind::Internal, format!("can't write the state as JSON: {e}")))?;
-        files::write_bytes(&folder.join("state.json"), format!("{text}\n").as_bytes())
+        files::write_json(&folder.join("state.json"), "the state", self)
     }
 
     /// Reads what [`RunProgress::save`] wrote.
     pub fn load(checkpoint: &Path) -> Result<Self> {
-        let path = trainer_state(checkpoint).join("state.json");
-        let bytes = readable(&path).and_then(|()| fs::read(&path)).map_err(|e| failed("read the file", &path, &e))?;
-        serde_json::from_slice(&bytes).map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(path))
+        files::read_json(&trainer_state(checkpoint).join("state.json"))
     }
 }
 
@@ -126,16 +122,12 @@ impl RunDir {
         }
         Ok(())
     }
-}
 
-impl RunDir {
     /// Replaces the folder [`BEST`] of the run with a model that `fill` writes. Returns its path.
     pub fn best(&self, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
         publish(self.path(), BEST, fill)
     }
-}
 
-impl RunDir {
     /// Removes the folder [`BEST`].
     pub fn remove_best(&self) -> Result<()> {
         files::remove(&self.path().join(BEST))
@@ -224,14 +216,9 @@ fn no_such_model(path: &Path, run: &Path) -> Error {
 
 /// Complete checkpoints of a run with their steps, oldest first.
 fn complete(run: &Path) -> Result<Vec<(u64, PathBuf)>> {
-    let mut checkpoints: Vec<(u64, PathBuf)> = files::list(&run.join("checkpoints"))?
-        .into_iter()
-        .filter(|path| path.is_dir())
-        .filter_map(|path| {
-            let step = path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()?;
-            Some((step, path))
-        })
-        .collect();
+    let folders = files::list(&run.join("checkpoints"))?.into_iter().filter(|path| path.is_dir());
+    let mut checkpoints: Vec<(u64, PathBuf)> =
+        folders.filter_map(|path| Some((files::step_of(&path, "")?, path))).collect();
     checkpoints.sort();
     Ok(checkpoints)
 }

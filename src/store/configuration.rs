@@ -1,7 +1,6 @@
 //! `config.json` of a run: the current configuration, and earlier ones.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::files::{self, failed};
-use crate::error::{Error, Kind, Result, readable};
+use crate::error::{Error, Kind, Result};
 
 /// The configuration of a run from one of its steps on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -157,25 +156,23 @@ impl ConfigFile {
     /// [`Kind::Store`] for a file that can't be read or does not belong to a run.
     pub(super) fn read(run: &Path) -> Result<Option<Self>> {
         let path = run.join("config.json");
-        let bytes = match readable(&path).and_then(|()| fs::read(&path)) {
+        let bytes = match files::read_bytes(&path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(failed("read the file", &path, &e)),
         };
-        let damaged = |e: serde_json::Error| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(&path);
-        let value: Value = serde_json::from_slice(&bytes).map_err(damaged)?;
+        let value: Value = files::parse_json(&path, &bytes)?;
         if is_of_model(&value) {
             return Err(Error::new(Kind::Store, "not a run directory: its config.json names no script")
                 .at_path(run)
                 .hint("name a directory that `r1 run` or `r1 sft` made, such as runs/NAME"));
         }
-        serde_json::from_value(value).map(Some).map_err(damaged)
+        serde_json::from_value(value).map(Some).map_err(|e| files::damaged(&path, &e))
     }
 
     /// As [`read`](Self::read); `None` also for the `config.json` of a model.
     pub(super) fn read_of_run(folder: &Path) -> Result<Option<Self>> {
-        let path = folder.join("config.json");
-        let Ok(bytes) = readable(&path).and_then(|()| fs::read(path)) else { return Ok(None) };
+        let Ok(bytes) = files::read_bytes(&folder.join("config.json")) else { return Ok(None) };
         let is_run = serde_json::from_slice(&bytes)
             .map_or_else(|_| folder.join("recipe.lua").is_file(), |value| !is_of_model(&value));
         if is_run { Self::read(folder) } else { Ok(None) }
@@ -192,9 +189,7 @@ impl ConfigFile {
             history = old.history;
             history.push(old.current);
         }
-        let text = serde_json::to_string_pretty(&Self { current: now, history })
-            .map_err(|e| Error::new(Kind::Internal, format!("can't write the settings as JSON: {e}")))?;
-        files::write_bytes(&run.join("config.json"), format!("{text}\n").as_bytes())
+        files::write_json(&run.join("config.json"), "the settings", &Self { current: now, history })
     }
 
     /// The configurations, oldest first.

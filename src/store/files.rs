@@ -4,6 +4,9 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use crate::error::{Error, Kind, Result, readable};
 
 /// Suffix of incomplete files and directories, which [`remove_unfinished`] removes.
@@ -64,8 +67,42 @@ pub fn check_writable(dir: &Path) -> Result<()> {
 }
 
 /// Writes bytes with [`write_atomic`].
-pub(super) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     write_atomic(path, |file| file.write_all(bytes).map_err(|e| failed("write the file", path, &e)))
+}
+
+/// Writes a value as JSON, on several lines. `what` names it in messages.
+pub(super) fn write_json(path: &Path, what: &str, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|e| Error::new(Kind::Internal, format!("can't write {what} as JSON: {e}")))?;
+    write_bytes(path, format!("{text}\n").as_bytes())
+}
+
+/// The bytes of a file.
+pub(super) fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
+    readable(path).and_then(|()| fs::read(path))
+}
+
+/// The value in the JSON of a file, whose bytes were read.
+pub(super) fn parse_json<T: DeserializeOwned>(path: &Path, bytes: &[u8]) -> Result<T> {
+    serde_json::from_slice(bytes).map_err(|e| damaged(path, &e))
+}
+
+pub(super) fn damaged(path: &Path, error: &serde_json::Error) -> Error {
+    Error::new(Kind::Store, format!("damaged file: {error}")).at_path(path)
+}
+
+/// Reads a file with JSON.
+///
+/// # Errors
+/// [`Kind::Store`] for a file that can't be read, or that is damaged.
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
+    parse_json(path, &read_bytes(path).map_err(|e| failed("read the file", path, &e))?)
+}
+
+/// The step in the name of a checkpoint, or of a file with this `extension`.
+pub(super) fn step_of(path: &Path, extension: &str) -> Option<u64> {
+    path.file_name()?.to_str()?.strip_prefix("step-")?.strip_suffix(extension)?.parse().ok()
 }
 
 /// Makes a rename in `path` durable.

@@ -3,7 +3,7 @@
 //! CRC-32C detects damage by disks, networks and copies, not deliberate changes.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::path::Path;
 
@@ -32,9 +32,7 @@ struct Sum {
 pub(super) fn write(checkpoint: &Path) -> Result<()> {
     let mut manifest = ChecksumManifest::default();
     collect(checkpoint, checkpoint, &mut manifest.files)?;
-    let text = serde_json::to_string_pretty(&manifest)
-        .map_err(|e| Error::new(Kind::Internal, format!("can't write the manifest as JSON: {e}")))?;
-    files::write_bytes(&checkpoint.join(TRAINER_STATE).join(FILE), format!("{text}\n").as_bytes())
+    files::write_json(&checkpoint.join(TRAINER_STATE).join(FILE), "the manifest", &manifest)
 }
 
 fn collect(root: &Path, folder: &Path, sums: &mut BTreeMap<String, Sum>) -> Result<()> {
@@ -55,13 +53,12 @@ fn collect(root: &Path, folder: &Path, sums: &mut BTreeMap<String, Sum>) -> Resu
 /// [`Kind::Store`] with the path of a missing or changed file.
 pub fn verify(checkpoint: &Path, model_only: bool) -> Result<()> {
     let path = checkpoint.join(TRAINER_STATE).join(FILE);
-    let bytes = match readable(&path).and_then(|()| fs::read(&path)) {
+    let bytes = match files::read_bytes(&path) {
         Ok(bytes) => bytes,
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
         Err(e) => return Err(failed("read the file", &path, &e)),
     };
-    let manifest: ChecksumManifest = serde_json::from_slice(&bytes)
-        .map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(&path))?;
+    let manifest: ChecksumManifest = files::parse_json(&path, &bytes)?;
     for (name, written) in manifest.files.iter().filter(|(name, _)| !(model_only && name.contains('/'))) {
         let file = checkpoint.join(name);
         let now = sum(&file).map_err(|e| failed("read the checkpoint's file", &file, &e))?;
@@ -89,6 +86,8 @@ fn sum(path: &Path) -> io::Result<Sum> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use std::fs;
+
     use super::*;
 
     #[test]

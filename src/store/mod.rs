@@ -34,7 +34,7 @@ mod trajectory_row;
 pub use arrow_file::ArrowFile;
 pub use checkpoint::{BEST, BestCheckpoint, RunProgress, find_model, latest_checkpoint, link_model, trainer_state};
 pub use configuration::{Configuration, FileVersion, Origin, Origins, ScriptVersion};
-pub use files::{check_writable, write_atomic};
+pub use files::{check_writable, read_json, write_atomic, write_bytes};
 pub use manifest::verify;
 pub use read::read_trajectories;
 pub use run_dir::{RunDir, ScriptsDir, newest_run};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::configuration::{ConfigFile, Configuration};
-use super::files::{self, failed};
+use super::files::{self, failed, step_of};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Split;
 
@@ -101,7 +101,7 @@ impl RunDir {
     pub fn repeats_after(&self, checkpoint: Option<(u64, &Path)>, keep: usize) -> Result<()> {
         for folder in [self.trajectories(), self.evaluations()] {
             for path in files::list(&folder)? {
-                if step_of(&path).is_some_and(|step| checkpoint.is_none_or(|(last, _)| step > last)) {
+                if step_of(&path, ".parquet").is_some_and(|step| checkpoint.is_none_or(|(last, _)| step > last)) {
                     files::remove(&path)?;
                 }
             }
@@ -145,10 +145,10 @@ impl RunDir {
     }
 
     /// Writes `recipe.lua` with the text of the script, `config.json`, and the whole script
-    /// ([`RunDir::write_script`]). If the configuration differs from the last one, the last one is
+    /// ([`ScriptsDir::write`]). If the configuration differs from the last one, the last one is
     /// moved to the history in `config.json`; earlier scripts stay in `scripts/`.
     pub fn write_recipe(&self, mut now: Configuration, source: &str, modules: &[(&str, &str)]) -> Result<()> {
-        self.write_script(&now.script.hash, &now.script.path, source, modules)?;
+        self.scripts().write(&now.script.hash, &now.script.path, source, modules)?;
         now.script.directory = directory_of(&now.script.path);
         now.settings["trainer"]["algorithm"] = now.algorithm.as_str().into();
         let path = self.path.join("recipe.lua");
@@ -156,12 +156,6 @@ impl RunDir {
             files::write_bytes(&path, source.as_bytes())?;
         }
         ConfigFile::update(&self.path, now)
-    }
-
-    /// Writes a version of the script and its modules to `scripts/HASH/`, so that its trajectories
-    /// can be replayed after changes of the files. Trajectories refer to it by its hash.
-    pub fn write_script(&self, hash: &str, script: &Path, source: &str, modules: &[(&str, &str)]) -> Result<()> {
-        self.scripts().write(hash, script, source, modules)
     }
 
     /// The folder of script versions, for use on another thread.
@@ -186,7 +180,8 @@ impl ScriptsDir {
         Self(run.join("scripts"))
     }
 
-    /// As [`RunDir::write_script`].
+    /// Writes a version of the script and its modules to `scripts/HASH/`, so that its trajectories
+    /// can be replayed after changes of the files. Trajectories refer to it by its hash.
     pub fn write(&self, hash: &str, script: &Path, source: &str, modules: &[(&str, &str)]) -> Result<()> {
         let Self(parent) = self;
         let folder = parent.join(short(hash));
@@ -216,9 +211,7 @@ impl ScriptsDir {
             Err(e) => Err(failed("write the script to", &folder, &e)),
         }
     }
-}
 
-impl ScriptsDir {
     /// Writes the lists of tools of the scripts' MCP servers, by the servers' definitions. Lists
     /// that are stored already stay. Null writes nothing.
     pub fn write_tool_lists(&self, lists: &Value) -> Result<()> {
@@ -245,16 +238,7 @@ fn tool_lists(scripts: &Path) -> PathBuf {
 }
 
 fn read_tool_lists(path: &Path) -> Result<Map<String, Value>> {
-    if !path.is_file() {
-        return Ok(Map::new());
-    }
-    let bytes = fs::read(path).map_err(|e| failed("read the file", path, &e))?;
-    serde_json::from_slice(&bytes).map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(path))
-}
-
-/// The step of a file of trajectories.
-fn step_of(path: &Path) -> Option<u64> {
-    path.file_name()?.to_str()?.strip_prefix("step-")?.strip_suffix(".parquet")?.parse().ok()
+    if path.is_file() { files::read_json(path) } else { Ok(Map::new()) }
 }
 
 /// Folder of the trajectories of training; the first thing in a new run directory.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::checkpoint::find_model;
 use super::configuration::{ConfigFile, Configuration, FileVersion};
-use super::files::{self, failed};
+use super::files::{self, failed, step_of};
 use super::read_trajectories;
 use super::run_dir::{ScriptsDir, file_of, folder, short};
 use crate::error::{Error, Kind, Result, suggest};
@@ -98,7 +98,7 @@ impl StoredRun {
     /// The configuration that a model of the run was trained with: in effect before the step of a
     /// checkpoint, otherwise the current one.
     pub fn configuration_of(&self, model: &Path) -> &Configuration {
-        let step = find_model(model).ok().and_then(|path| step_of(&path));
+        let step = find_model(model).ok().and_then(|path| step_of(&path, ""));
         let Some(step) = step else { return &self.config.current };
         let before = self.config.all().rfind(|one| one.from_step < step);
         before.or_else(|| self.config.all().next()).unwrap_or(&self.config.current)
@@ -118,9 +118,8 @@ impl StoredRun {
 
     /// Training steps with trajectories of this split, in order.
     pub fn steps(&self, split: Split) -> Result<Vec<u64>> {
-        let number =
-            |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix("step-")?.strip_suffix(".parquet")?.parse().ok();
-        Ok(files::list(&folder(&self.path, split))?.iter().filter_map(number).collect())
+        let files = files::list(&folder(&self.path, split))?;
+        Ok(files.iter().filter_map(|path| step_of(path, ".parquet")).collect())
     }
 
     /// Trajectories of a step, or of the evaluation after it.
@@ -170,17 +169,10 @@ impl StoredRun {
         if !kept.is_file() {
             return Ok(self.config.current.overrides.clone());
         }
-        let bytes = fs::read(&kept).map_err(|e| failed("read the file", &kept, &e))?;
-        let config: Value = serde_json::from_slice(&bytes)
-            .map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(&kept))?;
+        let config: Value = files::read_json(&kept)?;
         let list = config["overrides"].as_array().cloned().unwrap_or_default();
         Ok(list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
     }
-}
-
-/// The step of a checkpoint.
-fn step_of(path: &Path) -> Option<u64> {
-    path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()
 }
 
 /// Lua files in `folder`, by path without extension, and Python files, by path.
@@ -222,7 +214,7 @@ mod tests {
         run.write_recipe(first, "return 1", &[("lib/x", "return 2"), ("y", "return 3")]).unwrap();
         // Resumed with other settings, then reloaded.
         run.write_recipe(version("scripts/a.lua", "bbbb"), "return 4", &[]).unwrap();
-        run.write_script("cccc", Path::new("scripts/a.lua"), "return 5", &[]).unwrap();
+        run.scripts().write("cccc", Path::new("scripts/a.lua"), "return 5", &[]).unwrap();
         // Resumed with a script of another name.
         run.write_recipe(typed(version("b.lua", "eeee")), "return 6", &[("lib/x", "return 2")]).unwrap();
         run.write_trajectories(7, 0, &[], &[]).unwrap();

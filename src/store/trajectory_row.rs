@@ -69,18 +69,6 @@ pub(super) struct TrajectoryRow {
     server: Option<String>,
 }
 
-/// The texts of a trajectory's values, which its rows share.
-struct SharedTexts {
-    id: Rc<str>,
-    parent: Option<Rc<str>>,
-    task: Rc<str>,
-    script_hash: Rc<str>,
-    error: Option<Rc<str>>,
-    error_fields: Option<Rc<str>>,
-    reward_parts: Rc<str>,
-    messages: Rc<str>,
-}
-
 impl TrajectoryRow {
     /// The rows of a trajectory. `advantages` has a value for each step.
     pub(super) fn of_trajectory(
@@ -89,41 +77,40 @@ impl TrajectoryRow {
         policy_version: u64,
         advantages: Option<&Vec<f64>>,
     ) -> Result<Vec<Self>> {
-        let texts = SharedTexts {
-            id: trajectory.id.as_str().into(),
-            parent: trajectory.fork.as_ref().map(|fork| fork.parent.as_str().into()),
-            task: json(&trajectory.task)?.into(),
-            script_hash: trajectory.script_hash.as_str().into(),
-            error: trajectory.error_text().map(Into::into),
-            error_fields: trajectory.error.as_ref().map(json).transpose()?.map(Into::into),
-            reward_parts: json(&trajectory.reward_parts)?.into(),
-            messages: json(&trajectory.messages)?.into(),
-        };
+        // Texts that the rows of a trajectory share.
+        let id: Rc<str> = trajectory.id.as_str().into();
+        let parent: Option<Rc<str>> = trajectory.fork.as_ref().map(|fork| fork.parent.as_str().into());
+        let task: Rc<str> = json(&trajectory.task)?.into();
+        let script_hash: Rc<str> = trajectory.script_hash.as_str().into();
+        let error: Option<Rc<str>> = trajectory.error_text().map(Into::into);
+        let error_fields: Option<Rc<str>> = trajectory.error.as_ref().map(json).transpose()?.map(Into::into);
+        let reward_parts: Rc<str> = json(&trajectory.reward_parts)?.into();
+        let messages: Rc<str> = json(&trajectory.messages)?.into();
         let row = |number: u32, step: Option<&Step>| {
             Ok(Self {
                 trajectory: position,
-                id: texts.id.clone(),
+                id: id.clone(),
                 split: trajectory.split,
                 group: trajectory.group,
                 sample: trajectory.sample,
-                parent: texts.parent.clone(),
+                parent: parent.clone(),
                 forked_at: trajectory.fork.as_ref().map(|fork| fork.step),
                 task_index: trajectory.task_index,
-                task: texts.task.clone(),
+                task: task.clone(),
                 seed: trajectory.seed,
                 policy_version,
-                script_hash: texts.script_hash.clone(),
+                script_hash: script_hash.clone(),
                 status: trajectory.status,
                 truncated_by: trajectory.truncated_by,
                 retries: Some(trajectory.retries),
                 seconds: trajectory.seconds,
-                error: texts.error.clone(),
-                error_fields: texts.error_fields.clone(),
+                error: error.clone(),
+                error_fields: error_fields.clone(),
                 total_reward: trajectory.total_reward(),
                 outcome_reward: trajectory.outcome_reward,
-                reward_parts: texts.reward_parts.clone(),
+                reward_parts: reward_parts.clone(),
                 advantage: step.and_then(|_| advantages?.get(number as usize)).copied(),
-                messages: texts.messages.clone(),
+                messages: messages.clone(),
                 step: step.map(|_| number),
                 prompt_ids: step.map(|step| step.prompt_ids.clone()),
                 response_ids: step.map(|step| step.response_ids.clone()),

@@ -8,7 +8,8 @@ pub(super) struct Capture {
     head: Vec<u8>,
     tail: VecDeque<u8>,
     limit: usize,
-    total: u64,
+    /// Bytes printed so far, kept or not.
+    pub(super) total: u64,
 }
 
 impl Capture {
@@ -27,11 +28,6 @@ impl Capture {
         let excess = (self.tail.len() + rest.len()).saturating_sub(keep);
         self.tail.drain(..excess.min(self.tail.len()));
         self.tail.extend(rest);
-    }
-
-    /// Bytes printed so far, kept or not.
-    pub(super) fn total(&self) -> u64 {
-        self.total
     }
 
     /// The text. Invalid UTF-8 is replaced; the middle of a long text is replaced by a line with

@@ -22,11 +22,22 @@ const STDERR: usize = 4 << 10;
 /// Time for a server to end after its input is closed, and again after SIGTERM.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// Wait before the first restart of a server; doubles with each that follows at once.
+const BACKOFF: Duration = Duration::from_millis(250);
+const MOST_BACKOFF: Duration = Duration::from_secs(30);
+
 /// The process groups of running servers.
 static GROUPS: Mutex<BTreeSet<i32>> = Mutex::new(BTreeSet::new());
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits before a start of a server that was started, or has ended, this often in a row.
+pub(super) async fn back_off(starts: u32) {
+    if let Some(before) = starts.checked_sub(1) {
+        tokio::time::sleep(BACKOFF.saturating_mul(1 << before.min(16)).min(MOST_BACKOFF)).await;
+    }
 }
 
 /// Ends all servers of this process with their child processes; called before it exits. Servers

@@ -31,12 +31,13 @@ pub(super) enum Read {
 /// The standard output of a process as lines.
 pub(super) struct Lines {
     output: BufReader<ChildStdout>,
-    line: Vec<u8>,
+    /// The line that was read.
+    pub(super) line: Vec<u8>,
     /// The line is too long, and is dropped up to its end.
     dropping: bool,
     traffic: Arc<Traffic>,
     /// Longest line, in bytes.
-    longest: usize,
+    pub(super) longest: usize,
     /// Bytes that may be printed without an answer.
     limit: usize,
 }
@@ -72,16 +73,6 @@ impl Lines {
         }
     }
 
-    /// Longest line, in bytes.
-    pub(super) fn longest(&self) -> usize {
-        self.longest
-    }
-
-    /// The line that was read.
-    pub(super) fn line(&self) -> &[u8] {
-        &self.line
-    }
-
     /// Forgets the line; one long line must not keep its memory.
     pub(super) fn clear(&mut self) {
         self.line.clear();
@@ -107,7 +98,7 @@ mod tests {
             let mut lines = Lines::new(child.stdout.take().unwrap(), Arc::clone(&traffic), longest, limit);
             let mut lines_read = Vec::new();
             while let Some(read) = lines.next().await {
-                lines_read.push((read, lines.line().len()));
+                lines_read.push((read, lines.line.len()));
                 if answers {
                     traffic.bytes.store(0, Ordering::Relaxed);
                 }

@@ -69,7 +69,7 @@ mod linux {
     use tokio::process::{Child, Command};
 
     use super::super::capture::Capture;
-    use super::super::sandbox::{Confinement, Namespaces, SandboxAccess};
+    use super::super::sandbox::{Confinement, Namespaces, Role, SandboxAccess};
     use super::{Program, ProgramOutput};
     use crate::error::{Error, Kind, Result};
 
@@ -153,7 +153,7 @@ mod linux {
             rooms: 0,
             execute: true,
         };
-        let confinement = Confinement::of_program(&reach, namespaces)?;
+        let confinement = Confinement::new(&reach, namespaces, Role::Program)?;
         let limits = [
             (libc::RLIMIT_AS, program.memory_mb << 20),
             (libc::RLIMIT_FSIZE, (program.disk_mb << 20).max(1 << 20)),

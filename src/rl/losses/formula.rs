@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::lua::LuaLoss;
-use super::ppo::Ppo;
+use super::ratios::Clip;
 use super::terms::Terms;
 use crate::algorithms::{AlgorithmFile, LossGraph};
 use crate::error::Result;
@@ -14,19 +14,19 @@ use crate::rl::options::{fields, take_from};
 /// The formula of a loss with its options.
 #[derive(Clone, Debug)]
 pub enum Formula {
-    Ppo(Ppo),
+    Ppo(Clip),
     Lua(LuaLoss),
 }
 
 impl Formula {
     /// The recipe's own function.
     pub fn of_graph(graph: Arc<LossGraph>) -> Self {
-        Self::Lua(LuaLoss::of_graph(graph))
+        Self::Lua(LuaLoss { file: None, options: Map::new(), graph })
     }
 
     pub fn options(&self) -> Map<String, Value> {
         match self {
-            Self::Ppo(ppo) => fields(ppo),
+            Self::Ppo(clip) => fields(clip),
             Self::Lua(lua) => lua.options.clone(),
         }
     }
@@ -39,10 +39,10 @@ impl Formula {
     /// range.
     pub fn read(&self, loss: &str, rest: &mut Map<String, Value>, terms: &Terms) -> Result<Self> {
         match self {
-            Self::Ppo(ppo) => {
-                let ppo = take_from(loss, rest, ppo)?;
-                ppo.check(loss)?;
-                Ok(Self::Ppo(ppo))
+            Self::Ppo(clip) => {
+                let clip = take_from(loss, rest, clip)?;
+                clip.check(loss)?;
+                Ok(Self::Ppo(clip))
             }
             Self::Lua(lua) => Ok(Self::Lua(lua.read(loss, rest, terms)?)),
         }

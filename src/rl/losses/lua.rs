@@ -18,11 +18,6 @@ pub struct LuaLoss {
 }
 
 impl LuaLoss {
-    /// The function of a recipe, whose graph has its options.
-    pub(super) fn of_graph(graph: Arc<LossGraph>) -> Self {
-        Self { file: None, options: Map::new(), graph }
-    }
-
     /// Its options have the defaults of `file`; [`LuaLoss::read`] traces it.
     pub(super) fn new(file: &'static AlgorithmFile) -> Self {
         let (_, options) = declared(file);

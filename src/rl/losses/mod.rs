@@ -18,7 +18,7 @@ mod value;
 pub use formula::Formula;
 pub use lua::LuaLoss;
 pub use named::{Loss, all, find, names};
-pub use ppo::{Ppo, ppo_clip};
+pub use ppo::ppo_clip;
 pub use ratios::{Clip, RatioStats, RatioSums};
 pub(super) use ratios::{LOG_RATIO_LIMIT, OPEN};
 pub(super) use terms::TERMS;

@@ -2,7 +2,7 @@
 
 use super::formula::Formula;
 use super::lua::{LuaLoss, declared};
-use super::ppo::Ppo;
+use super::ratios::Clip;
 use super::terms::{TERMS, Terms};
 use crate::algorithms::{self, AlgorithmFile};
 use crate::error::Result;
@@ -24,7 +24,7 @@ const PPO: Loss = Loss {
     name: "ppo",
     paper: "arXiv:1707.06347",
     about: "the clipped ratio, with a dual clip (arXiv:1912.09729)",
-    formula: Formula::Ppo(Ppo { clip_low: 0.2, clip_high: 0.2, dual_clip: Some(3.0) }),
+    formula: Formula::Ppo(Clip { low: 0.2, high: 0.2, dual: Some(3.0) }),
     terms: TERMS,
 };
 

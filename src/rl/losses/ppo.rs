@@ -1,33 +1,10 @@
 //! The clipped surrogate of PPO (arXiv:1707.06347), with DAPO's clip-higher (arXiv:2503.14476) and
 //! the dual clip (arXiv:1912.09729).
 
-use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::ratios::{Clip, LOG_RATIO_LIMIT, RatioSums};
 use crate::error::Result;
-use crate::rl::options::{at_least, clip_range};
-
-/// Options of the PPO loss.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ppo {
-    pub clip_low: f64,
-    pub clip_high: f64,
-    /// Off without it.
-    pub dual_clip: Option<f64>,
-}
-
-impl Ppo {
-    /// Refuses options outside of their range; `loss` is the name of the loss.
-    pub(super) fn check(&self, loss: &str) -> Result<()> {
-        clip_range(loss, self.clip_low, self.clip_high)?;
-        at_least(loss, "dual_clip", self.dual_clip.unwrap_or(f64::MAX), 1.0)
-    }
-
-    pub(in crate::rl) fn clip(&self) -> Clip {
-        Clip { low: self.clip_low, high: self.clip_high, dual: self.dual_clip }
-    }
-}
 
 /// The clipped surrogate of PPO (arXiv:1707.06347), `max(-A rho, -A clip(rho, 1 - low, 1 + high))`
 /// with the token ratio `rho = exp(logp - logp_old)`, and statistics of the ratios.

@@ -4,19 +4,32 @@ use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor, no_grad_guard};
 
 use crate::error::Result;
+use crate::rl::options::{at_least, at_least_zero, from_zero_to_one};
 
 /// `logp - logp_old` is clamped to this, so that no ratio overflows.
 pub(in crate::rl) const LOG_RATIO_LIMIT: f64 = 20.0;
 
-/// The clip range of the PPO ratio.
+/// The clip range of the PPO ratio: the options of the PPO loss.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Clip {
     /// The ratio is clipped to `[1 - low, 1 + high]`; `high > low` is DAPO's clip-higher.
+    #[serde(rename = "clip_low")]
     pub low: f64,
+    #[serde(rename = "clip_high")]
     pub high: f64,
     /// Bounds the loss of tokens with a negative advantage by `-A c` (arXiv:1912.09729). `None` is
     /// the plain PPO loss; verl's default is 3.
+    #[serde(rename = "dual_clip")]
     pub dual: Option<f64>,
+}
+
+impl Clip {
+    /// Refuses options outside of their range; `loss` is the name of the loss.
+    pub(super) fn check(&self, loss: &str) -> Result<()> {
+        from_zero_to_one(loss, "clip_low", self.low)?;
+        at_least_zero(loss, "clip_high", self.high)?;
+        at_least(loss, "dual_clip", self.dual.unwrap_or(f64::MAX), 1.0)
+    }
 }
 
 /// For ratios without a clip.

@@ -65,8 +65,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &C
     }
     tools(&first, script, &mut report);
     if let Some(message) = renderer.hidden_tools(first.tools()) {
-        let location = Some(script.path.display().to_string());
-        report.add(Finding::new(Severity::Warning, "tools", message).at(location).hint(HIDDEN_TOOLS));
+        report.add(Finding::new(Severity::Warning, "tools", message).at_file(script).hint(HIDDEN_TOOLS));
     }
 
     let (one, two) = (Stage { worker: &first, renderer }, Stage { worker: &second, renderer });
@@ -154,7 +153,7 @@ fn curriculum(worker: &Worker, settings: &Settings, report: &mut CheckReport) {
     }
 }
 
-/// Another run would reach the limit again, which takes time.
+/// Another run would reach the limit again, which takes time, or not, which depends on the clock.
 fn limited(status: Status) -> bool {
     matches!(status, Status::ScriptLimit | Status::ToolTimeout)
 }
@@ -241,29 +240,29 @@ pub(super) fn rows(first: &Worker, second: &Worker, report: &mut CheckReport) ->
 
 /// Schemas have descriptions and valid example arguments.
 fn tools(worker: &Worker, script: &Script, report: &mut CheckReport) {
-    let here = || Some(script.path.display().to_string());
     for tool in worker.tools() {
         let function = &tool["function"];
         let name = function["name"].as_str().unwrap_or_default();
         if function["description"].as_str().is_none_or(|text| text.trim().is_empty()) {
             let message = format!("the tool `{name}` has no description");
             let hint = "the policy sees it: describe the tool in one sentence";
-            report.add(Finding::new(Severity::Warning, "tools", message).at(here()).hint(hint));
+            report.add(Finding::new(Severity::Warning, "tools", message).at_file(script).hint(hint));
         }
         let parameters = &function["parameters"];
         let properties = parameters["properties"].as_object();
         for required in parameters["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
             if properties.is_none_or(|properties| !properties.contains_key(required)) {
                 let message = format!("the tool `{name}` requires `{required}`, which is none of its parameters");
-                report.add(Finding::new(Severity::Error, "tools", message).at(here()));
+                report.add(Finding::new(Severity::Error, "tools", message).at_file(script));
             }
         }
         if let Err(why) = schema::refuse_unknown(parameters) {
-            report.add(Finding::new(Severity::Error, "tools", format!("the schema of `{name}`: {why}")).at(here()));
+            report
+                .add(Finding::new(Severity::Error, "tools", format!("the schema of `{name}`: {why}")).at_file(script));
         } else if let Err(why) = replies::arguments(tool) {
             let message = format!("no arguments were found that fit the schema of `{name}`: {why}");
             let hint = "an `example` in the schema shows r1 check what to call it with";
-            report.add(Finding::new(Severity::Warning, "tools", message).at(here()).hint(hint));
+            report.add(Finding::new(Severity::Warning, "tools", message).at_file(script).hint(hint));
         }
     }
 }
@@ -338,38 +337,9 @@ pub(super) async fn run(
                 return Ok(Some(trajectory));
             }
         };
-        while attempt.over().is_none() {
-            let step = attempt.trajectory().steps.len();
-            // The tested response is followed by noise.
-            let now = if step > 0 && matches!(kind, ReplyKind::Call(_) | ReplyKind::AllCalls) {
-                &ReplyKind::Words
-            } else {
-                kind
-            };
-            let shown = match attempt.observe(stage).await {
-                Ok(None) => break,
-                Ok(Some(prompt)) => last_text(&prompt.observation, stage.renderer),
-                Err(Stop::Failed(failure)) => {
-                    attempt.fail(stage.worker, &failure);
-                    return Ok(Some(attempt.into_trajectory()));
-                }
-                Err(Stop::Fatal(error)) => return Err(error),
-            };
-            let limit = attempt.room();
-            let seen = ReplyContext { task: &task.value, tools: &attempt.state().tools(), shown: &shown, step, limit };
-            let Some(reply) = now.reply(attempt.renderer(stage), &seen)? else { return Ok(None) };
-            let completion = typed(stage, &attempt, &reply.text, reply.finish_reason)?;
-            match attempt.act(stage, completion).await {
-                Ok(()) => {}
-                Err(Stop::Failed(failure)) => {
-                    attempt.fail(stage.worker, &failure);
-                    return Ok(Some(attempt.into_trajectory()));
-                }
-                Err(Stop::Fatal(error)) => return Err(error),
-            }
-        }
-        match attempt.finish(stage).await {
-            Ok(()) => {}
+        match play(stage, task, kind, &mut attempt).await {
+            Ok(true) => {}
+            Ok(false) => return Ok(None),
             Err(Stop::Failed(failure)) => attempt.fail(stage.worker, &failure),
             Err(Stop::Fatal(error)) => return Err(error),
         }
@@ -377,6 +347,25 @@ pub(super) async fn run(
     };
     let played = with_policy(stage, &writer, spec, &mut requests, played).await;
     played.map_err(|error| of_row(error, stage.worker, spec, &task.value))
+}
+
+/// Runs a trajectory to its end; returns whether the format can write the responses.
+async fn play(stage: Stage<'_>, task: &TestedTask, kind: &ReplyKind, attempt: &mut Attempt) -> Result<bool, Stop> {
+    while attempt.over().is_none() {
+        let step = attempt.trajectory().steps.len();
+        // The tested response is followed by noise.
+        let now =
+            if step > 0 && matches!(kind, ReplyKind::Call(_) | ReplyKind::AllCalls) { &ReplyKind::Words } else { kind };
+        let Some(prompt) = attempt.observe(stage).await? else { break };
+        let shown = last_text(&prompt.observation, stage.renderer);
+        let limit = attempt.room();
+        let seen = ReplyContext { task: &task.value, tools: &attempt.state().tools(), shown: &shown, step, limit };
+        let Some(reply) = now.reply(attempt.renderer(stage), &seen)? else { return Ok(false) };
+        let completion = typed(stage, attempt, &reply.text, reply.finish_reason)?;
+        attempt.act(stage, completion).await?;
+    }
+    attempt.finish(stage).await?;
+    Ok(true)
 }
 
 /// The last text shown to the policy.
@@ -396,10 +385,6 @@ async fn again(
     options: &CheckOptions,
     report: &mut CheckReport,
 ) -> Result<()> {
-    // Trajectories that reached a limit depend on the clock.
-    if matches!(it.trajectory.status, Status::ScriptLimit | Status::ToolTimeout) {
-        return Ok(());
-    }
     let spec = spec(two.worker, script, &it.which, options);
     let replayed = replay(two, &it.trajectory, spec, Strictness::Exact).await?;
     drop(two.worker.take_log());

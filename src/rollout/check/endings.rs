@@ -154,7 +154,7 @@ fn ended(
         let message = format!("{name} ends the task: the policy can't learn to correct it");
         let hint = "pass invalid calls to r1.call_tools too (they are in action.tool_calls): it returns error messages";
         let finding = Finding::new(Severity::Warning, "replies", message).hint(hint).repeat(repeat(it));
-        report.add(finding.at(Some(script.path.display().to_string())));
+        report.add(finding.at_file(script));
     }
 }
 
@@ -186,7 +186,7 @@ fn reached(tried: &[TestedTrajectory], worker: &Worker, script: &Script, report:
             let hint =
                 "pass action.tool_calls to r1.call_tools in `step`, and push the results as r1.observation(result)";
             let finding = Finding::new(Severity::Warning, "tools", message).at(worker.place_of("step")).hint(hint);
-            report.add(finding.at(Some(script.path.display().to_string())).repeat(repeat(it)));
+            report.add(finding.at_file(script).repeat(repeat(it)));
         }
     }
 }
@@ -198,9 +198,8 @@ fn failing(tried: &[TestedTrajectory], script: &Script, report: &mut CheckReport
         let hint = "is its server running? The arguments were made from the tool's schema: if it rightly refuses them, \
                     all is well; `enum` and `default` of the schema are tried first";
         let finding = Finding::new(Severity::Note, "tools", tool.to_string()).hint(hint);
-        let location = Some(script.path.display().to_string());
         let called = tried.iter().find(|it| matches!(&it.kind, ReplyKind::Call(name) if *name == tool.name));
-        report.add(finding.at(location).repeat(called.map(repeat).unwrap_or_default()));
+        report.add(finding.at_file(script).repeat(called.map(repeat).unwrap_or_default()));
     }
 }
 
@@ -216,8 +215,7 @@ fn rewards(tried: &[TestedTrajectory], script: &Script, report: &mut CheckReport
     }
     report.rewards = Some((low, high));
     if let Some(why) = unknown_accuracy(&script.settings.eval.accuracy, counted.iter().copied()) {
-        let location = Some(script.path.display().to_string());
-        report.add(Finding::new(Severity::Warning, "reward", why).at(location));
+        report.add(Finding::new(Severity::Warning, "reward", why).at_file(script));
     }
     if all.len() > 3 && (high - low).abs() < 1e-12 {
         let ends = if counted.iter().all(|trajectory| trajectory.status == Status::Truncated) {
@@ -230,8 +228,7 @@ fn rewards(tried: &[TestedTrajectory], script: &Script, report: &mut CheckReport
         let message = format!("all {} trajectories have the reward {}{ends}", all.len(), number(low));
         let hint = "a group with equal rewards gives no gradient; if the right replies are just not among \
                     those tried, all is well: r1 check --model tries the model's";
-        let location = Some(script.path.display().to_string());
-        report.add(Finding::new(Severity::Warning, "reward", message).at(location).hint(hint));
+        report.add(Finding::new(Severity::Warning, "reward", message).at_file(script).hint(hint));
     }
 }
 

@@ -131,6 +131,11 @@ impl Finding {
         self
     }
 
+    /// At the recipe's file.
+    pub(super) fn at_file(self, script: &Script) -> Self {
+        self.at(Some(script.path.display().to_string()))
+    }
+
     pub(super) fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint.get_or_insert_with(|| hint.into());
         self

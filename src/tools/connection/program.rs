@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde::Deserialize;
@@ -20,15 +20,12 @@ use tokio::time::timeout;
 
 use super::super::Endpoint;
 use super::super::background::{block_on, detach, spawn};
-use super::super::child::Process;
+use super::super::child::{Process, back_off, lock};
 use super::super::lines::{Lines, Read, Traffic};
 use super::ConnectionError;
 use crate::error::{Error, Kind, Result};
 use crate::json;
 
-/// Wait before the first restart; doubles with each that follows at once.
-const BACKOFF: Duration = Duration::from_millis(250);
-const MOST_BACKOFF: Duration = Duration::from_secs(30);
 /// Bytes that a program may print without an answer. One that prints more is stopped.
 const MOST_OUTPUT: usize = 64 << 20;
 /// Requests in a row without an answer of the program after which it is stopped.
@@ -91,10 +88,6 @@ impl std::fmt::Debug for ConnectedProgram {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Program").field(&self.0.options.name).finish()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ConnectedProgram {
@@ -248,9 +241,7 @@ impl ProgramInner {
                 format!("{} (it has ended {} times in a row, and is not started again)", last.message, state.ends);
             return Err(Error { message, ..last });
         }
-        if let Some(before) = state.ends.checked_sub(1) {
-            tokio::time::sleep(BACKOFF.saturating_mul(1 << before.min(16)).min(MOST_BACKOFF)).await;
-        }
+        back_off(state.ends).await;
         state.starts += 1;
         match self.start(state.starts).await {
             Ok(running) => {
@@ -432,15 +423,15 @@ async fn read(mut output: Lines, waiting: WaitingReplies, traffic: Arc<Traffic>,
             Some(Read::Line) => {}
             Some(Read::TooLong) => {
                 // The request is not known: all fail.
-                let error = format!("the program printed a line of more than {} bytes", output.longest());
+                let error = format!("the program printed a line of more than {} bytes", output.longest);
                 for (id, reply) in lock(&waiting).drain() {
                     let _ = reply.send(ProgramLine { id, answer: Value::Null, error: Some(error.clone()), hint: None });
                 }
                 continue;
             }
         }
-        let answer = json::read_foreign(output.line()).and_then(serde_json::from_value::<ProgramLine>);
-        let is_answer = output.line().starts_with(b"{") && output.line().windows(4).any(|part| part == b"\"id\"");
+        let answer = json::read_foreign(&output.line).and_then(serde_json::from_value::<ProgramLine>);
+        let is_answer = output.line.starts_with(b"{") && output.line.windows(4).any(|part| part == b"\"id\"");
         output.clear();
         match answer {
             Ok(answer) => {

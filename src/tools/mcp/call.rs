@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt::Write;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use rmcp::model::{
     CallToolRequest, CallToolRequestParams, CallToolResponse, CallToolResult, ClientCapabilities, ClientConfig,
@@ -14,6 +14,7 @@ use rmcp::{ClientHandler, RoleClient};
 use tokio::sync::watch;
 
 use super::super::background::detach;
+use super::super::child::lock;
 
 /// Characters of a message of progress that are shown.
 const SHOWN: usize = 200;
@@ -25,10 +26,6 @@ type CallProgress = Arc<Mutex<HashMap<ProgressToken, watch::Sender<String>>>>;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Notifications {
     progress: CallProgress,
-}
-
-fn lock(progress: &CallProgress) -> MutexGuard<'_, HashMap<ProgressToken, watch::Sender<String>>> {
-    progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ClientHandler for Notifications {

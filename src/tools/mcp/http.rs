@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::error::Error as StdError;
 use std::io::Cursor;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::stream::{BoxStream, StreamExt, iter, unfold};
@@ -18,6 +18,7 @@ use rmcp::transport::streamable_http_client::{
 };
 use sse_stream::{Sse, SseStream};
 
+use super::super::child::lock;
 use super::MOST_MESSAGE;
 use super::messages::{MessagePart, addressed, beginning, is_answer_to, read};
 use crate::error::{Error, Kind, Result};
@@ -69,15 +70,11 @@ pub(super) struct LastFault(Arc<Mutex<Option<String>>>);
 
 impl LastFault {
     pub(super) fn get(&self) -> Option<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set(&self, error: &HttpFailure) {
-        self.note(reason(error));
+        lock(&self.0).clone()
     }
 
     fn note(&self, why: String) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+        *lock(&self.0) = Some(why);
     }
 }
 
@@ -284,7 +281,7 @@ impl StreamableHttpClient for McpHttpClient {
         custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> std::result::Result<StreamableHttpPostResponse, HttpFailure> {
         let posted = self.post(&uri, &message, session_id.as_deref(), custom_headers).await;
-        posted.inspect_err(|error| self.last.set(error))
+        posted.inspect_err(|error| self.last.note(reason(error)))
     }
 
     async fn delete_session(

@@ -38,28 +38,21 @@ pub struct RemoteTool {
 }
 
 /// The reason why a list can't be used.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum NoListing {
-    /// The server did not answer, or answered with an error.
+    #[error("it refuses to list its tools: {0}")]
+    Refused(String),
+    /// The server did not answer.
+    #[error("it does not list its tools: {0}")]
     Failed(ServiceError),
     /// The answer is not a list of tools; the invalid part.
+    #[error("its list of tools can't be read: {0}")]
     Malformed(String),
-    /// More than [`TOOLS`] tools or [`PAGES`] pages.
+    #[error("it lists more than {TOOLS} tools, or more than {PAGES} pages of them")]
     TooMany,
-    /// No tool can be used; the reason for the first.
+    /// The reason for the first.
+    #[error("none of its tools can be used: `{0}`: {1}")]
     NoneUsable(String, String),
-}
-
-impl std::fmt::Display for NoListing {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Failed(ServiceError::McpError(error)) => write!(f, "it refuses to list its tools: {}", error.message),
-            Self::Failed(error) => write!(f, "it does not list its tools: {error}"),
-            Self::Malformed(why) => write!(f, "its list of tools can't be read: {why}"),
-            Self::TooMany => write!(f, "it lists more than {TOOLS} tools, or more than {PAGES} pages of them"),
-            Self::NoneUsable(tool, why) => write!(f, "none of its tools can be used: `{tool}`: {why}"),
-        }
-    }
 }
 
 /// Tools that can't be used, with the reasons.
@@ -103,7 +96,11 @@ async fn page(peer: &Peer<RoleClient>, cursor: Option<String>) -> Result<(Vec<Va
     };
     let answer = peer.send_request(ClientRequest::ListToolsRequest(request)).await;
     let malformed = |why: &str| NoListing::Malformed(why.to_owned());
-    match answer.map_err(NoListing::Failed)? {
+    let failed = |error| match error {
+        ServiceError::McpError(error) => NoListing::Refused(error.message.into_owned()),
+        error => NoListing::Failed(error),
+    };
+    match answer.map_err(failed)? {
         ServerResult::ListToolsResult(page) => {
             let tools = page.tools.iter().filter_map(|tool| serde_json::to_value(tool).ok()).collect();
             Ok((tools, page.next_cursor))

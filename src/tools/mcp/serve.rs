@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full};
@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, oneshot};
 
+use super::super::child::lock;
 use super::{MOST_MESSAGE, McpReply, RemoteTool};
 use crate::error::{Error, Kind, Result};
 use crate::net::{HeldBytes, ServerLimits, is_local, read_body, refuse_web_pages, refused, serve_streams};
@@ -171,7 +172,7 @@ struct Recent(Mutex<HashMap<String, Instant>>);
 impl Recent {
     /// Notes a request of a session, and returns those to end.
     fn note(&self, id: &str) -> Vec<String> {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         all.insert(id.to_owned(), Instant::now());
         let mut old = Vec::new();
         while all.len() > SESSIONS {
@@ -183,7 +184,7 @@ impl Recent {
     }
 
     fn forget(&self, id: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+        lock(&self.0).remove(id);
     }
 }
 

@@ -2,20 +2,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 
 use super::super::background::{block_on, spawn};
+use super::super::child::back_off;
 use super::connection::Connection;
 use super::listing::Listing;
 use super::{McpOptions, McpReply};
 use crate::error::{Error, Result};
-
-/// Wait before the first restart; it doubles with each restart.
-const BACKOFF: Duration = Duration::from_millis(250);
-const MOST_BACKOFF: Duration = Duration::from_secs(30);
 
 /// A handle to a server; clones share it. The last one ends the server.
 #[derive(Clone)]
@@ -125,9 +122,7 @@ impl McpServerInner {
             );
             return Err(Error::new(crate::error::Kind::Tool, why));
         }
-        if let Some(before) = state.starts.checked_sub(1) {
-            tokio::time::sleep(BACKOFF.saturating_mul(1 << before.min(16)).min(MOST_BACKOFF)).await;
-        }
+        back_off(state.starts).await;
         state.starts += 1;
         match Connection::open(&self.options).await {
             Ok(opened) => {

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex as Plain, PoisonError};
+use std::sync::{Arc, Mutex as Plain};
 
 use rmcp::RoleClient;
 use rmcp::model::{ClientJsonRpcMessage, ClientNotification, RequestId, ServerJsonRpcMessage};
@@ -16,7 +16,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::ChildStdin;
 use tokio::sync::{Mutex, Notify};
 
-use super::super::child::Pipes;
+use super::super::child::{Pipes, lock};
 use super::super::lines::{Lines, Read, Traffic};
 use super::messages::{MessagePart, failure, is_answer_to, read};
 use super::{MOST_MESSAGE, MOST_OUTPUT};
@@ -78,7 +78,7 @@ impl Stdio {
 
     /// The messages of the next line; `None` if it has none, or is not the last line of one.
     fn next_parts(&mut self) -> Option<Vec<MessagePart>> {
-        let line = self.output.line();
+        let line = self.output.line.as_slice();
         let has_begun = !self.lines.text.is_empty();
         if !has_begun && !is_beginning(line) {
             return read(line);
@@ -100,7 +100,7 @@ impl Stdio {
     /// Takes the parts of an answer; one that can't be read fails the request that it names, or the
     /// only one that waits.
     fn take(&mut self, parts: Vec<MessagePart>) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.waiting);
         for part in parts {
             let only = |waiting: &Vec<RequestId>| waiting.first().filter(|_| waiting.len() == 1).cloned();
             let message = match part {
@@ -145,7 +145,7 @@ impl Transport<RoleClient> for Stdio {
         message: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         let input = Arc::clone(&self.input);
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = lock(&self.waiting);
         match &message {
             ClientJsonRpcMessage::Request(request) => waiting.push(request.id.clone()),
             ClientJsonRpcMessage::Notification(notification) => {

@@ -75,7 +75,7 @@ pub(super) async fn exchange(
     drain(child, &mut capture);
     let alive = matches!(end, ReadEnd::Report(_));
     let files = if alive {
-        files::decode(child.decoder.files(), options.files_bytes, options.disk_mb << 20)
+        files::decode(&child.decoder.files, options.files_bytes, options.disk_mb << 20)
     } else {
         Vec::new()
     };
@@ -121,7 +121,7 @@ async fn read_until_end(
             result = out.read(&mut printed), if printing => match result {
                 Ok(size) if size > 0 => {
                     capture.push(&printed[..size]);
-                    if capture.total() > endless {
+                    if capture.total > endless {
                         return ReadEnd::Endless;
                     }
                 }
@@ -198,7 +198,7 @@ fn conclude(
         ReadEnd::Exit(Exit::Full) => {
             format!("OSError: the program keeps more than {} MiB, or too many files", options.disk_mb)
         }
-        ReadEnd::Endless => format!("OutputError: the program printed more than {} MiB", capture.total() >> 20),
+        ReadEnd::Endless => format!("OutputError: the program printed more than {} MiB", capture.total >> 20),
         ReadEnd::SessionEnded => "SystemError: the session was ended while the program ran".to_owned(),
     };
     if !error.is_empty() {

@@ -124,26 +124,17 @@ impl PythonOptions {
 
     fn check(&self) -> Result<()> {
         let bad = |what: &str| Err(Error::new(Kind::Tool, format!("python: {what}")));
-        if !(self.timeout > 0.0 && self.timeout <= 86_400.0) {
-            return bad("timeout must be more than 0 and at most 86400 seconds");
-        }
-        if !(self.session_idle > 0.0 && self.session_idle <= 1e9) {
-            return bad("session_idle must be more than 0 seconds");
-        }
-        if self.memory_mb < 64 || self.memory_mb > 1 << 20 {
-            return bad("memory_mb must be at least 64 and at most 1048576");
-        }
-        if self.output_bytes < 64 || self.output_bytes > 1 << 28 {
-            return bad("output_bytes must be at least 64 and at most 268435456");
-        }
-        if self.pool > 4096 {
-            return bad("pool must be at most 4096");
-        }
-        if self.disk_mb > 1 << 20 {
-            return bad("disk_mb must be at most 1048576");
-        }
-        if self.files_bytes > files::MAX_FILES / 4 {
-            return bad("files_bytes must be at most 16777216");
+        let rules = [
+            (self.timeout > 0.0 && self.timeout <= 86_400.0, "timeout must be more than 0 and at most 86400 seconds"),
+            (self.session_idle > 0.0 && self.session_idle <= 1e9, "session_idle must be more than 0 seconds"),
+            ((64..=1 << 20).contains(&self.memory_mb), "memory_mb must be at least 64 and at most 1048576"),
+            ((64..=1 << 28).contains(&self.output_bytes), "output_bytes must be at least 64 and at most 268435456"),
+            (self.pool <= 4096, "pool must be at most 4096"),
+            (self.disk_mb <= 1 << 20, "disk_mb must be at most 1048576"),
+            (self.files_bytes <= files::MAX_FILES / 4, "files_bytes must be at most 16777216"),
+        ];
+        if let Some((_, broken)) = rules.iter().find(|(holds, _)| !holds) {
+            return bad(broken);
         }
         let is_package =
             |name: &&String| name.replace(['-', '.'], "_").chars().all(|c| c.is_ascii_alphanumeric() || c == '_');

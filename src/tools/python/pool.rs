@@ -171,7 +171,7 @@ pub(super) const SPARES: usize = 4;
 /// The state of the thread.
 #[derive(Debug)]
 pub(super) struct PythonHost {
-    options: PythonOptions,
+    pub(super) options: PythonOptions,
     interpreter: Interpreter,
     /// Programs that run at once.
     pool: usize,
@@ -214,7 +214,7 @@ impl PythonHost {
         let mut problem = NotReady::Stopped;
         for _ in 0..3 {
             let mut server = self.server.lock().await;
-            if server.as_ref().is_none_or(|server| !server.alive()) {
+            if server.as_ref().is_none_or(|server| !server.alive.get()) {
                 self.spares.borrow_mut().clear();
                 if let Some(mut dead) = server.take() {
                     dead.stop().await;
@@ -304,7 +304,7 @@ impl PythonHost {
         let mut slot = session.child.lock().await;
         let _place = self.places.acquire().await;
         let (mut child, files) = match slot.take() {
-            Some(child) if child.server_alive() => {
+            Some(child) if child.server_alive.get() => {
                 child.process.signal(libc::SIGCONT);
                 (child, &[][..])
             }
@@ -328,10 +328,6 @@ impl PythonHost {
         if let Some(session) = self.sessions.borrow_mut().remove(&number) {
             session.ended.notify_one();
         }
-    }
-
-    pub(super) fn writable(&self) -> bool {
-        self.options.disk_mb > 0
     }
 
     async fn stop(&self) {

@@ -59,7 +59,7 @@ pub(super) async fn probe(host: &PythonHost) -> Result<()> {
     // If this process is killed, another one removes the directory.
     let failed = |e: &std::io::Error| Error::io(Kind::Tool, "make a temporary file", std::env::temp_dir(), e);
     let outside = Scratch::new().map_err(|e| failed(&e))?;
-    let canary = tempfile::NamedTempFile::new_in(outside.path())
+    let canary = tempfile::NamedTempFile::new_in(&outside.path)
         .and_then(|mut file| file.write_all(b"secret").map(|()| file))
         .map_err(|e| failed(&e))?;
     let path = canary.path().to_string_lossy();
@@ -84,7 +84,7 @@ pub(super) async fn probe(host: &PythonHost) -> Result<()> {
         return Err(Error::new(Kind::Tool, format!("the Python sandbox does not hold here: {holes}"))
             .hint("a kernel with landlock and seccomp is needed; the rhai tool needs neither"));
     }
-    let writable = if host.writable() { "True" } else { "False" };
+    let writable = if host.options.disk_mb > 0 { "True" } else { "False" };
     let work = run(WORK, format!("writable = {writable}")).await?;
     if !work.ok || work.text != "42" {
         return Err(unusable(&work.text));

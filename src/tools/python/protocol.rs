@@ -47,8 +47,8 @@ pub(super) struct Decoder {
     /// The nonce of the current command; `None` before the first, when the child reports that it is
     /// ready.
     nonce: Option<Nonce>,
-    /// The files of the last report.
-    files: Vec<u8>,
+    /// The block of files of the last report.
+    pub(super) files: Vec<u8>,
 }
 
 impl Decoder {
@@ -57,11 +57,6 @@ impl Decoder {
         self.bytes.clear();
         self.files.clear();
         self.nonce = Some(nonce);
-    }
-
-    /// The block of files of the last report.
-    pub(super) fn files(&self) -> &[u8] {
-        &self.files
     }
 
     /// Adds a piece. Returns `Some` when a report is complete; later bytes are dropped.

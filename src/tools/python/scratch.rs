@@ -17,7 +17,8 @@ const PREFIX: &str = "r1-python-";
 #[derive(Debug)]
 pub(super) struct Scratch {
     directory: TempDir,
-    path: PathBuf,
+    /// The path without links, as rules and mounts need it.
+    pub(super) path: PathBuf,
     _lock: File,
 }
 
@@ -39,11 +40,6 @@ impl Scratch {
                 return Ok(Self { directory, path: path?, _lock: lock? });
             }
         }
-    }
-
-    /// The path without links, as rules and mounts need it.
-    pub(super) fn path(&self) -> &Path {
-        &self.path
     }
 
     /// Removes it; dying children may still write into it for a moment.
@@ -105,9 +101,9 @@ mod tests {
         let first = Scratch::new_in(parent.path()).unwrap();
         let second = Scratch::new_in(parent.path()).unwrap();
         assert!(!stale.exists() && other.exists());
-        assert!(first.path().exists() && second.path().exists());
-        let path = first.path().to_path_buf();
+        assert!(first.path.exists() && second.path.exists());
+        let path = first.path.clone();
         drop(first);
-        assert!(!path.exists() && second.path().exists());
+        assert!(!path.exists() && second.path.exists());
     }
 }

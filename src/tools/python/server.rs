@@ -19,7 +19,7 @@ use super::pool::SPARES;
 use super::protocol::{Decoder, MAX_REPORT, ProgramReport};
 use super::scratch::Scratch;
 use crate::error::{Error, Kind, Result};
-use crate::tools::sandbox::{Confinement, Namespaces, SandboxAccess};
+use crate::tools::sandbox::{Confinement, Namespaces, Role, SandboxAccess};
 
 /// Size of an order and of a notice: operation, child, argument.
 const ORDER: usize = 13;
@@ -59,7 +59,7 @@ type Exits = Rc<RefCell<HashMap<u64, oneshot::Sender<Exit>>>>;
 pub(super) struct PythonServer {
     orders: mpsc::UnboundedSender<ServerOrder>,
     exits: Exits,
-    alive: Rc<Cell<bool>>,
+    pub(super) alive: Rc<Cell<bool>>,
     next: Cell<u64>,
     stop: Option<oneshot::Sender<()>>,
     ended: Option<tokio::task::JoinHandle<()>>,
@@ -81,7 +81,7 @@ impl PythonServer {
         };
         let scratch = Scratch::new()
             .map_err(|e| broken("no temporary directory", &e).hint("TMPDIR names the directory that is used"))?;
-        let path = scratch.path().to_path_buf();
+        let path = scratch.path.clone();
         // Running, ready, in a session, and a few that are dead but not yet reaped.
         let children = places + SPARES + options.max_sessions + SPARES;
         let rooms = if namespaces == Namespaces::None || options.disk_mb == 0 { 0 } else { children };
@@ -93,7 +93,7 @@ impl PythonServer {
             rooms,
             execute: false,
         };
-        let confinement = Confinement::new(&reach, namespaces)?;
+        let confinement = Confinement::new(&reach, namespaces, Role::Server)?;
         let mut config = serde_json::json!({
             "namespaces": namespaces != Namespaces::None,
             "scratch": &path,
@@ -106,8 +106,8 @@ impl PythonServer {
                 "NOFILE": 64,
                 "CORE": 0,
             },
-            "seccomp": &confinement.inner().seccomp,
-            "landlock": &confinement.inner().landlock,
+            "seccomp": &confinement.inner.seccomp,
+            "landlock": &confinement.inner.landlock,
             "preload": options.preload.iter().chain(&interpreter.modules).collect::<Vec<_>>(),
             "plots": options.plots,
             "keep_files": options.keeps_files(),
@@ -199,10 +199,6 @@ impl PythonServer {
         Ok(Self { orders, exits, alive, next: Cell::new(0), stop: Some(stop), ended: Some(ended) })
     }
 
-    pub(super) fn alive(&self) -> bool {
-        self.alive.get()
-    }
-
     /// Requests a child. It confines itself and then reports [`ProgramReport::Ready`].
     pub(super) fn fork(&self) -> io::Result<Child> {
         let child = self.next.get();
@@ -222,7 +218,7 @@ impl PythonServer {
             command: pipe::Sender::from_owned_fd(command_write.into())?,
             decoder: Decoder::default(),
             exit,
-            alive: self.alive.clone(),
+            server_alive: self.alive.clone(),
         })
     }
 
@@ -244,7 +240,8 @@ pub(super) struct Child {
     pub command: pipe::Sender,
     pub decoder: Decoder,
     pub exit: oneshot::Receiver<Exit>,
-    alive: Rc<Cell<bool>>,
+    /// Whether its server is still running.
+    pub server_alive: Rc<Cell<bool>>,
 }
 
 /// A child's id at its server.
@@ -278,11 +275,6 @@ pub(super) enum NotReady {
 }
 
 impl Child {
-    /// Whether its server is still running.
-    pub(super) fn server_alive(&self) -> bool {
-        self.alive.get()
-    }
-
     /// Waits until the child is confined.
     ///
     /// # Errors

@@ -24,7 +24,7 @@ use serde::Serialize;
 
 use self::namespaces::NamespaceSetup;
 pub(crate) use self::namespaces::Namespaces;
-use self::seccomp::Role;
+pub(crate) use self::seccomp::Role;
 use crate::error::{Error, Kind, Result};
 
 /// The access of a confined process.
@@ -53,7 +53,8 @@ pub(crate) struct Confinement {
     scratch_access: u64,
     filter: Vec<sock_filter>,
     last_capability: libc::c_int,
-    inner: InnerLayer,
+    /// The second layer.
+    pub inner: InnerLayer,
 }
 
 /// The second layer, in the driver's format.
@@ -73,23 +74,11 @@ pub(crate) struct InnerLandlock {
 }
 
 impl Confinement {
-    /// Prepares the layers.
+    /// Prepares the layers of a process.
     ///
     /// # Errors
     /// [`Kind::Tool`] if the kernel has no landlock or a path is missing.
-    pub(crate) fn new(reach: &SandboxAccess, namespaces: Namespaces) -> Result<Self> {
-        Self::with_role(reach, namespaces, Role::Server)
-    }
-
-    /// The same for any program, which may start others.
-    ///
-    /// # Errors
-    /// As [`Confinement::new`].
-    pub(crate) fn of_program(reach: &SandboxAccess, namespaces: Namespaces) -> Result<Self> {
-        Self::with_role(reach, namespaces, Role::Program)
-    }
-
-    fn with_role(reach: &SandboxAccess, namespaces: Namespaces, role: Role) -> Result<Self> {
+    pub(crate) fn new(reach: &SandboxAccess, namespaces: Namespaces, role: Role) -> Result<Self> {
         let broken =
             |error: &dyn std::fmt::Display| Error::new(Kind::Tool, format!("can't set up the sandbox: {error}"));
         let Some(abi) = landlock_abi() else {
@@ -159,11 +148,6 @@ impl Confinement {
                 },
             },
         })
-    }
-
-    /// The second layer.
-    pub(crate) fn inner(&self) -> &InnerLayer {
-        &self.inner
     }
 
     /// Confines the calling process. For use between fork and exec: only system calls, no

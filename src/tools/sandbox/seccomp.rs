@@ -43,7 +43,8 @@ const SMALL_STACK: u32 = 1 << 20;
 
 /// The program for `prctl(PR_SET_SECCOMP)`.
 pub(crate) fn filter(role: Role) -> Vec<sock_filter> {
-    let mut calls: BTreeMap<u32, Verdict> = ALWAYS.iter().map(|&call| (call as u32, Verdict::Allow)).collect();
+    let mut calls: BTreeMap<u32, Verdict> =
+        ALWAYS.iter().chain(OLDER).map(|&call| (call as u32, Verdict::Allow)).collect();
     for &(call, argument, values) in VALUES {
         calls.insert(call as u32, Verdict::IfOneOf(argument, values));
     }
@@ -362,62 +363,41 @@ const ALWAYS: &[c_long] = &[
     libc::SYS_fchdir,
     libc::SYS_getcwd,
     libc::SYS_umask,
-    // Older names of the above, only on this architecture.
-    #[cfg(target_arch = "x86_64")]
+];
+
+/// Older names of calls that are always allowed.
+#[cfg(target_arch = "x86_64")]
+const OLDER: &[c_long] = &[
     libc::SYS_arch_prctl,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_open,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_creat,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_stat,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_lstat,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_access,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_readlink,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_mkdir,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_rmdir,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_unlink,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_rename,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_link,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_symlink,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_dup2,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_pipe,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_select,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_create,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_epoll_wait,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_eventfd,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_getdents,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_getpgrp,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_getrlimit,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_setrlimit,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_alarm,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_pause,
-    #[cfg(target_arch = "x86_64")]
     libc::SYS_time,
 ];
+#[cfg(not(target_arch = "x86_64"))]
+const OLDER: &[c_long] = &[];
 
 #[cfg(test)]
 mod tests;

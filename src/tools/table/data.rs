@@ -27,35 +27,29 @@ pub struct InvalidTable {
     problem: Problem,
 }
 
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum Problem {
-    /// There are no columns.
+    #[error("it has no columns")]
     Empty,
-    /// Not one of the forms of a table.
+    #[error("it must be a list of rows, {{ header = {{…}}, rows = {{…}} }}, or CSV text")]
     Form,
-    /// A row that is not an object.
+    #[error("the row is not a table of cells by column")]
     NoObject,
-    /// A row that is not a list.
+    #[error("the row is not a list of cells")]
     NoList,
-    /// A header that is not a list of names.
+    #[error("`header` must be a list of names")]
     Header,
     /// A row with more or fewer cells than the header.
-    Ragged {
-        cells: usize,
-        header: usize,
-    },
+    #[error("the row has {cells} cells and the header {header}")]
+    Ragged { cells: usize, header: usize },
+    #[error("it is not CSV: {0}")]
     Csv(csv::Error),
     /// A cell that is not of the type that was given for its column.
-    Cell {
-        column: String,
-        kind: ColumnType,
-        got: String,
-    },
+    #[error("column `{column}` has the type {}, got {:?}", kind.name(), got.chars().take(80).collect::<String>())]
+    Cell { column: String, kind: ColumnType, got: String },
     /// A type is given for a column that the table does not have.
-    UnknownColumn {
-        name: String,
-        names: Vec<String>,
-    },
+    #[error("`types` names the column `{name}`, which it does not have")]
+    UnknownColumn { name: String, names: Vec<String> },
 }
 
 impl From<Problem> for InvalidTable {
@@ -80,24 +74,7 @@ impl fmt::Display for InvalidTable {
         if self.row > 0 {
             write!(f, ", row {}", self.row)?;
         }
-        match &self.problem {
-            Problem::Empty => f.write_str(": it has no columns"),
-            Problem::Form => f.write_str(": it must be a list of rows, { header = {…}, rows = {…} }, or CSV text"),
-            Problem::NoObject => f.write_str(": the row is not a table of cells by column"),
-            Problem::NoList => f.write_str(": the row is not a list of cells"),
-            Problem::Header => f.write_str(": `header` must be a list of names"),
-            Problem::Ragged { cells, header } => {
-                write!(f, ": the row has {cells} cells and the header {header}")
-            }
-            Problem::Csv(error) => write!(f, ": it is not CSV: {error}"),
-            Problem::Cell { column, kind, got } => {
-                let got: String = got.chars().take(80).collect();
-                write!(f, ": column `{column}` has the type {}, got {got:?}", kind.name())
-            }
-            Problem::UnknownColumn { name, .. } => {
-                write!(f, ": `types` names the column `{name}`, which it does not have")
-            }
-        }
+        write!(f, ": {}", self.problem)
     }
 }
 

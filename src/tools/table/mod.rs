@@ -222,26 +222,16 @@ impl TableOptions {
     /// # Errors
     /// [`Kind::Script`](crate::error::Kind), with the range.
     pub fn check(&self) -> Result<()> {
-        let bad = |name: &str, range: &str| {
-            let why = format!("`{name}` must be {range}");
-            Err(crate::error::Error::new(crate::error::Kind::Script, why).about_setting(name.to_owned()))
-        };
-        if !(self.timeout > 0.0 && self.timeout <= 86_400.0) {
-            return bad("timeout", "more than 0 and at most 86400 seconds");
-        }
-        if self.max_rows == 0 || self.max_rows > 1_000_000 {
-            return bad("max_rows", "from 1 to 1000000");
-        }
-        if self.max_cell == 0 || self.max_cell > 1 << 20 {
-            return bad("max_cell", "from 1 to 1048576");
-        }
-        if self.output_bytes < 64 || self.output_bytes > 1 << 28 {
-            return bad("output_bytes", "from 64 to 268435456");
-        }
-        if self.memory_mb < 1 || self.memory_mb > 1 << 20 {
-            return bad("memory", "from 1 MiB to 1 TiB");
-        }
-        Ok(())
+        let rules = [
+            (self.timeout > 0.0 && self.timeout <= 86_400.0, "timeout", "more than 0 and at most 86400 seconds"),
+            ((1..=1_000_000).contains(&self.max_rows), "max_rows", "from 1 to 1000000"),
+            ((1..=1 << 20).contains(&self.max_cell), "max_cell", "from 1 to 1048576"),
+            ((64..=1 << 28).contains(&self.output_bytes), "output_bytes", "from 64 to 268435456"),
+            ((1..=1 << 20).contains(&self.memory_mb), "memory", "from 1 MiB to 1 TiB"),
+        ];
+        let Some((_, name, range)) = rules.iter().find(|(holds, ..)| !holds) else { return Ok(()) };
+        let why = format!("`{name}` must be {range}");
+        Err(crate::error::Error::new(crate::error::Kind::Script, why).about_setting((*name).to_owned()))
     }
 
     /// The limits of the tool's queries.

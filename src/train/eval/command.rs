@@ -21,7 +21,7 @@ use crate::hub::Fetching;
 use crate::mdp::Split;
 use crate::rollout::unknown_accuracy;
 use crate::script::{Script, Worker, changes};
-use crate::store::{Origins, RunDir, write_atomic};
+use crate::store::{Origins, RunDir, read_json, write_bytes};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::train::rules::validate::validate;
 use crate::train::start::agent::{Agent, LoadedAgent};
@@ -181,9 +181,7 @@ fn open(options: &EvalOptions, reporter: &Reporter) -> Result<OpenEvaluation> {
             .hint("name a directory that `r1 eval` made"));
     }
     let run = RunDir::open(path)?;
-    let bytes = std::fs::read(&file).map_err(|error| Error::io(Kind::Store, "read the file", &file, &error))?;
-    let mut plan: EvaluationPlan = serde_json::from_slice(&bytes)
-        .map_err(|error| Error::new(Kind::Store, format!("damaged file: {error}")).at_path(&file))?;
+    let mut plan: EvaluationPlan = read_json(&file)?;
     let check_same = |new: &[String], old: &[String], flag: &str| {
         if new.is_empty() || new == old {
             return Ok(());
@@ -295,7 +293,7 @@ fn by_columns(script: &Script, names: &[String]) -> Result<Vec<String>> {
 
 fn write_plan(directory: &Path, plan: &EvaluationPlan) -> Result<()> {
     let text = serde_json::to_string_pretty(plan).map_err(|error| not_json(&error))?;
-    write_text(&directory.join(PLAN), &text)
+    write_bytes(&directory.join(PLAN), text.as_bytes())
 }
 
 /// The file with replies.
@@ -322,19 +320,14 @@ fn examples(policies: &[PolicySamples]) -> String {
 }
 
 fn write_report(directory: &Path, report: &Report, examples: &str) -> Result<()> {
-    write_text(&directory.join(EXAMPLES), examples)?;
+    write_bytes(&directory.join(EXAMPLES), examples.as_bytes())?;
     let json =
         report.to_json().and_then(|json| serde_json::to_string_pretty(&json)).map_err(|error| not_json(&error))?;
-    write_text(&directory.join("report.json"), &json)?;
-    write_text(&directory.join("report.md"), &markdown(report)?)?;
-    write_text(&directory.join("report.html"), &html(report, examples)?)
+    write_bytes(&directory.join("report.json"), json.as_bytes())?;
+    write_bytes(&directory.join("report.md"), markdown(report)?.as_bytes())?;
+    write_bytes(&directory.join("report.html"), html(report, examples)?.as_bytes())
 }
 
 fn not_json(error: &serde_json::Error) -> Error {
     Error::new(Kind::Internal, format!("can't write the report as JSON: {error}"))
-}
-
-fn write_text(path: &Path, text: &str) -> Result<()> {
-    let failed = |error: &std::io::Error| Error::io(Kind::Store, "write the file", path, error);
-    write_atomic(path, |file| file.write_all(text.as_bytes()).map_err(|error| failed(&error)))
 }

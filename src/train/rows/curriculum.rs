@@ -22,7 +22,7 @@ use crate::error::{Error, Kind, Result};
 use crate::eval::score;
 use crate::mdp::Trajectory;
 use crate::script::{Script, Worker};
-use crate::store::{trainer_state, write_atomic};
+use crate::store::{read_json, trainer_state, write_bytes};
 use crate::telemetry::{Metrics, Reporter};
 
 /// The file of a checkpoint's `trainer_state`.
@@ -95,9 +95,7 @@ impl Curriculum {
         let mut done = CurriculumState { visits: position, rows, ..CurriculumState::default() };
         let path = checkpoint.map(|checkpoint| trainer_state(checkpoint).join(FILE)).filter(|path| path.exists());
         if let Some(path) = path {
-            let bytes = std::fs::read(&path).map_err(|error| Error::io(Kind::Store, "read the file", &path, &error))?;
-            let saved: CurriculumState = serde_json::from_slice(&bytes)
-                .map_err(|error| Error::new(Kind::Store, format!("damaged file: {error}")).at_path(&path))?;
+            let saved: CurriculumState = read_json(&path)?;
             if saved.rows == rows {
                 done = saved;
             } else {
@@ -214,12 +212,9 @@ impl Curriculum {
 
     /// Writes the counts into a checkpoint's folder `trainer_state`.
     pub(crate) fn save(&self, folder: &Path) -> Result<()> {
-        let path = folder.join(FILE);
         let text = serde_json::to_string(&self.done)
             .map_err(|error| Error::new(Kind::Internal, format!("can't write the counts as JSON: {error}")))?;
-        write_atomic(&path, |file| {
-            file.write_all(text.as_bytes()).map_err(|error| Error::io(Kind::Store, "write the file", &path, &error))
-        })
+        write_bytes(&folder.join(FILE), text.as_bytes())
     }
 }
 

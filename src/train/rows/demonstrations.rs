@@ -28,11 +28,11 @@ pub(crate) fn read(worker: &Worker, split: Split, index: u64) -> Result<Demonstr
 /// tokenizer.
 pub(crate) struct Samples<'a> {
     worker: &'a Worker,
-    base: Renderer,
+    pub(crate) base: Renderer,
     default: String,
     loaded: HashMap<String, Arc<Renderer>>,
     /// Maximum tokens of a row.
-    longest: usize,
+    pub(crate) longest: usize,
     overlong: Overlong,
     /// Number of longer conversations so far.
     pub(crate) too_long: u64,
@@ -54,14 +54,6 @@ impl<'a> Samples<'a> {
         let longest = if sft.max_length == 0 { context } else { sft.max_length.min(context) };
         let (default, loaded) = (default.to_owned(), HashMap::new());
         Self { worker, base, default, loaded, longest, overlong: sft.overlong, too_long: 0, hidden_tools: Hidden::None }
-    }
-
-    pub(crate) fn longest(&self) -> usize {
-        self.longest
-    }
-
-    pub(crate) fn base(&self) -> &Renderer {
-        &self.base
     }
 
     /// Warns once of tools that are in no prompt.

@@ -151,7 +151,7 @@ impl<'a> SupervisedTraining<'a> {
         let style = Style { format: FormatChoice::named("answer")?, ..script.style()? };
         let base = Renderer::load_styled(&load_from, &style)?;
         let mut samples = Samples::new(worker, base, &script.settings.env.format, &sft, limit);
-        let files = ModelFiles::read(&load_from)?.with_template_of(samples.base());
+        let files = ModelFiles::read(&load_from)?.with_template_of(&samples.base);
         let held_out = HeldOut::new(worker, &mut samples, &script.settings.eval)?;
         let Sft { weight_decay, betas, .. } = sft;
         let options = adamw::AdamWOptions { betas, weight_decay, ..adamw::AdamWOptions::default() };
@@ -221,7 +221,7 @@ impl<'a> SupervisedTraining<'a> {
             }
         }
         if rows.is_empty() {
-            let longest = self.samples.longest();
+            let longest = self.samples.longest;
             let key = |key| self.run.script.full_key(key);
             let message = format!("no conversation of {} fits into {longest} tokens", key("data.train"));
             let hint = format!("raise {} or policy.max_context", key("trainer.max_length"));
@@ -317,7 +317,7 @@ impl<'a> SupervisedTraining<'a> {
         let steps = (run.state.step - run.began_after) as usize;
         let done = report::SupervisedReport { steps, tokens: self.tokens, best: run.state.best, stopped };
         report::closing_sft(&run.reporter, &summary, &done, &run.options);
-        report::overlong(&run.reporter, &run.script, (samples.too_long, samples.longest()), sft.overlong);
+        report::overlong(&run.reporter, &run.script, (samples.too_long, samples.longest), sft.overlong);
         Ok(summary)
     }
 }

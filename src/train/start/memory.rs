@@ -126,12 +126,8 @@ fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<MemoryShar
     let chunk = (logprobs_at_once(shape.config.vocab_size, shape.device) as u64).min(tokens);
     let how = if shape.checkpointing { ", one layer's at a time" } else { "" };
     let mut all = vec![
-        MemoryShare {
-            what: "activations",
-            why: format!("{tokens} tokens at once{how}"),
-            bytes: shape.learning(tokens),
-        },
-        MemoryShare { what: "logits", why: format!("{chunk} tokens at once"), bytes: shape.logits(chunk) },
+        share("activations", format!("{tokens} tokens at once{how}"), shape.learning(tokens)),
+        share("logits", format!("{chunk} tokens at once"), shape.logits(chunk)),
     ];
     if shape.adapter.is_none() {
         let element = shape.kind.elt_size_in_bytes() as u64;
@@ -146,7 +142,7 @@ fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<MemoryShar
             let head_bytes = if shape.config.tie_word_embeddings { element } else { 0 };
             ((wide + head_bytes) * shape.embedding(), "of the head, until they are added up")
         };
-        all.push(MemoryShare { what: "gradients", why: why.to_owned(), bytes });
+        all.push(share("gradients", why.to_owned(), bytes));
     }
     all
 }

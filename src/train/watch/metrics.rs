@@ -33,14 +33,20 @@ pub(crate) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
     if counted.is_empty() {
         return;
     }
-    let reward = per(&Trajectory::total_reward);
-    let squares: f64 = counted.iter().map(|t| (t.total_reward() - reward).powi(2)).sum();
-    metrics.set("reward/mean", reward);
-    metrics.set("reward/std", (squares / counted.len().saturating_sub(1).max(1) as f64).sqrt());
+    let rewards: Vec<f64> = counted.iter().map(|t| t.total_reward()).collect();
+    metrics.set("reward/mean", per(&Trajectory::total_reward));
+    metrics.set("reward/std", deviation(&rewards));
     metrics.set("reward/min", -largest(&|t| -t.total_reward()));
     metrics.set("reward/max", largest(&Trajectory::total_reward));
-    metrics.set("reward/uniform_groups", uniform_groups(&counted));
-    metrics.set("reward/group_std", group_deviation(&counted));
+    let mut groups: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
+    for (trajectory, reward) in counted.iter().zip(rewards) {
+        groups.entry(trajectory.group).or_default().push(reward);
+    }
+    // Without a difference of rewards there is no gradient.
+    let is_uniform = |rewards: &&Vec<f64>| rewards.windows(2).all(|pair| (pair[0] - pair[1]).abs() < 1e-12);
+    let count = groups.len() as f64;
+    metrics.set("reward/uniform_groups", groups.values().filter(is_uniform).count() as f64 / count);
+    metrics.set("reward/group_std", groups.values().map(|rewards| deviation(rewards)).sum::<f64>() / count);
     let mut parts: BTreeMap<&str, f64> = BTreeMap::new();
     for (name, value) in counted.iter().flat_map(|t| &t.reward_parts) {
         *parts.entry(name).or_default() += value;
@@ -122,30 +128,11 @@ pub(crate) fn branches(metrics: &mut Metrics, trajectories: &[Trajectory], learn
     }
 }
 
-fn by_group(counted: &[&Trajectory]) -> BTreeMap<u64, Vec<f64>> {
-    let mut groups: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
-    for trajectory in counted {
-        groups.entry(trajectory.group).or_default().push(trajectory.total_reward());
-    }
-    groups
-}
-
-/// The mean over groups of the standard deviation within a group.
-fn group_deviation(counted: &[&Trajectory]) -> f64 {
-    let groups = by_group(counted);
-    let deviation = |rewards: &Vec<f64>| {
-        let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
-        let squares: f64 = rewards.iter().map(|reward| (reward - mean).powi(2)).sum();
-        (squares / rewards.len().saturating_sub(1).max(1) as f64).sqrt()
-    };
-    groups.values().map(deviation).sum::<f64>() / groups.len().max(1) as f64
-}
-
-/// Share of groups whose members all have the same reward, and therefore no gradient.
-fn uniform_groups(counted: &[&Trajectory]) -> f64 {
-    let groups = by_group(counted);
-    let uniform = groups.values().filter(|rewards| rewards.windows(2).all(|pair| (pair[0] - pair[1]).abs() < 1e-12));
-    uniform.count() as f64 / groups.len().max(1) as f64
+/// The standard deviation, with n - 1.
+fn deviation(rewards: &[f64]) -> f64 {
+    let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
+    let squares: f64 = rewards.iter().map(|reward| (reward - mean).powi(2)).sum();
+    (squares / rewards.len().saturating_sub(1).max(1) as f64).sqrt()
 }
 
 /// The metrics of an update of `policy`; `version` counts the updates of the run.
