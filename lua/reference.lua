@@ -123,7 +123,8 @@ local function comment(text) return "---" .. string.gsub(text, "\n", "\n---") ..
 --- A line without the spaces at its end.
 local function line(text) return string.match(text, "^(.-)%s*$") .. "\n" end
 
---- The type of a parameter, with the fields of a table. `shown` gives a type in the syntax of LuaCATS.
+--- The type of a parameter, with the fields of a table. `shown` gives a type in the syntax of
+--- LuaCATS.
 local function kind_of(param, shown)
   local kind = shown(param.type)
   if not param.fields then return kind end

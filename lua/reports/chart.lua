@@ -35,7 +35,7 @@ local function range(values)
   return low, high
 end
 
---- Level of a value between `low` (1) and `high` (`levels`); nil if it is not finite. With equal
+--- Level of a value, from 1 at `low` to `levels` at `high`; nil if it is not finite. With equal
 --- bounds the level is the middle.
 local function level(value, low, high, levels)
   if not is_finite(value) then return nil end

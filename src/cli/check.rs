@@ -113,8 +113,8 @@ fn setting_warning(error: Error) -> Finding {
     finding(Severity::Warning, "settings", error)
 }
 
-fn finding(level: Severity, rule: &'static str, Error { message, place, hint, .. }: Error) -> Finding {
-    Finding { level, rule, message, place, hint, repeat: Vec::new() }
+fn finding(level: Severity, rule: &'static str, error: Error) -> Finding {
+    Finding { level, rule, message: error.message, place: error.place, hint: error.hint, repeat: Vec::new() }
 }
 
 /// The first task's group, rolled out with the model.

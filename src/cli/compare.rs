@@ -74,8 +74,8 @@ fn metrics(args: &CompareArgs, curves: &[RunCurves], json: bool) -> Result<Vec<S
     if !args.metric.is_empty() {
         return Ok(args.metric.clone());
     }
-    let usual = || USUAL.into_iter().filter(|name| available.contains(name)).collect();
-    let names: Vec<&str> = if args.all || json { available.iter().copied().collect() } else { usual() };
+    let selected = || USUAL.into_iter().filter(|name| available.contains(name)).collect();
+    let names: Vec<&str> = if args.all || json { available.iter().copied().collect() } else { selected() };
     Ok(names.into_iter().map(str::to_owned).collect())
 }
 

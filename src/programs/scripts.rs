@@ -54,8 +54,8 @@ struct OpenAttempt {
     texts: QueuedTexts,
 }
 
-/// Runs a function on the trajectory with exclusive access. A failure ends the trajectory if `fails`
-/// is set.
+/// Runs a function on the trajectory with exclusive access. A failure ends the trajectory if
+/// `fails` is set.
 async fn act_on<T: 'static>(
     lua: &Lua,
     open: &Held<OpenAttempt>,

@@ -102,6 +102,7 @@ impl Bar {
 
     /// The bar of a run that is resumed, with `n` units done before: the time left is that of the
     /// rate since then.
+    #[must_use]
     pub fn resumed_after(self, n: u64) -> Self {
         self.0.progress.before.store(n, Ordering::Relaxed);
         self.0.progress.done.store(n, Ordering::Relaxed);
@@ -113,6 +114,7 @@ impl Bar {
 
     /// The bar of a phase that works on `n` units at the same time: the time left is displayed
     /// once so many, or half of all, are done.
+    #[must_use]
     pub fn concurrent(self, n: u64) -> Self {
         self.0.progress.concurrent.store(n, Ordering::Relaxed);
         self
@@ -227,11 +229,13 @@ fn style(bar: Option<usize>, unicode: bool, progress: &Arc<Progress>) -> Progres
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
 
     fn progress(total: u64, done: u64, before: u64, concurrent: u64) -> Progress {
         Progress {
-            started: Instant::now() - Duration::from_secs(10),
+            started: Instant::now().checked_sub(Duration::from_secs(10)).unwrap(),
             total,
             done: done.into(),
             before: before.into(),

@@ -1,5 +1,5 @@
-//! Checks of a loaded recipe: of its functions against its settings, and the parameters of its script
-//! (`r1.params`).
+//! Checks of a loaded recipe: of its functions against its settings, and the parameters of its
+//! script (`r1.params`).
 
 use serde_json::Value as Json;
 

@@ -376,8 +376,11 @@ pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
     Err(Error::new(Kind::Script, format!("the script returns {got}; it must return r1.recipe {{ … }}")).at_path(path))
 }
 
-/// Checks the functions of a recipe. Returns its loss, and the options of its function `advantage`.
-fn functions(vm: &Vm, recipe: &Recipe, settings: &Settings) -> Result<(Option<Arc<LossGraph>>, Map<String, Json>)> {
+/// The loss of a recipe, and the options of its function `advantage`.
+type LossAndOptions = (Option<Arc<LossGraph>>, Map<String, Json>);
+
+/// Checks the functions of a recipe.
+fn functions(vm: &Vm, recipe: &Recipe, settings: &Settings) -> Result<LossAndOptions> {
     can_make_rows(settings, recipe, "")?;
     check_row_functions(settings, recipe)?;
     if let (Some(phase), Some(recipe)) = (&settings.cold_start, &recipe.cold_start) {

@@ -163,23 +163,19 @@ impl Worker {
             return flow.wanted().map(|wanted| wanted.observation.clone()).ok_or_else(ended);
         }
         let Some(context) = &env.context else {
-            return match state.table.raw_get("messages") {
-                Ok(Value::Table(list)) => {
-                    // Most states are smaller than the limit of an observation.
-                    if state.size.get() > self.vm.limits.text << 20 {
-                        let call = self.call_of(EntryPoint::Observe, state);
-                        let size = self.vm.size(&call, &list, self.vm.limits.text << 20)?;
-                        self.shown(size, &env.reset.function)?;
-                    }
-                    messages::messages(&list, "state.messages")
-                        .map(Observation::Messages)
-                        .map_err(|invalid| at_function(&env.reset.function, invalid.of_script()).into())
-                }
-                _ => {
-                    let why = "the state has no `messages`; keep them there, or give the recipe a `context` function";
-                    Err(broken(&env.reset.function, why.to_owned()))
-                }
+            let Ok(Value::Table(list)) = state.table.raw_get("messages") else {
+                let why = "the state has no `messages`; keep them there, or give the recipe a `context` function";
+                return Err(broken(&env.reset.function, why.to_owned()));
             };
+            // Most states are smaller than the limit of an observation.
+            if state.size.get() > self.vm.limits.text << 20 {
+                let call = self.call_of(EntryPoint::Observe, state);
+                let size = self.vm.size(&call, &list, self.vm.limits.text << 20)?;
+                self.shown(size, &env.reset.function)?;
+            }
+            return messages::messages(&list, "state.messages")
+                .map(Observation::Messages)
+                .map_err(|invalid| at_function(&env.reset.function, invalid.of_script()).into());
         };
         let call = self.call_of(EntryPoint::Observe, state);
         let (value, size): (Value, Size) = self.vm.call(&call, &context.measured, (&state.table, budget)).await?;

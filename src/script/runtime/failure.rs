@@ -60,8 +60,8 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// A VM error with its traceback: the innermost cause. An [`Error`] raised by a host function keeps its kind, place and
-/// hint.
+/// A VM error with its traceback: the innermost cause. An [`Error`] raised by a host function keeps
+/// its kind, place and hint.
 pub(crate) fn describe(error: &LuaError) -> Failure {
     let of_text = |text: &str| Error::new(Kind::Script, clip(text, MESSAGE)).into();
     match error {

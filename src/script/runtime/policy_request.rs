@@ -61,8 +61,8 @@ pub struct GenerateOptions {
 }
 
 impl GenerateOptions {
-    /// The options that are set, for another model than the policy; a response has at most 256 tokens
-    /// if they say nothing else.
+    /// The options that are set, for another model than the policy; a response has at most 256
+    /// tokens if they say nothing else.
     pub(crate) fn fields(&self) -> Map<String, Json> {
         let limited = Self { max_new_tokens: self.max_new_tokens.or(Some(256)), ..self.clone() };
         json!(limited).as_object().cloned().unwrap_or_default()

@@ -52,10 +52,12 @@ pub(crate) struct ToolServer {
 /// How a server is reached: a program that r1 starts, or a URL.
 pub(crate) struct ServerAccess {
     /// Refuses needs that the recipe does not declare.
-    pub(crate) check: Box<dyn Fn(&Grants) -> Result<()>>,
+    pub(crate) check: WithGrants<()>,
     /// Checks the grants and fills in the secrets.
-    pub(crate) open: Box<dyn Fn(&Grants) -> Result<OpenedPlace>>,
+    pub(crate) open: WithGrants<OpenedPlace>,
 }
+
+type WithGrants<T> = Box<dyn Fn(&Grants) -> Result<T>>;
 
 /// An endpoint with its secrets, and the function that hides them in a text.
 pub(crate) struct OpenedPlace {

@@ -233,9 +233,9 @@ impl ToolSession {
     /// An independent session in the same state. Its programs run again when it is first used.
     pub(crate) fn fork(&self) -> Rc<Self> {
         let mut fork = Self::default();
-        fork.programs = self.programs.clone();
+        fork.programs.clone_from(&self.programs);
+        fork.cache.clone_from(&self.cache);
         fork.behind = tokio::sync::Mutex::new(self.programs.borrow().clone());
-        fork.cache = self.cache.clone();
         (fork.servers, fork.connections) = (self.servers.fork(), self.connections.fork());
         Rc::new(fork)
     }

@@ -258,10 +258,10 @@ fn invalid_native_batches_are_refused() {
 #[test]
 fn the_kernels_of_lower_instruction_sets_pass_the_same_tests() {
     let sets = ["base", "avx2", "avx512", "avx512bf16"];
-    let place = |name: &str| sets.iter().position(|set| *set == name);
-    let selected = place(native::kernels()).expect("a known instruction set");
+    let level = |name: &str| sets.iter().position(|set| *set == name);
+    let selected = level(native::kernels()).expect("a known instruction set");
     if let Ok(limit) = std::env::var("R1_KERNELS") {
-        assert!(place(&limit).is_none_or(|limit| selected <= limit));
+        assert!(level(&limit).is_none_or(|limit| selected <= limit));
         return;
     }
     for set in &sets[..selected] {
