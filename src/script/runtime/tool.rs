@@ -116,7 +116,7 @@ impl ToolFile {
     /// The file for a task. `columns` are those that its tools need.
     ///
     /// # Errors
-    /// [`Kind::Data`] for a column that is missing, or not a table where the name needs one.
+    /// `Kind::Data` for a column that is missing, or not a table where the name needs one.
     pub(crate) fn read(&self, tool: &str, columns: &Json) -> Result<InputFile> {
         let content = match &self.source {
             FileSource::Content(content) => content.clone(),
