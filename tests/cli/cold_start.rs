@@ -183,6 +183,11 @@ fn both_phases_are_checked_before_a_cold_start() {
     fs::write(dir.path().join("b.lua"), sft).unwrap();
     let error = fail(dir.path(), &["sft", "b.lua", "-q"]);
     assert!(error.contains("`cold_start` comes before reinforcement learning"), "{error}");
+    // Hints name the settings as a user writes them.
+    for command in ["run", "sft"] {
+        let error = fail(dir.path(), &[command, "a.lua", "-q", "cold_start.trainer.max_length=3"]);
+        assert!(error.contains("cold_start.trainer.overlong=skip leaves such rows out"), "{command}: {error}");
+    }
     // A row that is not a conversation is found by the check.
     fs::write(dir.path().join("train.jsonl"), "{\"messages\": [{\"role\": \"bot\", \"content\": \"x\"}]}\n").unwrap();
     let printed = r1(dir.path(), &["check", "a.lua"]).output().unwrap();
