@@ -7,7 +7,7 @@ use std::path::Path;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::files::{checksum, failed};
-use super::trajectories::{FORMAT, FORMAT_KEY, SUM_KEY, parquet_failed};
+use super::trajectories::{EARLIER_FORMATS, FORMAT, FORMAT_KEY, SUM_KEY, parquet_failed};
 use super::trajectory_row::{TrajectoryRow, damaged};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
@@ -21,7 +21,8 @@ pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
         let all = builder.metadata().file_metadata().key_value_metadata()?;
         all.iter().find(|pair| pair.key == key)?.value.as_deref()
     };
-    if metadata(FORMAT_KEY) != Some(FORMAT) {
+    let format = metadata(FORMAT_KEY).unwrap_or_default();
+    if format != FORMAT && !EARLIER_FORMATS.contains(&format) {
         return Err(Error::new(Kind::Store, "not a file of trajectories that this r1 reads").at_path(path));
     }
     // Files of the first versions of r1 have no checksum.
@@ -30,12 +31,13 @@ pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
     }
     let reader = builder.build().map_err(|e| parquet_failed(what, path, &e))?;
     let (mut trajectories, mut last, mut number) = (Vec::new(), None, 0_u64);
+    let mut previous = Vec::new();
     for batch in reader {
         let batch = batch.map_err(|e| Error::new(Kind::Store, format!("can't {what}: {e}")).at_path(path))?;
         let rows: Vec<TrajectoryRow> =
             serde_arrow::from_record_batch(&batch).map_err(|e| damaged(e.message()).at_path(path))?;
         for row in rows {
-            row.append(&mut trajectories, &mut last).map_err(|error| {
+            row.append(&mut trajectories, &mut last, &mut previous).map_err(|error| {
                 Error { message: format!("{}, row {number}", error.message), ..error }.at_path(path)
             })?;
             number += 1;
