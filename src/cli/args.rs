@@ -19,6 +19,7 @@ use super::number::row_count;
 use super::recorded::IdOrSetting;
 use super::resume_arg::{self, refuse_both};
 use super::version;
+use super::view::ViewArgs;
 use crate::error::{Error, Kind, Result};
 use crate::script::Script;
 use crate::store;
@@ -51,6 +52,7 @@ pub(super) enum Command {
     Sft(SftArgs),
     Eval(EvalArgs),
     Compare(CompareArgs),
+    View(ViewArgs),
     Check(CheckArgs),
     Infer(InferArgs),
     Lua(LuaArgs),

@@ -11,6 +11,7 @@
 //!   checkpoints/step-000120/         a model in Hugging Face layout, with trainer_state/
 //!   checkpoints/latest               the name of the newest checkpoint, as text
 //!   metrics.jsonl, tb/               written by `telemetry`
+//!   curation.jsonl                   notes of people about trajectories, written by `r1 view`
 //! ```
 //!
 //! Writes are atomic: files are written under a temporary name (`.….part`), synced and renamed.
@@ -20,12 +21,14 @@
 mod arrow_file;
 mod checkpoint;
 mod configuration;
+mod curation;
 mod files;
 mod manifest;
 mod read;
 mod record;
 mod run_dir;
 mod stored;
+mod summary;
 mod table;
 mod table_write;
 mod trajectories;
@@ -34,11 +37,13 @@ mod trajectory_row;
 pub use arrow_file::ArrowFile;
 pub use checkpoint::{BEST, BestCheckpoint, RunProgress, find_model, latest_checkpoint, link_model, trainer_state};
 pub use configuration::{Configuration, FileVersion, Origin, Origins, ScriptVersion};
+pub use curation::{CURATION, Curation, read_curation, write_curation};
 pub use files::{check_writable, read_json, write_atomic, write_bytes};
 pub use manifest::verify;
-pub use read::read_trajectories;
+pub use read::{read_trajectories, read_trajectory};
 pub use run_dir::{RunDir, ScriptsDir, newest_run};
 pub use stored::{Sources, StoredRun, no_run, run_names};
+pub use summary::{RewardParts, TrajectorySummary, read_summaries};
 pub use table::{BytesColumns, ParquetTable};
 pub use table_write::write_table;
 pub use trajectories::write_trajectories;

@@ -111,6 +111,11 @@ impl StoredRun {
             .map_or_else(|| self.path.display().to_string(), |name| name.to_string_lossy().into_owned())
     }
 
+    /// The configurations of the run, the current one last.
+    pub fn configurations(&self) -> impl DoubleEndedIterator<Item = &Configuration> {
+        self.config.all()
+    }
+
     /// Maximum length of prompt plus response in its rollouts, tokens.
     pub fn max_context(&self) -> usize {
         self.config.current.max_context
@@ -125,6 +130,11 @@ impl StoredRun {
     /// Trajectories of a step, or of the evaluation after it.
     pub fn trajectories(&self, split: Split, step: u64) -> Result<Vec<Trajectory>> {
         read_trajectories(&file_of(&self.path, split, step))
+    }
+
+    /// Path of the trajectories of a step, or of the evaluation after it.
+    pub fn trajectories_path(&self, split: Split, step: u64) -> PathBuf {
+        file_of(&self.path, split, step)
     }
 
     /// The lists of tools of the scripts' MCP servers; null if there are none.

@@ -64,6 +64,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("rollout", &["algorithms", "script", "text", "mdp", "config"]),
     ("telemetry", &["host_lua"]),
+    // Pages about stored runs.
+    ("view", &["mdp", "net", "store", "text"]),
     // Scripts and models by name.
     ("load", &["config", "encoders", "hub", "model", "native", "rollout", "script", "store", "telemetry", "text"]),
     (
@@ -140,6 +142,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "text",
             "tools",
             "train",
+            "view",
         ],
     ),
 ];
@@ -154,7 +157,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("tch", &["adamw", "libtorch", "native", "model", "rl", "engine", "load", "train", "programs"]),
     ("clap", &["cli"]),
     ("rustyline", &["cli"]),
-    ("hyper", &["net", "tools"]),
+    ("hyper", &["net", "tools", "view"]),
     ("hf_hub", &["hub"]),
     ("indicatif", &["telemetry"]),
     ("rhai", &["tools"]),
