@@ -18,6 +18,7 @@ use super::new::NewArgs;
 use super::number::row_count;
 use super::recorded::IdOrSetting;
 use super::resume_arg::{self, refuse_both};
+use super::traj_args::TrajArgs;
 use super::version;
 use crate::error::{Error, Kind, Result};
 use crate::script::Script;
@@ -60,6 +61,7 @@ pub(super) enum Command {
     New(NewArgs),
     Rescore(RescoreArgs),
     Test(TestArgs),
+    Traj(TrajArgs),
     Index(IndexArgs),
     Data(DataArgs),
     Doc(DocArgs),

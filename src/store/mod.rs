@@ -18,6 +18,7 @@
 //! Errors are [`Kind::Store`](crate::Kind::Store) with the path.
 
 mod arrow_file;
+mod check;
 mod checkpoint;
 mod configuration;
 mod files;
@@ -25,6 +26,8 @@ mod manifest;
 mod read;
 mod record;
 mod run_dir;
+mod scan;
+mod scan_values;
 mod stored;
 mod table;
 mod table_write;
@@ -32,13 +35,16 @@ mod trajectories;
 mod trajectory_row;
 
 pub use arrow_file::ArrowFile;
+pub use check::{FileCheck, TrajectoryChecks, missing_steps, unfinished_files};
 pub use checkpoint::{BEST, BestCheckpoint, RunProgress, find_model, latest_checkpoint, link_model, trainer_state};
 pub use configuration::{Configuration, FileVersion, Origin, Origins, ScriptVersion};
 pub use files::{check_writable, read_json, write_atomic, write_bytes};
 pub use manifest::verify;
 pub use read::read_trajectories;
 pub use run_dir::{RunDir, ScriptsDir, newest_run};
+pub use scan::{TRAJECTORY_COLUMNS, TrajectoryColumn, TrajectoryFile, scan_trajectories};
+pub use scan_values::{ColumnKind, ColumnValues};
 pub use stored::{Sources, StoredRun, no_run, run_names};
 pub use table::{BytesColumns, ParquetTable};
 pub use table_write::write_table;
-pub use trajectories::write_trajectories;
+pub use trajectories::{write_selected, write_trajectories};
