@@ -33,7 +33,8 @@ end
 
 --- A value as text: data like JSON, with sorted names.
 local function shown(value)
-  if type(value) ~= "table" then return if type(value) == "string" then string.format("%q", value) else tostring(value) end
+  if type(value) == "string" then return `"{value}"` end
+  if type(value) ~= "table" then return tostring(value) end
   local items = {}
   if #value > 0 then
     for _, item in value do table.insert(items, shown(item)) end
@@ -44,6 +45,20 @@ local function shown(value)
   table.sort(names)
   for _, name in names do table.insert(items, `{name} = {shown(value[name])}`) end
   return "{ " .. table.concat(items, ", ") .. " }"
+end
+
+--- The columns of a task, each below the other.
+local function task(value)
+  if type(value) ~= "table" then return tostring(value) end
+  local names = {}
+  for name in value do table.insert(names, name) end
+  table.sort(names)
+  local lines = {}
+  for _, name in names do
+    local column = value[name]
+    table.insert(lines, `{name}: {if type(column) == "string" then column else shown(column)}`)
+  end
+  return table.concat(lines, "\n")
 end
 
 local function messages(result)
@@ -122,7 +137,7 @@ return function(result)
   end
   if #parts > 0 then text ..= `  {table.concat(parts, ", ")}\n` end
   if result.error then text ..= block("error", "red", result.error, true) end
-  text ..= "\n" .. block("task", "cyan", shown(result.task), result.whole)
+  text ..= "\n" .. block("task", "cyan", task(result.task), result.whole)
   if #result.messages > 0 then
     text ..= "\n" .. messages(result)
   else

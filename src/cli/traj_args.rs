@@ -20,12 +20,12 @@ pub(super) struct TrajArgs {
 #[derive(Debug, Subcommand)]
 pub(super) enum TrajCommand {
     Ls(LsArgs),
-    Show(ShowArgs),
+    Show(TrajShowArgs),
     Where(WhereArgs),
     Grep(GrepArgs),
     Diff(DiffArgs),
     Top(TopArgs),
-    Stats(StatsArgs),
+    Stats(TrajStatsArgs),
     Export(ExportArgs),
     Verify(VerifyArgs),
 }
@@ -102,7 +102,7 @@ pub(super) struct LsArgs {
   r1 traj show retool eval-12-3-0          one of an evaluation
   r1 traj show retool 12-3-0 --tokens      every token, with its advantage
   r1 traj show retool 12-3-0 --tokens --by logprob")]
-pub(super) struct ShowArgs {
+pub(super) struct TrajShowArgs {
     /// A run: its directory, or its name
     #[arg(add = runs())]
     pub(super) run: PathBuf,
@@ -253,7 +253,7 @@ pub(super) struct TopArgs {
   r1 traj stats retool
   r1 traj stats retool --last 10
   r1 traj stats retool --where 'tool_calls > 0'")]
-pub(super) struct StatsArgs {
+pub(super) struct TrajStatsArgs {
     #[command(flatten)]
     pub(super) selection: SelectionArgs,
     /// Only trajectories for which this Luau expression holds

@@ -5,15 +5,7 @@ use arrow_array::types as arrow;
 use arrow_array::{Array, ArrayRef};
 use arrow_schema::DataType;
 
-/// What a column has for each trajectory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ColumnKind {
-    /// A number; NaN if it is not stored.
-    Number,
-    Text,
-    /// Structured data, as JSON text.
-    Json,
-}
+use super::columns::ColumnKind;
 
 /// The values of a column, one per trajectory.
 #[derive(Clone, Debug, PartialEq)]

@@ -19,14 +19,14 @@ use crate::store::{write_atomic, write_selected};
 
 /// What was written, and what was left out with the reason.
 #[derive(Default)]
-struct Counts {
+struct ExportCounts {
     written: usize,
     left_out: BTreeMap<&'static str, usize>,
 }
 
 pub(super) fn run(args: &ExportArgs, output: OutputArgs) -> Result<()> {
     let selected = Selected::open(&args.selection, args.condition.as_deref(), output)?;
-    let mut counts = Counts::default();
+    let mut counts = ExportCounts::default();
     match &args.out {
         Some(path) if args.parquet => parquet(&selected, path, &mut counts)?,
         Some(path) => write_atomic(path, |file| {
@@ -38,7 +38,7 @@ pub(super) fn run(args: &ExportArgs, output: OutputArgs) -> Result<()> {
     // Standard output has the lines alone.
     let Some(path) = &args.out else { return Ok(()) };
     if output.json {
-        let Counts { written, left_out } = counts;
+        let ExportCounts { written, left_out } = counts;
         return print_json(json!({ "event": "export", "path": path, "written": written, "left_out": left_out }));
     }
     let left_out: String = counts.left_out.iter().map(|(why, count)| format!("; {count} left out: {why}")).collect();
@@ -68,7 +68,7 @@ fn each(selected: &Selected, mut each: impl FnMut(Trajectory, u64) -> Result<()>
     damage.unless_all(selected.files.len())
 }
 
-fn parquet(selected: &Selected, path: &Path, counts: &mut Counts) -> Result<()> {
+fn parquet(selected: &Selected, path: &Path, counts: &mut ExportCounts) -> Result<()> {
     let (mut trajectories, mut versions) = (Vec::new(), Vec::new());
     each(selected, |trajectory, version| {
         trajectories.push(trajectory);
@@ -82,7 +82,7 @@ fn parquet(selected: &Selected, path: &Path, counts: &mut Counts) -> Result<()> 
 fn lines(
     args: &ExportArgs,
     selected: &Selected,
-    counts: &mut Counts,
+    counts: &mut ExportCounts,
     write: &mut dyn FnMut(&Value) -> Result<()>,
 ) -> Result<()> {
     let mut tools = ToolSchemas::new(args, selected)?;

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::super::args::OutputArgs;
 use super::super::recorded::{RecordedRun, StoredStep};
-use super::super::traj_args::ShowArgs;
+use super::super::traj_args::TrajShowArgs;
 use super::super::{print_json, print_report};
 use super::selected::{column, harmless, number};
 use super::tokens::{self, tokenizer};
@@ -14,7 +14,7 @@ use crate::script::trajectory_table;
 use crate::store::{ColumnValues, StoredRun, scan_trajectories};
 use crate::telemetry::ReportStyle;
 
-pub(super) fn run(args: &ShowArgs, output: OutputArgs) -> Result<()> {
+pub(super) fn run(args: &TrajShowArgs, output: OutputArgs) -> Result<()> {
     let reporter = output.reporter_beside_json();
     let style = ReportStyle::of(&reporter);
     let mut recorded = RecordedRun::open(&args.run, &args.runs_dir, None, Vec::new())?;

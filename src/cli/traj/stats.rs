@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value, json};
 
 use super::super::args::OutputArgs;
-use super::super::traj_args::StatsArgs;
+use super::super::traj_args::TrajStatsArgs;
 use super::super::{print_json, print_report};
 use super::selected::{Selected, harmless};
 use crate::error::Result;
@@ -17,7 +17,7 @@ const NUMBERS: [&str; 9] =
 /// The columns whose values are counted.
 const COUNTED: [&str; 2] = ["status", "finish_reason"];
 
-pub(super) fn run(args: &StatsArgs, output: OutputArgs) -> Result<()> {
+pub(super) fn run(args: &TrajStatsArgs, output: OutputArgs) -> Result<()> {
     let selected = Selected::open(&args.selection, args.condition.as_deref(), output)?;
     let mut numbers: Vec<Vec<f64>> = vec![Vec::new(); NUMBERS.len()];
     let mut counts = [const { BTreeMap::<String, u64>::new() }; COUNTED.len()];

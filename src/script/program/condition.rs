@@ -171,7 +171,7 @@ fn free_names(returned: &str) -> Option<BTreeSet<String>> {
             if last != 1 || ast.nodes().stmts().next().is_some() {
                 return None;
             }
-            let mut names = Names::default();
+            let mut names = ExpressionNames::default();
             names.visit_ast(&ast);
             Some(names.used.difference(&names.bound).cloned().collect())
         };
@@ -180,14 +180,14 @@ fn free_names(returned: &str) -> Option<BTreeSet<String>> {
     parsed.flatten()
 }
 
-/// Names that are used, and names that functions in an expression define.
+/// ExpressionNames that are used, and names that functions in an expression define.
 #[derive(Default)]
-struct Names {
+struct ExpressionNames {
     used: BTreeSet<String>,
     bound: BTreeSet<String>,
 }
 
-impl Names {
+impl ExpressionNames {
     fn bind<'a>(&mut self, names: impl IntoIterator<Item = &'a TokenReference>) {
         self.bound.extend(names.into_iter().map(text));
     }
@@ -197,7 +197,7 @@ fn text(name: &TokenReference) -> String {
     name.token().to_string()
 }
 
-impl Visitor for Names {
+impl Visitor for ExpressionNames {
     fn visit_var(&mut self, node: &Var) {
         if let Var::Name(name) = node {
             self.used.insert(text(name));
