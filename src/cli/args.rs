@@ -18,6 +18,7 @@ use super::new::NewArgs;
 use super::number::row_count;
 use super::recorded::IdOrSetting;
 use super::resume_arg::{self, refuse_both};
+use super::traj_args::TrajArgs;
 use super::version;
 use super::view::ViewArgs;
 use crate::error::{Error, Kind, Result};
@@ -62,6 +63,7 @@ pub(super) enum Command {
     New(NewArgs),
     Rescore(RescoreArgs),
     Test(TestArgs),
+    Traj(TrajArgs),
     Index(IndexArgs),
     Data(DataArgs),
     Doc(DocArgs),

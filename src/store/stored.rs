@@ -11,6 +11,7 @@ use super::configuration::{ConfigFile, Configuration, FileVersion};
 use super::files::{self, failed, step_of};
 use super::read_trajectories;
 use super::run_dir::{ScriptsDir, file_of, folder, short};
+use super::scan::TrajectoryFile;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Split, Trajectory};
 
@@ -127,14 +128,15 @@ impl StoredRun {
         Ok(files.iter().filter_map(|path| step_of(path, ".parquet")).collect())
     }
 
+    /// Files with trajectories of this split, by step.
+    pub fn files(&self, split: Split) -> Result<Vec<TrajectoryFile>> {
+        let file = |step| TrajectoryFile { split, step, path: file_of(&self.path, split, step) };
+        Ok(self.steps(split)?.into_iter().map(file).collect())
+    }
+
     /// Trajectories of a step, or of the evaluation after it.
     pub fn trajectories(&self, split: Split, step: u64) -> Result<Vec<Trajectory>> {
         read_trajectories(&file_of(&self.path, split, step))
-    }
-
-    /// Path of the trajectories of a step, or of the evaluation after it.
-    pub fn trajectories_path(&self, split: Split, step: u64) -> PathBuf {
-        file_of(&self.path, split, step)
     }
 
     /// The lists of tools of the scripts' MCP servers; null if there are none.

@@ -73,12 +73,18 @@ pub fn write_trajectories(
     trajectories: &[Trajectory],
     advantages: &[Option<Vec<f64>>],
 ) -> Result<()> {
-    write_atomic(path, |file| encode(file, policy_version, trajectories, advantages, path))
+    write_atomic(path, |file| encode(file, &|_| policy_version, trajectories, advantages, path))
+}
+
+/// Writes trajectories of several files as one, atomically. `policy_versions` has that of each.
+pub fn write_selected(path: &Path, policy_versions: &[u64], trajectories: &[Trajectory]) -> Result<()> {
+    let version = |position: u32| policy_versions.get(position as usize).copied().unwrap_or_default();
+    write_atomic(path, |file| encode(file, &version, trajectories, &[], path))
 }
 
 fn encode(
     file: &mut (dyn Write + Send),
-    policy_version: u64,
+    policy_version: &dyn Fn(u32) -> u64,
     trajectories: &[Trajectory],
     advantages: &[Option<Vec<f64>>],
     path: &Path,
@@ -100,7 +106,7 @@ fn encode(
     let mut rows = Vec::new();
     for (trajectory, position) in trajectories.iter().zip(0_u32..) {
         let advantages = advantages.get(position as usize).and_then(Option::as_ref);
-        rows.extend(TrajectoryRow::of_trajectory(position, trajectory, policy_version, advantages)?);
+        rows.extend(TrajectoryRow::of_trajectory(position, trajectory, policy_version(position), advantages)?);
         if rows.len() >= BATCH || position as usize + 1 == trajectories.len() {
             writer.write(&serde_arrow::to_record_batch(&fields, &rows).map_err(|e| internal(&e))?).map_err(store)?;
             rows.clear();
@@ -180,7 +186,7 @@ mod tests {
         use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.parquet");
-        encode(&mut File::create(&path).unwrap(), 0, &[], &[], &path).unwrap();
+        encode(&mut File::create(&path).unwrap(), &|_| 0, &[], &[], &path).unwrap();
         let metadata = ArrowReaderMetadata::load(&File::open(&path).unwrap(), ArrowReaderOptions::new()).unwrap();
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/outputs.md");
         let page = std::fs::read_to_string(page).unwrap();
@@ -211,7 +217,7 @@ mod tests {
     #[test]
     fn full_disk_is_reported() {
         let Ok(mut full) = File::options().write(true).open("/dev/full") else { return };
-        let error = encode(&mut full, 0, &[], &[], Path::new("runs/x/step.parquet")).unwrap_err();
+        let error = encode(&mut full, &|_| 0, &[], &[], Path::new("runs/x/step.parquet")).unwrap_err();
         assert_eq!(error.kind, Kind::Store);
         assert_eq!(error.message, "can't write trajectories: no space left on device");
         assert_eq!(error.place.as_deref(), Some("runs/x/step.parquet"));

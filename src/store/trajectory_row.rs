@@ -42,7 +42,7 @@ pub(super) struct TrajectoryRow {
     total_reward: f64,
     outcome_reward: f64,
     reward_parts: Rc<str>,
-    pub(super) advantage: Option<f64>,
+    advantage: Option<f64>,
     messages: Rc<str>,
     step: Option<u32>,
     prompt_ids: Option<Vec<u32>>,

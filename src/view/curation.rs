@@ -15,7 +15,7 @@ impl View {
         let run = self.run(query.text("run")?)?;
         let wrong = |error: serde_json::Error| Error::new(Kind::Usage, format!("the notes can't be read: {error}"));
         let notes: Curation = serde_json::from_slice(body).map_err(wrong)?;
-        self.tables.find(&run, &notes.id)?;
+        self.tables.files.find(&run, &notes.id)?;
         write_curation(run.path(), &notes)?;
         json(&notes)
     }

@@ -107,8 +107,8 @@ fn file_name(key: &str) -> String {
 impl View {
     /// The ids of a step's trajectories; none of a file that is damaged.
     fn ids(&self, run: &StoredRun, split: Split, step: u64) -> Result<Vec<String>> {
-        let tables = self.tables.load(run, split, Some(step))?;
-        Ok(tables.iter().flat_map(|(_, table)| &table.rows).map(|row| row.id.clone()).collect())
+        let steps = self.tables.files.load(run, split, Some(step))?;
+        Ok(steps.iter().flat_map(|step| &step.rows).map(|row| row.id.clone()).collect())
     }
 }
 

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use similar::{Algorithm, DiffOp, capture_diff_slices_deadline};
 
-use super::table::Row;
+use super::rows::NotedRow;
 use super::tokens::token_text;
 use super::{Query, View, json};
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::mdp::{Routing, Support, Trajectory};
-use crate::store::{StoredRun, read_trajectory};
+use crate::store::StoredRun;
 
 /// Longest time for the differences of two prompts; later ones are then shown as a whole.
 const TIME: Duration = Duration::from_millis(200);
@@ -35,7 +35,7 @@ struct Shown<'a> {
     run: String,
     path: String,
     split: &'static str,
-    summary: Row<'a>,
+    summary: NotedRow<'a>,
     trajectory: &'a Trajectory,
     /// Of each step; null where nothing was trained.
     advantages: Vec<Option<f64>>,
@@ -44,7 +44,7 @@ struct Shown<'a> {
     /// Texts of token ids; empty without the tokenizer.
     texts: BTreeMap<u32, String>,
     /// The trajectories of its group.
-    group: Vec<Row<'a>>,
+    group: Vec<NotedRow<'a>>,
 }
 
 impl View {
@@ -56,12 +56,15 @@ impl View {
     }
 
     pub(super) fn shown(&self, name: &str, run: &StoredRun, id: &str) -> Result<String> {
-        let (split, table, index) = self.tables.find(run, id)?;
-        let summary = &table.rows[index];
+        let (step, index) = self.tables.files.find(run, id)?;
         let notes = Self::notes(run)?;
-        let row = |summary| Row { step: table.step, summary, notes: notes.get(&summary.id) };
-        let path = run.trajectories_path(split, table.step);
-        let (mut trajectory, advantages) = read_trajectory(&path, summary.rows)?;
+        let noted = |row| NotedRow { step: step.file.step, row, notes: notes.get(&row.id) };
+        let summary = &step.rows[index];
+        let whole = self.tables.files.whole(&step)?;
+        let missing = || Error::new(Kind::Store, format!("the file has no trajectory {id}")).at_path(&step.file.path);
+        let mut trajectory = whole.trajectories.get(index).ok_or_else(missing)?.clone();
+        let advantages = whole.advantages.get(index).and_then(Option::as_deref);
+        let advantages = advantages.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
         let prompts = prompts(&trajectory);
         let prompt_tokens = trajectory.steps.iter().map(|step| step.prompt_ids.len()).collect();
         let texts = self.texts(run, &prompts, &trajectory);
@@ -72,14 +75,14 @@ impl View {
         json(&Shown {
             run: name.to_owned(),
             path: run.path().display().to_string(),
-            split: split.name(),
-            summary: row(summary),
+            split: step.file.split.name(),
+            summary: noted(summary),
             trajectory: &trajectory,
             advantages,
             prompts,
             prompt_tokens,
             texts,
-            group: table.rows.iter().filter(|other| other.group == summary.group).map(row).collect(),
+            group: step.rows.iter().filter(|other| other.group == summary.group).map(noted).collect(),
         })
     }
 

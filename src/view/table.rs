@@ -1,28 +1,30 @@
 //! Tables of trajectories and of groups: filtered, sorted, and sent in pages, so that a run with
-//! 100,000 trajectories is shown at once. Summaries are kept in memory; a file is read again when it
-//! has changed.
+//! 100,000 trajectories is shown at once. The filter is a Luau expression, as of `r1 traj where`.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::cell::Cell;
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
+use serde_json::Value;
 
-use super::filter::{Cell, Filter};
+use super::rows::{NotedRow, ReadFiles, Stamp, StepRows, TableRow, columns, stamp};
 use super::{Query, View};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Split;
-use crate::store::{CURATION, Curation, StoredRun, TrajectorySummary, read_summaries};
+use crate::script::Condition;
+use crate::store::{CURATION, ColumnValues, Curation, TRAJECTORY_COLUMNS, scan_trajectories};
 
 /// Rows of a page, at most.
 const PAGE: usize = 1000;
-/// Threads that read files, at most.
-const THREADS: usize = 8;
+/// Longest time of a filter.
+const FILTER_TIME: Duration = Duration::from_secs(30);
 
-/// Columns of trajectories; also `parts.NAME`.
-const COLUMNS: [&str; 20] = [
+/// Columns that can be sorted; also `reward_parts.NAME`.
+const SORTED: [&str; 20] = [
     "id",
     "step",
     "group",
@@ -32,29 +34,40 @@ const COLUMNS: [&str; 20] = [
     "status",
     "truncated_by",
     "reward",
-    "outcome",
+    "outcome_reward",
     "advantage",
     "mismatch",
     "steps",
     "tokens",
-    "calls",
+    "tool_calls",
     "seconds",
     "policy_version",
     "tags",
     "quality",
     "excluded",
 ];
+const PARTS: &str = "reward_parts.";
 
-/// Summaries by file.
+/// Columns of a filter that are notes. `excluded` is nil or a text, so that `not excluded` holds
+/// for trajectories without notes.
+const NOTES: [&str; 4] = ["excluded", "quality", "tags", "note"];
+
+/// What has been read and selected.
 #[derive(Debug, Default)]
 pub(super) struct Tables {
-    files: Mutex<BTreeMap<PathBuf, (Stamp, Arc<StepTable>)>>,
+    pub(super) files: ReadFiles,
+    filtered: Mutex<Filtered>,
     /// The last selection; a page asks for the next rows of the same one.
     selected: Mutex<Option<(Selection, Arc<Vec<At>>)>>,
 }
 
-/// When a file was changed, and its length.
-type Stamp = (Option<SystemTime>, u64);
+/// For which rows of files the last filter holds: a run that goes on adds files.
+#[derive(Debug, Default)]
+struct Filtered {
+    text: String,
+    notes: Stamp,
+    files: BTreeMap<PathBuf, (Stamp, Arc<Vec<bool>>)>,
+}
 
 /// A file, and a trajectory in it.
 type At = (usize, usize);
@@ -62,130 +75,91 @@ type At = (usize, usize);
 /// What decides which rows a table has, and their order.
 #[derive(Debug, PartialEq)]
 struct Selection {
-    files: Vec<Stamp>,
-    run: PathBuf,
-    words: [String; 3],
+    files: Vec<(PathBuf, Stamp)>,
+    text: String,
+    sort: String,
     notes: Stamp,
 }
 
-/// The summaries of a step.
-#[derive(Debug)]
-pub(super) struct StepTable {
-    pub(super) step: u64,
-    pub(super) rows: Vec<TrajectorySummary>,
-    /// Why the file can't be read.
-    damage: Option<String>,
+thread_local! {
+    /// When the filter that runs on this thread ends.
+    static END: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-fn stamp(path: &Path) -> Stamp {
-    fs::metadata(path).map_or((None, 0), |metadata| (metadata.modified().ok(), metadata.len()))
+fn is_late() -> bool {
+    END.get().is_some_and(|end| Instant::now() > end)
 }
 
-impl Tables {
-    /// The summaries of all steps of a split, or of one of them.
-    pub(super) fn load(
-        &self,
-        run: &StoredRun,
-        split: Split,
-        only: Option<u64>,
-    ) -> Result<Vec<(Stamp, Arc<StepTable>)>> {
-        let steps: Vec<u64> =
-            run.steps(split)?.into_iter().filter(|step| only.is_none_or(|only| only == *step)).collect();
-        let read = |steps: &[u64]| -> Vec<_> {
-            steps.iter().map(|step| self.file(&run.trajectories_path(split, *step), *step)).collect()
+/// A value of a sorted column.
+#[derive(Clone, Debug, PartialEq)]
+enum SortKey {
+    Number(f64),
+    Text(String),
+}
+
+impl SortKey {
+    /// Values that are missing are last, in both directions.
+    fn order(&self, other: &Self, descending: bool) -> Ordering {
+        let is_missing = |key: &Self| match key {
+            Self::Number(number) => number.is_nan(),
+            Self::Text(text) => text.is_empty(),
         };
-        // Unpacking many files takes seconds; each thread has a part of the steps.
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(THREADS);
-        let parts = steps.chunks(steps.len().div_ceil(threads).max(1));
-        let failed = |_| Error::new(Kind::Internal, "a thread that reads trajectories has failed");
-        std::thread::scope(|scope| {
-            let read = &read;
-            let parts: Vec<_> = parts.map(|part| scope.spawn(move || read(part))).collect();
-            let all = parts.into_iter().map(|part| part.join().map_err(failed)).collect::<Result<Vec<_>>>()?;
-            Ok(all.into_iter().flatten().collect())
-        })
-    }
-
-    fn file(&self, path: &Path, step: u64) -> (Stamp, Arc<StepTable>) {
-        let stamp = stamp(path);
-        let files = || self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(read) = files().get(path).filter(|(read, _)| *read == stamp) {
-            return read.clone();
-        }
-        let (rows, damage) = match read_summaries(path) {
-            Ok(rows) => (rows, None),
-            Err(error) => (Vec::new(), Some(error.to_string())),
+        let order = match (self, other) {
+            (Self::Number(a), Self::Number(b)) => a.partial_cmp(b).unwrap_or(Ordering::Equal),
+            (Self::Text(a), Self::Text(b)) => a.cmp(b),
+            _ => Ordering::Equal,
         };
-        let read = (stamp, Arc::new(StepTable { step, rows, damage }));
-        files().insert(path.to_owned(), read.clone());
-        read
-    }
-
-    /// The step of a trajectory, and its index there.
-    ///
-    /// # Errors
-    /// [`Kind::Usage`] for one that the run does not have.
-    pub(super) fn find(&self, run: &StoredRun, id: &str) -> Result<(Split, Arc<StepTable>, usize)> {
-        let missing = || Error::new(Kind::Usage, format!("the run has no trajectory `{id}`"));
-        let (split, step) = Split::of_id(id).ok_or_else(missing)?;
-        let (_, table) = self.load(run, split, Some(step))?.pop().ok_or_else(missing)?;
-        if let Some(damage) = &table.damage {
-            return Err(Error::new(Kind::Store, damage.clone()));
-        }
-        let index = table.rows.iter().position(|row| row.id == id);
-        let ids = || table.rows.iter().map(|row| row.id.as_str());
-        let index = index.ok_or_else(|| missing().hint(suggest(id, ids())))?;
-        Ok((split, table, index))
+        let missing = is_missing(self).cmp(&is_missing(other));
+        missing.then(if descending { order.reverse() } else { order })
     }
 }
 
-/// A row as the page receives it.
-#[derive(Serialize)]
-pub(super) struct Row<'a> {
-    pub(super) step: u64,
-    #[serde(flatten)]
-    pub(super) summary: &'a TrajectorySummary,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) notes: Option<&'a Curation>,
+impl From<f64> for SortKey {
+    fn from(value: f64) -> Self {
+        Self::Number(value)
+    }
 }
 
-impl Row<'_> {
-    /// The value of a column; nil for a part that the trajectory does not have.
-    fn column(&self, name: &str) -> Cell {
-        let row = self.summary;
-        match name {
+impl From<&str> for SortKey {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl NotedRow<'_> {
+    fn key(&self, column: &str) -> SortKey {
+        let row = self.row;
+        let notes = self.notes;
+        match column {
             "id" => row.id.as_str().into(),
             "step" => (self.step as f64).into(),
             "group" => (row.group as f64).into(),
-            "sample" => f64::from(row.sample).into(),
+            "sample" => (row.sample as f64).into(),
             "task" => row.task.as_ref().into(),
             "task_index" => (row.task_index as f64).into(),
             "status" => row.status.as_ref().into(),
-            "truncated_by" => row.truncated_by.as_deref().into(),
+            "truncated_by" => row.truncated_by.as_deref().unwrap_or_default().into(),
             "reward" => row.reward.into(),
-            "outcome" => row.outcome.into(),
+            "outcome_reward" => row.outcome_reward.into(),
             "advantage" => row.advantage.into(),
             "mismatch" => row.mismatch.into(),
-            "steps" => f64::from(row.steps).into(),
+            "steps" => (row.steps as f64).into(),
             "tokens" => (row.tokens as f64).into(),
-            "calls" => f64::from(row.calls).into(),
+            "tool_calls" => (row.tool_calls as f64).into(),
             "seconds" => row.seconds.into(),
             "policy_version" => (row.policy_version as f64).into(),
-            "tags" => self
-                .notes
-                .filter(|notes| !notes.tags.is_empty())
-                .map_or(Cell::Nil, |notes| Cell::Text(notes.tags.join(" "))),
-            "quality" => self.notes.and_then(|notes| notes.quality).map(f64::from).into(),
-            "excluded" => Cell::Boolean(self.notes.is_some_and(|notes| notes.exclude)),
-            _ => name.strip_prefix("parts.").and_then(|part| row.parts.get(part)).into(),
+            "tags" => notes.map_or_else(String::new, |notes| notes.tags.join(" ")).as_str().into(),
+            "quality" => notes.and_then(|notes| notes.quality).map_or(f64::NAN, f64::from).into(),
+            "excluded" => notes.map_or(f64::NAN, |notes| f64::from(u8::from(notes.exclude))).into(),
+            _ => row.reward_parts.get(column.strip_prefix(PARTS).unwrap_or_default()).into(),
         }
     }
 }
 
 /// A page of a table.
 #[derive(Serialize)]
-pub(super) struct TablePage<T> {
-    /// Rows of the run, and those that the filter selects.
+struct TablePage<T> {
+    /// Trajectories of the run, and rows that the filter selects.
     total: usize,
     matching: usize,
     rows: Vec<T>,
@@ -197,7 +171,7 @@ pub(super) struct TablePage<T> {
 
 /// Values of the trajectories of a group.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct GroupRow {
+struct GroupRow {
     step: u64,
     group: u64,
     task: Arc<str>,
@@ -214,8 +188,11 @@ pub(super) struct GroupRow {
 }
 
 impl GroupRow {
-    fn column(&self, name: &str) -> Option<Cell> {
-        Some(match name {
+    const COLUMNS: [&'static str; 11] =
+        ["step", "group", "task", "count", "mean", "std", "min", "max", "tokens", "steps", "failures"];
+
+    fn key(&self, column: &str) -> SortKey {
+        match column {
             "step" => (self.step as f64).into(),
             "group" => (self.group as f64).into(),
             "task" => self.task.as_ref().into(),
@@ -226,19 +203,18 @@ impl GroupRow {
             "max" => self.max.into(),
             "tokens" => self.tokens.into(),
             "steps" => self.steps.into(),
-            "failures" => (self.failures as f64).into(),
-            _ => return None,
-        })
+            _ => (self.failures as f64).into(),
+        }
     }
 
-    fn add(&mut self, row: &TrajectorySummary) {
+    fn add(&mut self, row: &TableRow) {
         let first = self.count == 0;
         self.count += 1;
         (self.mean, self.squares) = (self.mean + row.reward, self.squares + row.reward * row.reward);
         self.min = if first { row.reward } else { self.min.min(row.reward) };
         self.max = if first { row.reward } else { self.max.max(row.reward) };
         self.tokens += row.tokens as f64;
-        self.steps += f64::from(row.steps);
+        self.steps += row.steps as f64;
         self.failures += usize::from(!matches!(row.status.as_ref(), "terminated" | "truncated"));
     }
 
@@ -253,28 +229,30 @@ impl GroupRow {
 }
 
 /// The rows of a run in a split, and which of them are selected.
-struct Selected {
-    files: Vec<Arc<StepTable>>,
+struct SelectedRows {
+    files: Vec<Arc<StepRows>>,
     notes: BTreeMap<String, Curation>,
     at: Arc<Vec<At>>,
 }
 
-impl Selected {
-    fn row(&self, (file, index): At) -> Row<'_> {
-        let table = &self.files[file];
-        let summary = &table.rows[index];
-        Row { step: table.step, summary, notes: self.notes.get(&summary.id) }
+impl SelectedRows {
+    fn row(&self, (file, index): At) -> NotedRow<'_> {
+        let file = &self.files[file];
+        let row = &file.rows[index];
+        NotedRow { step: file.file.step, row, notes: self.notes.get(&row.id) }
     }
 
-    fn page<T>(&self, matching: usize, rows: Vec<T>) -> TablePage<T> {
-        let all = || self.files.iter().flat_map(|file| &file.rows);
+    fn page<T: Serialize>(&self, matching: usize, rows: Vec<T>) -> Result<Value> {
         // The first and the last trajectory have the parts of almost every run.
-        let ends = all().next().into_iter().chain(self.files.iter().rev().find_map(|file| file.rows.last()));
-        let parts: std::collections::BTreeSet<String> =
-            ends.flat_map(|row| row.parts.names().map(str::to_owned)).collect();
+        let first = self.files.iter().find_map(|file| file.rows.first());
+        let ends = first.into_iter().chain(self.files.iter().rev().find_map(|file| file.rows.last()));
+        let parts: BTreeSet<String> =
+            ends.flat_map(|row| row.reward_parts.names().map(str::to_owned).collect::<Vec<_>>()).collect();
         let damaged = self.files.iter().filter_map(|file| file.damage.clone()).collect();
         let total = self.files.iter().map(|file| file.rows.len()).sum();
-        TablePage { total, matching, rows, parts: parts.into_iter().collect(), damaged }
+        let page = TablePage { total, matching, rows, parts: parts.into_iter().collect(), damaged };
+        serde_json::to_value(page)
+            .map_err(|error| Error::new(Kind::Internal, format!("can't write the table as JSON: {error}")))
     }
 }
 
@@ -283,43 +261,61 @@ fn order(sort: &str) -> (&str, bool) {
     sort.strip_prefix('-').map_or((sort, false), |name| (name, true))
 }
 
-fn no_column<'a>(name: &str, columns: impl IntoIterator<Item = &'a str> + Clone) -> Error {
-    Error::new(Kind::Usage, format!("there is no column `{name}`")).hint(suggest(name, columns))
+fn check_column(name: &str, columns: &[&str]) -> Result<()> {
+    if columns.contains(&name) {
+        return Ok(());
+    }
+    let hint = suggest(name, columns.iter().copied());
+    Err(Error::new(Kind::Usage, format!("there is no column `{name}`")).hint(hint))
+}
+
+/// The values of a column of notes for the rows of a file.
+fn noted(column: &str, file: &StepRows, notes: &BTreeMap<String, Curation>) -> ColumnValues {
+    let notes = file.rows.iter().map(|row| notes.get(&row.id));
+    match column {
+        "quality" => ColumnValues::Numbers(
+            notes.map(|one| one.and_then(|one| one.quality).map_or(f64::NAN, f64::from)).collect(),
+        ),
+        "excluded" => {
+            ColumnValues::Texts(notes.map(|one| one.filter(|one| one.exclude).map(|_| "excluded".to_owned())).collect())
+        }
+        "note" => ColumnValues::Texts(notes.map(|one| one.map(|one| one.note.clone())).collect()),
+        _ => ColumnValues::Json(
+            notes.map(|one| serde_json::to_string(one.map_or(&[][..], |one| one.tags.as_slice())).ok()).collect(),
+        ),
+    }
 }
 
 impl View {
-    fn select(&self, query: Query<'_>, sort: &str) -> Result<Selected> {
+    fn select(&self, query: Query<'_>, sort: &str) -> Result<SelectedRows> {
         let run = self.run(query.text("run")?)?;
-        let split = query.get("split").unwrap_or("train");
-        let is_named = |one: &Split| one.name() == split;
-        let split = Split::ALL
-            .into_iter()
-            .find(is_named)
-            .ok_or_else(|| Error::new(Kind::Usage, format!("there is no split `{split}`")))?;
-        let text = query.get("where").unwrap_or_default().trim();
-        let filter = if text.is_empty() { None } else { Some(Filter::parse(text, &COLUMNS)?) };
+        let name = query.get("split").unwrap_or("train");
+        let split = Split::ALL.into_iter().find(|split| split.name() == name);
+        let split = split.ok_or_else(|| Error::new(Kind::Usage, format!("there is no split `{name}`")))?;
+        let text = query.get("where").unwrap_or_default().trim().to_owned();
         let (column, descending) = order(sort);
-        if !COLUMNS.contains(&column) && !column.starts_with("parts.") && !column.is_empty() {
-            return Err(no_column(column, COLUMNS));
+        if !column.is_empty() && !column.starts_with(PARTS) {
+            check_column(column, &SORTED)?;
         }
-        let (stamps, files) = self.tables.load(&run, split, query.number("step")?)?.into_iter().unzip();
+        let files = self.tables.files.load(&run, split, query.number("step")?)?;
         let notes_stamp = stamp(&run.path().join(CURATION));
-        let notes = Self::notes(&run)?;
-        let words = [split.name().to_owned(), text.to_owned(), sort.to_owned()];
-        let selection = Selection { files: stamps, run: run.path().to_owned(), words, notes: notes_stamp };
-        let mut selected = Selected { files, notes, at: Arc::default() };
+        let mut selected = SelectedRows { files, notes: Self::notes(&run)?, at: Arc::default() };
+        let files = selected.files.iter().map(|file| (file.file.path.clone(), file.stamp)).collect();
+        let selection = Selection { files, text: text.clone(), sort: sort.to_owned(), notes: notes_stamp };
         let last = || self.tables.selected.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, at)) = last().as_ref().filter(|(same, _)| *same == selection) {
             selected.at = Arc::clone(at);
             return Ok(selected);
         }
-        let all = selected.files.iter().enumerate();
-        let all = all.flat_map(|(file, table)| (0..table.rows.len()).map(move |index| (file, index)));
-        let matches =
-            |at: &At| filter.as_ref().is_none_or(|filter| filter.matches(|name| selected.row(*at).column(name)));
-        let mut at: Vec<At> = all.filter(matches).collect();
+        let holds = if text.is_empty() { None } else { Some(self.filter(&selected, &text, notes_stamp)?) };
+        let mut at = Vec::new();
+        for (file, rows) in selected.files.iter().enumerate() {
+            let holds = holds.as_ref().map(|all| all[file].as_slice());
+            let is_selected = |index: &usize| holds.is_none_or(|holds| holds.get(*index) == Some(&true));
+            at.extend((0..rows.rows.len()).filter(is_selected).map(|index| (file, index)));
+        }
         if !column.is_empty() {
-            let mut keys: Vec<(Cell, At)> = at.into_iter().map(|at| (selected.row(at).column(column), at)).collect();
+            let mut keys: Vec<(SortKey, At)> = at.into_iter().map(|at| (selected.row(at).key(column), at)).collect();
             keys.sort_by(|a, b| a.0.order(&b.0, descending));
             at = keys.into_iter().map(|(_, at)| at).collect();
         }
@@ -328,47 +324,73 @@ impl View {
         Ok(selected)
     }
 
+    /// For which rows of each file a condition holds.
+    fn filter(&self, selected: &SelectedRows, text: &str, notes: Stamp) -> Result<Vec<Arc<Vec<bool>>>> {
+        let names: Vec<&'static str> = TRAJECTORY_COLUMNS.iter().map(|column| column.name).chain(NOTES).collect();
+        let condition = Condition::new(text, &names, is_late)?;
+        let mut filtered = self.tables.filtered.lock().unwrap_or_else(PoisonError::into_inner);
+        if (filtered.text.as_str(), filtered.notes) != (text, notes) {
+            *filtered = Filtered { text: text.to_owned(), notes, ..Filtered::default() };
+        }
+        END.set(Some(Instant::now() + FILTER_TIME));
+        let mut all = Vec::new();
+        for file in &selected.files {
+            let before = filtered.files.get(&file.file.path).filter(|(stamp, _)| *stamp == file.stamp);
+            let holds = match before {
+                Some((_, holds)) => Arc::clone(holds),
+                None => Arc::new(holds(&condition, file, &selected.notes)?),
+            };
+            filtered.files.insert(file.file.path.clone(), (file.stamp, Arc::clone(&holds)));
+            all.push(holds);
+        }
+        Ok(all)
+    }
+
     /// A page of trajectories: `run`, `split`, `step`, `where`, `sort` (a column, `-` before it for
     /// the largest first), `offset`, `limit`.
-    pub(super) fn trajectories(&self, query: Query<'_>) -> Result<serde_json::Value> {
+    pub(super) fn trajectories(&self, query: Query<'_>) -> Result<Value> {
         let selected = self.select(query, query.get("sort").unwrap_or("-step"))?;
         let (offset, limit) = window(query)?;
-        let rows: Vec<Row<'_>> = selected.at.iter().skip(offset).take(limit).map(|at| selected.row(*at)).collect();
-        value(&selected.page(selected.at.len(), rows))
+        let rows = selected.at.iter().skip(offset).take(limit).map(|at| selected.row(*at)).collect();
+        selected.page(selected.at.len(), rows)
     }
 
     /// A page of groups, of the trajectories that the filter selects.
-    pub(super) fn groups(&self, query: Query<'_>) -> Result<serde_json::Value> {
+    pub(super) fn groups(&self, query: Query<'_>) -> Result<Value> {
+        let (column, descending) = order(query.get("sort").unwrap_or("-step"));
+        check_column(column, &GroupRow::COLUMNS)?;
         let selected = self.select(query, "")?;
         let mut groups: BTreeMap<(u64, u64), GroupRow> = BTreeMap::new();
-        for row in selected.at.iter().map(|at| selected.row(*at)) {
-            let new = || GroupRow {
-                step: row.step,
-                group: row.summary.group,
-                task: row.summary.task.clone(),
-                ..GroupRow::default()
-            };
-            groups.entry((row.step, row.summary.group)).or_insert_with(new).add(row.summary);
+        for NotedRow { step, row, .. } in selected.at.iter().map(|at| selected.row(*at)) {
+            let new = || GroupRow { step, group: row.group, task: Arc::clone(&row.task), ..GroupRow::default() };
+            groups.entry((step, row.group)).or_insert_with(new).add(row);
         }
         let mut groups: Vec<GroupRow> = groups.into_values().collect();
         groups.iter_mut().for_each(GroupRow::finish);
-        let (column, descending) = order(query.get("sort").unwrap_or("-step"));
-        if GroupRow::default().column(column).is_none() {
-            let columns =
-                ["step", "group", "task", "count", "mean", "std", "min", "max", "tokens", "steps", "failures"];
-            return Err(no_column(column, columns));
-        }
-        let key = |row: &GroupRow| row.column(column).unwrap_or(Cell::Nil);
-        groups.sort_by(|a, b| key(a).order(&key(b), descending));
+        groups.sort_by(|a, b| a.key(column).order(&b.key(column), descending));
         let (offset, limit) = window(query)?;
-        let matching = groups.len();
-        value(&selected.page(matching, groups.into_iter().skip(offset).take(limit).collect()))
+        selected.page(groups.len(), groups.into_iter().skip(offset).take(limit).collect())
     }
 }
 
-fn value(page: &impl Serialize) -> Result<serde_json::Value> {
-    serde_json::to_value(page)
-        .map_err(|error| Error::new(Kind::Internal, format!("can't write the table as JSON: {error}")))
+/// For which rows of a file a condition holds; none of a damaged file.
+fn holds(condition: &Condition, file: &StepRows, notes: &BTreeMap<String, Curation>) -> Result<Vec<bool>> {
+    if file.damage.is_some() {
+        return Ok(Vec::new());
+    }
+    let (of_notes, stored): (Vec<&str>, Vec<&str>) = condition.columns().iter().partition(|name| NOTES.contains(*name));
+    let mut read = scan_trajectories(&file.file, &columns(&stored)?)?.into_iter();
+    // In the order of the condition's columns.
+    let of = |name: &&'static str| {
+        if of_notes.contains(name) { Some(noted(name, file, notes)) } else { read.next() }
+    };
+    let values: Vec<ColumnValues> = condition.columns().iter().filter_map(of).collect();
+    condition.select(&values, file.rows.len()).map_err(|error| match error.kind {
+        Kind::Interrupted => {
+            Error::new(Kind::Usage, format!("the filter takes longer than {} seconds", FILTER_TIME.as_secs()))
+        }
+        _ => error,
+    })
 }
 
 fn window(query: Query<'_>) -> Result<(usize, usize)> {

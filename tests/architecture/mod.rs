@@ -65,7 +65,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rollout", &["algorithms", "script", "text", "mdp", "config"]),
     ("telemetry", &["host_lua"]),
     // Pages about stored runs.
-    ("view", &["mdp", "net", "store", "text"]),
+    ("view", &["mdp", "net", "script", "store", "text"]),
     // Scripts and models by name.
     ("load", &["config", "encoders", "hub", "model", "native", "rollout", "script", "store", "telemetry", "text"]),
     (

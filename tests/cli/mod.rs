@@ -67,6 +67,7 @@ mod sources;
 mod store_write;
 mod tables;
 mod training;
+mod traj;
 mod updates;
 mod worlds;
 

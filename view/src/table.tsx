@@ -39,7 +39,7 @@ function reward(value: number): ComponentChildren {
 
 function trajectoryColumns(run: string, parts: string[]): Column<Row>[] {
   const part = (name: string): Column<Row> => ({
-    name: `parts.${name}`, title: name, width: 76, number: true, help: `reward part ${name}`, cell: (row) => num(row.parts[name]),
+    name: `reward_parts.${name}`, title: name, width: 76, number: true, help: `reward part ${name}`, cell: (row) => num(row.reward_parts[name]),
   });
   return [
     { name: "id", title: "id", width: 84, cell: (row) => <a href={href(["t", run, row.id])}>{row.id}</a> },
@@ -48,7 +48,7 @@ function trajectoryColumns(run: string, parts: string[]): Column<Row>[] {
     { name: "status", title: "status", width: 118, cell: (row) => <Status status={row.status} by={row.truncated_by} /> },
     { name: "steps", title: "steps", width: 56, number: true, cell: (row) => row.steps },
     { name: "tokens", title: "tokens", width: 64, number: true, help: "sampled tokens", cell: (row) => count(row.tokens) },
-    { name: "calls", title: "calls", width: 52, number: true, help: "tool calls", cell: (row) => row.calls },
+    { name: "tool_calls", title: "calls", width: 52, number: true, help: "tool calls", cell: (row) => row.tool_calls },
     { name: "seconds", title: "time", width: 66, number: true, cell: (row) => (row.seconds ? duration(row.seconds) : "–") },
     ...parts.map(part),
     { name: "quality", title: "notes", width: 84, cell: (row) => notes(row) },
@@ -95,7 +95,7 @@ async function allRows(run: string, split: string): Promise<Page<Row>> {
 }
 
 function columnOf(row: Row, name: string): number | string | boolean | null {
-  if (name.startsWith("parts.")) return row.parts[name.slice(6)] ?? null;
+  if (name.startsWith("reward_parts.")) return row.reward_parts[name.slice(13)] ?? null;
   if (name === "excluded") return row.notes?.exclude ?? false;
   if (name === "quality") return row.notes?.quality ?? null;
   if (name === "tags") return row.notes?.tags.join(" ") || null;
@@ -190,7 +190,7 @@ export function Trajectories({ run }: { run: string }) {
             <input id="filter" type="search" size={36} value={typed} placeholder='reward < 0 and steps > 3' list="filters" onInput={(event) => { type(event.currentTarget.value); if (!event.currentTarget.value) setParams({ where: undefined }); }} />
           </label>
           <datalist id="filters">
-            {['status == "truncated"', "reward < 0 and steps > 3", "advantage ~= nil and reward == 0", "calls == 0", "excluded", "quality >= 4"].map((text) => <option key={text} value={text} />)}
+            {['status == "truncated"', "reward < 0 and steps > 3", "reward_parts.format == 0", "tool_calls == 0", "excluded", "quality >= 4"].map((text) => <option key={text} value={text} />)}
           </datalist>
           <button type="submit">Apply</button>
         </form>

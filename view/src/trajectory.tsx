@@ -129,7 +129,7 @@ function Group({ shown }: { shown: Shown }) {
           <li key={row.id}>
             <a href={href(["t", run, row.id])} aria-current={row.id === summary.id ? "page" : undefined}>{row.id}</a>{" "}
             <span class={row.reward > 0 ? "pos" : row.reward < 0 ? "neg" : ""}>{num(row.reward)}</span>
-            <span class="dim"> {plural(row.steps, "step")}{row.forked_at !== undefined && `, branches after ${row.forked_at}`}</span>
+            <span class="dim"> {plural(row.steps, "step")}{row.forked_at !== null && `, branches after ${row.forked_at}`}</span>
             {tree(row.id)}
           </li>
         ))}

@@ -68,9 +68,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let add = |read: Result<Vec<Trajectory>, Error>, notes: &BTreeMap<String, Curation>| -> mlua::Result<()> {
             for trajectory in read.map_err(raise)? {
                 let mut table = trajectory_table(&trajectory, ids, record);
-                if let Some(Curation { tags, note, quality, exclude, .. }) = notes.get(&trajectory.id) {
-                    table["notes"] = json!({ "tags": tags, "note": note, "quality": quality, "exclude": exclude });
-                }
+                add_notes(&mut table, notes.get(&trajectory.id));
                 list.raw_push(from_json(lua, &table)?)?;
             }
             Ok(())
@@ -164,6 +162,13 @@ pub fn trajectory_table(trajectory: &Trajectory, ids: bool, record: bool) -> Jso
         table["record"] = json!(trajectory.record);
     }
     table
+}
+
+/// Adds what people noted about a trajectory to its table.
+pub fn add_notes(table: &mut Json, notes: Option<&Curation>) {
+    if let Some(Curation { tags, note, quality, exclude, .. }) = notes {
+        table["notes"] = json!({ "tags": tags, "note": note, "quality": quality, "exclude": exclude });
+    }
 }
 
 fn plain_step(step: &Step, ids: bool) -> Json {

@@ -54,7 +54,7 @@ fn a_trajectory_is_shown_with_its_group_and_its_prompts_as_changes() {
     assert_eq!(branch["prompts"][1], json!([{ "keep": 1 }, { "drop": 2 }, { "add": [4] }]));
     assert!(shown(&view, "1-0-7").unwrap_err().hint.unwrap().contains("1-0-"));
     for wrong in ["7-0-0", "x", "", "eval-1-0-0"] {
-        assert_eq!(shown(&view, wrong).unwrap_err().kind, crate::error::Kind::Usage, "{wrong}");
+        assert_eq!(shown(&view, wrong).unwrap_err().kind, Kind::Usage, "{wrong}");
     }
     // The texts of tokens come from the tokenizer of the run.
     let init = run.join("init");

@@ -33,15 +33,19 @@ fn trajectories_are_filtered_sorted_and_sent_in_pages() {
     assert_eq!((ids(&some), &some["matching"]), (vec!["2-0-0"], &json!(2)));
     assert_eq!(ids(&page(&[("step", "2")])), ["2-0-0"]);
     assert_eq!(page(&[("split", "eval")])["total"], 0);
-    for wrong in [("where", "x < 1"), ("sort", "x"), ("split", "x"), ("offset", "x"), ("run", "x")] {
+    for wrong in [("where", "rewards < 1"), ("sort", "x"), ("split", "x"), ("offset", "x"), ("run", "x")] {
         let mut query = pairs(&[]);
         query.insert(0, (wrong.0.to_owned(), wrong.1.to_owned()));
         assert_eq!(view.trajectories(Query(&query)).unwrap_err().kind, Kind::Usage, "{wrong:?}");
     }
     // Notes are columns, and change a selection that was made before.
     assert!(ids(&page(&[("where", "excluded or quality > 2")])).is_empty());
-    let notes = Curation { id: "1-0-1".to_owned(), quality: Some(3), ..Curation::default() };
+    assert_eq!(ids(&page(&[("where", "not excluded and #messages == 2")])), ["2-0-0"]);
+    let tags = vec!["odd".to_owned()];
+    let notes = Curation { id: "1-0-1".to_owned(), quality: Some(3), tags, exclude: true, ..Curation::default() };
     write_curation(&path, &notes).unwrap();
+    let both = page(&[("where", "table.find(tags, 'odd') and excluded and reward < 0 and status == 'terminated'")]);
+    assert_eq!(ids(&both), ["1-0-1"]);
     let noted = page(&[("where", "excluded or quality > 2")]);
     assert_eq!((ids(&noted), &noted["rows"][0]["notes"]["quality"]), (vec!["1-0-1"], &json!(3)));
     // A damaged file does not hide the others.
