@@ -102,8 +102,8 @@ impl RunMetrics {
         })
     }
 
-    /// Columns of values from a step on, in the order of `steps`; values that are missing or not
-    /// finite are null. `tokens` are cumulative.
+    /// Columns of values from a step on, in the order of `steps`; null where a step has none,
+    /// "nan" where the value was not finite. `tokens` are cumulative.
     pub(super) fn values(&self, names: Option<&[&str]>, from: u64) -> Value {
         let rows = || self.rows.range(from..).map(|(_, row)| row);
         let mut tokens = self.rows.range(..from).map(|(_, row)| row.tokens()).sum::<f64>();
@@ -112,7 +112,11 @@ impl RunMetrics {
             tokens
         });
         let wanted = self.names.keys().filter(|name| names.is_none_or(|names| names.contains(&name.as_str())));
-        let column = |name: &String| rows().map(|row| json!(row.get(name))).collect::<Vec<_>>();
+        let value = |row: &Row, name: &String| match row.values.get(name) {
+            Some(Value::Null) => json!("nan"),
+            value => json!(value.and_then(Value::as_f64)),
+        };
+        let column = |name: &String| rows().map(|row| value(row, name)).collect::<Vec<_>>();
         json!({
             "epoch": self.epoch,
             "steps": self.rows.range(from..).map(|(step, _)| *step).collect::<Vec<_>>(),

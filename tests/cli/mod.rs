@@ -69,6 +69,7 @@ mod tables;
 mod training;
 mod traj;
 mod updates;
+mod view;
 mod worlds;
 
 use std::io::Write as _;

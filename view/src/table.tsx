@@ -303,7 +303,7 @@ function VirtualTable<T>({ view, query, run, columns: columnsOf, open }: TablePr
             {shown.map((at) => {
               const row = rows.get(at);
               return (
-                <tr key={at} aria-rowindex={at + 2} aria-selected={at === selected} class={at === selected ? "selected" : ""}
+                <tr key={at} aria-rowindex={at + 2} aria-current={at === selected ? "true" : undefined} class={at === selected ? "selected" : ""}
                   onClick={(event) => { select(at); if (row && !(event.target as Element).closest("a")) location.hash = open(row); }}>
                   {columns.map((one) => <td key={one.name} class={one.number ? "number" : ""}>{row ? one.cell(row) : one === columns[0] ? "…" : ""}</td>)}
                 </tr>

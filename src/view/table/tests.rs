@@ -1,5 +1,7 @@
 //! Tests of tables.
 #![allow(clippy::unwrap_used)]
+use std::fs;
+
 use serde_json::{Value, json};
 
 use super::*;
