@@ -73,6 +73,10 @@ test-worlds: build
     @tests/worlds/setup.sh
     tests/worlds/run.sh {{bin}}
 
+# Trajectories of a run read by pandas, polars, DuckDB and Hugging Face datasets from PyPI (docs/reference/store.md)
+test-readers: build
+    tests/readers/run.sh {{bin}}
+
 # Tests of a build without the CPU kernels; those that compare bits are ignored
 test-without-kernels *args:
     @{{torch}} && cargo nextest run --release --no-default-features --no-fail-fast {{args}}

@@ -66,7 +66,7 @@ pub mod view;
 
 pub use r1_answers as answers;
 pub use r1_base::{Error, Kind, Result, error, mdp, schema, units};
-use r1_base::{clock, glob, json};
+use r1_base::{clock, glob, json, timeline};
 pub use r1_model::{adamw, engine, model, native};
 pub use r1_net as net;
 pub use r1_search as search;

@@ -144,7 +144,8 @@ pub(super) struct RunArgs {
     /// Do not reload a changed script during the run
     #[arg(long)]
     pub(super) no_reload: bool,
-    /// Profile some decode steps and a micro-batch of the first step into RUN/profile
+    /// Write a time line of the first step, and a profile of some decode steps and a micro-batch,
+    /// into RUN/profile
     #[arg(long)]
     pub(super) profile: bool,
 }
@@ -184,6 +185,9 @@ pub(super) struct RecipeArgs {
     /// Also write the final model, or its adapter, to this directory
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
+    /// Serve the newest metrics for Prometheus at http://127.0.0.1:PORT/metrics
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    metrics_port: Option<u16>,
 }
 
 /// Fine-tune a policy on conversations from a recipe
@@ -283,6 +287,7 @@ impl RecipeArgs {
             threads: self.threads,
             verbose: self.verbose,
             out: self.out,
+            metrics_port: self.metrics_port,
             interrupt: Some(interrupt),
             ..RunOptions::default()
         })

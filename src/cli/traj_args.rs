@@ -252,10 +252,14 @@ pub(super) struct TopArgs {
 #[command(after_help = "Examples:
   r1 traj stats retool
   r1 traj stats retool --last 10
-  r1 traj stats retool --where 'tool_calls > 0'")]
+  r1 traj stats retool --where 'tool_calls > 0'
+  r1 traj stats retool --all --last 10           also mismatch, entropy and others")]
 pub(super) struct TrajStatsArgs {
     #[command(flatten)]
     pub(super) selection: SelectionArgs,
+    /// Also the columns that are computed from a number of every token
+    #[arg(long)]
+    pub(super) all: bool,
     /// Only trajectories for which this Luau expression holds
     #[arg(long = "where", value_name = "EXPRESSION")]
     pub(super) condition: Option<String>,

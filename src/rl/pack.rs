@@ -36,6 +36,8 @@ pub struct Row {
     pub routing: Routing,
     /// The caller's number of the trajectory.
     pub trajectory: usize,
+    /// Its index among the rows of an update, which its parts in mini-batches keep.
+    pub number: usize,
     /// The number of its group, for losses in Lua, which may compare groups.
     pub group: usize,
     pub advantages: Vec<f64>,

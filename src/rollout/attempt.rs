@@ -344,10 +344,8 @@ impl Attempt {
             new_row: prompt.new_row,
             routing: completion.routing.from(routed),
             privileged,
-            next_privileged: None,
-            next_prompt_ids: Vec::new(),
             server,
-            generated: false,
+            ..Step::default()
         });
     }
 

@@ -2,7 +2,7 @@
 //! then the reward.
 
 use futures_util::future::try_join_all;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::attempt::Attempt;
 use super::ending;
@@ -14,6 +14,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, Policy, Request, Sampling, Status, Trajectory};
 use crate::script::{Failure, Record, Worker};
 use crate::text::Renderer;
+use crate::timeline;
 
 /// Runs one trajectory to its end. Failures of script, tools or limits become its status; only
 /// failures of the whole run (an unreadable dataset row, a closed policy) are errors.
@@ -62,7 +63,10 @@ pub(super) async fn drive_root(
     let task = stage.worker.row(spec.split, spec.task_index)?;
     let record = Record::live();
     let mut requests = record.listen();
-    let begun = Attempt::begin(stage, spec.clone(), task.clone(), &record);
+    let begun = async {
+        let _span = timeline::span("reset", || spec.id.clone());
+        Attempt::begin(stage, spec.clone(), task.clone(), &record).await
+    };
     match with_policy(stage, policy, spec, &mut requests, begun).await {
         Ok(mut attempt) => {
             let ended = writing(stage, policy, &mut attempt, usize::MAX, points).await;
@@ -187,8 +191,20 @@ async fn run_steps(
         if attempt.trajectory().steps.len() >= limit {
             return Ok(());
         }
+        let span = |name: &'static str, attempt: &Attempt| timeline::span(name, || attempt.spec().id.clone());
+        let observing = span("context", attempt);
         let Some(request) = attempt.request(stage).await? else { break };
-        let completion = match sample(policy, request).await {
+        drop(observing);
+        let mut sampling = span("sample", attempt);
+        if let Some(sampling) = &mut sampling {
+            sampling.detail("prompt_tokens", json!(request.prompt_ids.len()));
+        }
+        let sampled = sample(policy, request).await;
+        if let (Some(sampling), Ok(completion)) = (&mut sampling, &sampled) {
+            sampling.detail("sampled_tokens", json!(completion.token_ids.len()));
+        }
+        drop(sampling);
+        let completion = match sampled {
             Ok(completion) => completion,
             // A server refuses the prompt as too long.
             Err(Stop::Failed(Failure { status: Status::ContextOverflow, error, .. })) => {
@@ -200,8 +216,14 @@ async fn run_steps(
         if let Some(points) = &mut points {
             points.consider(attempt, &completion)?;
         }
+        let mut acting = span("step", attempt);
         attempt.act(stage, completion).await?;
+        if let (Some(acting), Some(step)) = (&mut acting, attempt.trajectory().steps.last()) {
+            let tools = step.tools.iter().map(|tool| json!({ "tool": tool.name, "seconds": tool.seconds }));
+            acting.detail("tools", tools.collect());
+        }
     }
+    let _rewarding = timeline::span("reward", || attempt.spec().id.clone());
     attempt.finish(stage).await
 }
 

@@ -94,7 +94,7 @@ fn lengths(trajectory: &Trajectory) -> Vec<String> {
         let tokens = step.response_ids.len();
         for (name, length) in lists(step) {
             if length != tokens {
-                problems.push(format!("{} step {number}: {tokens} sampled tokens, {length} {name}", trajectory.id));
+                problems.push(format!("{} step {number}: {tokens} sampled tokens, {length} in {name}", trajectory.id));
             }
         }
     }
@@ -103,7 +103,19 @@ fn lengths(trajectory: &Trajectory) -> Vec<String> {
 
 /// The lists with a number per sampled token that are stored, with their lengths.
 fn lists(step: &Step) -> Vec<(&'static str, usize)> {
-    vec![("log-probabilities", step.logprobs.len())]
+    let trained = &step.trained;
+    let computed = [
+        ("advantages", trained.advantages.len()),
+        ("values", trained.values.len()),
+        ("returns", trained.returns.len()),
+        ("learner_logprobs", trained.learner_logprobs.len()),
+        ("reference_logprobs", trained.reference_logprobs.len()),
+        ("entropies", trained.entropies.len()),
+        ("loss_mask", trained.loss_mask.len()),
+        ("clipped", trained.clipped.len()),
+    ];
+    let computed = computed.into_iter().filter(|(_, length)| *length > 0);
+    [("logprobs", step.logprobs.len())].into_iter().chain(computed).collect()
 }
 
 /// Groups with fewer samples than the largest one, and samples that are missing or there twice.
@@ -144,7 +156,7 @@ mod tests {
         let run = RunDir::create(root.path(), "demo").unwrap();
         let mut checks = TrajectoryChecks::default();
         let check = |(step, trajectories): &(u64, Vec<Trajectory>)| {
-            let path = run.write_trajectories(*step, 0, trajectories, &[]).unwrap();
+            let path = run.write_trajectories(*step, 0, trajectories).unwrap();
             checks.file(&TrajectoryFile { split: Split::Train, step: *step, path }).problems
         };
         files.iter().map(check).collect()
@@ -158,7 +170,10 @@ mod tests {
 
         let mut shorter = right(1);
         shorter[1].steps[0].logprobs.pop();
-        assert_eq!(problems(&[(1, shorter)]), [["1-0-1 step 0: 2 sampled tokens, 1 log-probabilities"]]);
+        shorter[2].steps[0].trained.entropies = vec![0.5; 3];
+        let lengths =
+            ["1-0-1 step 0: 2 sampled tokens, 1 in logprobs", "1-1-0 step 0: 2 sampled tokens, 3 in entropies"];
+        assert_eq!(problems(&[(1, shorter)]), [lengths]);
         let mut incomplete = right(1);
         incomplete.pop();
         assert_eq!(problems(&[(1, incomplete)]), [["group 1 has 1 trajectories, others have 2"]]);

@@ -18,9 +18,10 @@ use serde::Deserialize;
 
 use super::columns::{ColumnSource, TrajectoryColumn};
 use super::files::failed;
+use super::read::check_format;
 use super::scan_values::{self, ColumnValues};
 use super::table::as_views;
-use super::trajectories::{FORMAT, FORMAT_KEY, parquet_failed};
+use super::trajectories::parquet_failed;
 use super::trajectory_row::damaged;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{CallKind, ServerReply, Split};
@@ -49,10 +50,7 @@ pub fn scan_trajectories(file: &TrajectoryFile, columns: &[&'static TrajectoryCo
     let metadata = ArrowReaderMetadata::load(&opened, ArrowReaderOptions::new());
     let metadata = as_views(metadata.map_err(|e| parquet_failed(what, path, &e))?);
     let described = metadata.metadata().file_metadata();
-    let version = described.key_value_metadata().and_then(|all| all.iter().find(|pair| pair.key == FORMAT_KEY));
-    if version.and_then(|pair| pair.value.as_deref()) != Some(FORMAT) {
-        return Err(Error::new(Kind::Store, "not a file of trajectories that this r1 reads").at_path(path));
-    }
+    check_format(described, path)?;
     let read: Vec<&str> = columns.iter().flat_map(|column| column.read()).copied().chain(["trajectory"]).collect();
     // `columns` matches prefixes of paths.
     let schema = described.schema_descr();

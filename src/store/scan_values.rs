@@ -85,9 +85,13 @@ impl ColumnValues {
 /// The values of an array of numbers or booleans, NaN for nulls; `None` for another type.
 pub(super) fn numbers(array: &ArrayRef) -> Option<Vec<f64>> {
     macro_rules! of {
-        ($kind:ty, $convert:expr) => {
-            array.as_primitive::<$kind>().iter().map(|value| value.map_or(f64::NAN, $convert)).collect()
-        };
+        ($kind:ty, $convert:expr) => {{
+            let numbers = array.as_primitive::<$kind>();
+            match numbers.null_count() {
+                0 => numbers.values().iter().copied().map($convert).collect(),
+                _ => numbers.iter().map(|value| value.map_or(f64::NAN, $convert)).collect(),
+            }
+        }};
     }
     Some(match array.data_type() {
         DataType::Null => vec![f64::NAN; array.len()],

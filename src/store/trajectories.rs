@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, FieldRef, Schema};
 use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, ZstdLevel};
+use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::schema::types::ColumnPath;
 use serde_arrow::schema::{SchemaLike, TracingOptions};
 
 use super::RunDir;
@@ -25,11 +26,17 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Split, Trajectory};
 
 /// Format version in the file's metadata; it increases when the meaning of a column changes.
-pub(super) const FORMAT: &str = "1";
+pub(super) const FORMAT: &str = "2";
+/// Earlier formats that are read. In format 1 `prompt_ids` has the whole prompt.
+pub(super) const EARLIER_FORMATS: [&str; 1] = ["1"];
 pub(super) const FORMAT_KEY: &str = "r1.format";
 /// Metadata key of the number of bytes before the footer and their CRC-32C in hexadecimal
 /// (`81920:1a2b3c4d`).
 pub(super) const SUM_KEY: &str = "r1.crc32c";
+
+/// Columns with a different number for most tokens.
+const NUMBERS_OF_TOKENS: [&str; 6] =
+    ["logprobs", "values", "returns", "learner_logprobs", "reference_logprobs", "entropies"];
 
 /// Rows per batch. The text of a batch must stay below 2 GiB.
 const BATCH: usize = 128;
@@ -37,22 +44,11 @@ const BATCH: usize = 128;
 const ROW_GROUP_BYTES: usize = 64 << 20;
 
 impl RunDir {
-    /// Writes `trajectories/step-STEP.parquet` and returns its path. `advantages` is empty or has
-    /// one list per trajectory with one value per step, `None` for excluded trajectories.
-    /// `policy_version` is the number of weight updates before the rollout.
-    pub fn write_trajectories(
-        &self,
-        step: u64,
-        policy_version: u64,
-        trajectories: &[Trajectory],
-        advantages: &[Option<Vec<f64>>],
-    ) -> Result<PathBuf> {
-        if !advantages.is_empty() && advantages.len() != trajectories.len() {
-            let (wrong, right) = (advantages.len(), trajectories.len());
-            return Err(Error::new(Kind::Internal, format!("{wrong} advantages for {right} trajectories")));
-        }
+    /// Writes `trajectories/step-STEP.parquet` and returns its path. `policy_version` is the number
+    /// of weight updates before the rollout.
+    pub fn write_trajectories(&self, step: u64, policy_version: u64, trajectories: &[Trajectory]) -> Result<PathBuf> {
         let path = self.trajectories_path(Split::Train, step);
-        write_trajectories(&path, policy_version, trajectories, advantages)?;
+        write_trajectories(&path, policy_version, trajectories)?;
         Ok(path)
     }
 
@@ -61,35 +57,37 @@ impl RunDir {
     pub fn write_evaluation(&self, step: u64, policy_version: u64, trajectories: &[Trajectory]) -> Result<PathBuf> {
         let path = self.trajectories_path(Split::Eval, step);
         files::make_dir(&self.evaluations())?;
-        write_trajectories(&path, policy_version, trajectories, &[])?;
+        write_trajectories(&path, policy_version, trajectories)?;
         Ok(path)
     }
 }
 
 /// Writes a file of trajectories atomically, as [`RunDir::write_trajectories`].
-pub fn write_trajectories(
-    path: &Path,
-    policy_version: u64,
-    trajectories: &[Trajectory],
-    advantages: &[Option<Vec<f64>>],
-) -> Result<()> {
-    write_atomic(path, |file| encode(file, &|_| policy_version, trajectories, advantages, path))
+pub fn write_trajectories(path: &Path, policy_version: u64, trajectories: &[Trajectory]) -> Result<()> {
+    write_atomic(path, |file| encode(file, &|_| policy_version, trajectories, path))
 }
 
 /// Writes trajectories of several files as one, atomically. `policy_versions` has that of each.
 pub fn write_selected(path: &Path, policy_versions: &[u64], trajectories: &[Trajectory]) -> Result<()> {
     let version = |position: u32| policy_versions.get(position as usize).copied().unwrap_or_default();
-    write_atomic(path, |file| encode(file, &version, trajectories, &[], path))
+    write_atomic(path, |file| encode(file, &version, trajectories, path))
 }
 
 fn encode(
     file: &mut (dyn Write + Send),
     policy_version: &dyn Fn(u32) -> u64,
     trajectories: &[Trajectory],
-    advantages: &[Option<Vec<f64>>],
     path: &Path,
 ) -> Result<()> {
-    let properties = WriterProperties::builder()
+    let mut properties = WriterProperties::builder();
+    // Numbers that are seldom equal compress better by byte than in a dictionary.
+    for name in NUMBERS_OF_TOKENS {
+        let column = ColumnPath::from(vec![name.to_owned(), "list".to_owned(), "item".to_owned()]);
+        properties = properties
+            .set_column_dictionary_enabled(column.clone(), false)
+            .set_column_encoding(column, Encoding::BYTE_STREAM_SPLIT);
+    }
+    let properties = properties
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
         .set_created_by(format!("r1 {}", env!("CARGO_PKG_VERSION")))
         // Page indices are disabled: they follow the pages, outside the checksum, and are never
@@ -103,16 +101,17 @@ fn encode(
     let summed = Summed { file, bytes: 0, crc: 0 };
     let schema = Arc::new(Schema::new(fields.clone()));
     let mut writer = ArrowWriter::try_new(summed, schema, Some(properties)).map_err(store)?;
-    let mut rows = Vec::new();
+    let (mut rows, mut previous) = (Vec::new(), Vec::new());
     for (trajectory, position) in trajectories.iter().zip(0_u32..) {
-        let advantages = advantages.get(position as usize).and_then(Option::as_ref);
-        rows.extend(TrajectoryRow::of_trajectory(position, trajectory, policy_version(position), advantages)?);
+        rows.extend(TrajectoryRow::of_trajectory(position, trajectory, policy_version(position), &mut previous)?);
         if rows.len() >= BATCH || position as usize + 1 == trajectories.len() {
             writer.write(&serde_arrow::to_record_batch(&fields, &rows).map_err(|e| internal(&e))?).map_err(store)?;
             rows.clear();
         }
         if writer.in_progress_size() > ROW_GROUP_BYTES {
             writer.flush().map_err(store)?;
+            // A row group is read alone.
+            previous.clear();
         }
     }
     // All pages are written; the footer follows.
@@ -186,14 +185,14 @@ mod tests {
         use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.parquet");
-        encode(&mut File::create(&path).unwrap(), &|_| 0, &[], &[], &path).unwrap();
+        encode(&mut File::create(&path).unwrap(), &|_| 0, &[], &path).unwrap();
         let metadata = ArrowReaderMetadata::load(&File::open(&path).unwrap(), ArrowReaderOptions::new()).unwrap();
-        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/outputs.md");
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/store.md");
         let page = std::fs::read_to_string(page).unwrap();
         let rows: String = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
         for field in metadata.schema().fields() {
             let name = format!("`{}`", field.name());
-            assert!(rows.contains(&name), "docs/reference/outputs.md does not document the column {name}");
+            assert!(rows.contains(&name), "docs/reference/store.md does not document the column {name}");
         }
     }
 
@@ -217,17 +216,10 @@ mod tests {
     #[test]
     fn full_disk_is_reported() {
         let Ok(mut full) = File::options().write(true).open("/dev/full") else { return };
-        let error = encode(&mut full, &|_| 0, &[], &[], Path::new("runs/x/step.parquet")).unwrap_err();
+        let error = encode(&mut full, &|_| 0, &[], Path::new("runs/x/step.parquet")).unwrap_err();
         assert_eq!(error.kind, Kind::Store);
         assert_eq!(error.message, "can't write trajectories: no space left on device");
         assert_eq!(error.place.as_deref(), Some("runs/x/step.parquet"));
         assert!(error.hint.unwrap().contains("--resume"));
-    }
-
-    #[test]
-    fn advantages_must_match_the_trajectories() {
-        let root = tempfile::tempdir().unwrap();
-        let run = RunDir::create(root.path(), "demo").unwrap();
-        assert_eq!(run.write_trajectories(1, 0, &[], &[None]).unwrap_err().kind, Kind::Internal);
     }
 }

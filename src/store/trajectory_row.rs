@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::record;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{CallKind, ErrorRecord, FinishReason, Fork, Limit, Routing, Split, Status, Step, Support};
-use crate::mdp::{ToolRecord, Trajectory};
+use crate::mdp::{ToolRecord, TrainedTokens, Trajectory};
 
 /// A step and its trajectory. A trajectory without steps has one row, whose columns of a step are
 /// null. Files of older versions lack the columns that have a default, and some of the nullable
@@ -45,11 +45,23 @@ pub(super) struct TrajectoryRow {
     advantage: Option<f64>,
     messages: Rc<str>,
     step: Option<u32>,
+    /// Number of leading ids of the prompt that are those of the prompt and reply of the row before
+    /// it. Null in format 1, which has no such ids.
+    prompt_shared: Option<u32>,
+    /// The other ids of the prompt.
     prompt_ids: Option<Vec<u32>>,
     response_ids: Option<Vec<u32>>,
     logprobs: Option<Vec<f32>>,
     support_ids: Option<Vec<u32>>,
     support_ends: Option<Vec<u32>>,
+    advantages: Option<Vec<f64>>,
+    values: Option<Vec<f32>>,
+    returns: Option<Vec<f32>>,
+    learner_logprobs: Option<Vec<f32>>,
+    reference_logprobs: Option<Vec<f32>>,
+    entropies: Option<Vec<f32>>,
+    loss_mask: Option<Vec<bool>>,
+    clipped: Option<Vec<bool>>,
     routing: Option<Vec<u16>>,
     routing_start: Option<u32>,
     routing_width: Option<u32>,
@@ -70,12 +82,13 @@ pub(super) struct TrajectoryRow {
 }
 
 impl TrajectoryRow {
-    /// The rows of a trajectory. `advantages` has a value for each step.
+    /// The rows of a trajectory. `previous` has the ids of prompt and reply of the row before, and
+    /// receives those of the last row.
     pub(super) fn of_trajectory(
         position: u32,
         trajectory: &Trajectory,
         policy_version: u64,
-        advantages: Option<&Vec<f64>>,
+        previous: &mut Vec<u32>,
     ) -> Result<Vec<Self>> {
         // Texts that the rows of a trajectory share.
         let id: Rc<str> = trajectory.id.as_str().into();
@@ -86,7 +99,14 @@ impl TrajectoryRow {
         let error_fields: Option<Rc<str>> = trajectory.error.as_ref().map(json).transpose()?.map(Into::into);
         let reward_parts: Rc<str> = json(&trajectory.reward_parts)?.into();
         let messages: Rc<str> = json(&trajectory.messages)?.into();
-        let row = |number: u32, step: Option<&Step>| {
+        let mut row = |number: u32, step: Option<&Step>| {
+            let trained = step.map(|step| &step.trained);
+            let (shared, new_ids) = step.map_or((0, [].as_slice()), |step| split_shared(&step.prompt_ids, previous));
+            let new_ids = new_ids.to_vec();
+            if let Some(step) = step {
+                previous.truncate(shared);
+                previous.extend(new_ids.iter().chain(&step.response_ids));
+            }
             Ok(Self {
                 trajectory: position,
                 id: id.clone(),
@@ -109,14 +129,23 @@ impl TrajectoryRow {
                 total_reward: trajectory.total_reward(),
                 outcome_reward: trajectory.outcome_reward,
                 reward_parts: reward_parts.clone(),
-                advantage: step.and_then(|_| advantages?.get(number as usize)).copied(),
+                advantage: trained.and_then(TrainedTokens::advantage),
                 messages: messages.clone(),
                 step: step.map(|_| number),
-                prompt_ids: step.map(|step| step.prompt_ids.clone()),
+                prompt_shared: step.map(|_| shared as u32),
+                prompt_ids: step.map(|_| new_ids),
                 response_ids: step.map(|step| step.response_ids.clone()),
                 logprobs: step.map(|step| step.logprobs.clone()),
                 support_ids: step.map(|step| step.support.ids.clone()),
                 support_ends: step.map(|step| step.support.ends.clone()),
+                advantages: trained.and_then(|trained| computed(&trained.advantages)),
+                values: trained.and_then(|trained| computed(&trained.values)),
+                returns: trained.and_then(|trained| computed(&trained.returns)),
+                learner_logprobs: trained.and_then(|trained| computed(&trained.learner_logprobs)),
+                reference_logprobs: trained.and_then(|trained| computed(&trained.reference_logprobs)),
+                entropies: trained.and_then(|trained| computed(&trained.entropies)),
+                loss_mask: trained.and_then(|trained| computed(&trained.loss_mask)),
+                clipped: trained.and_then(|trained| computed(&trained.clipped)),
                 routing: step.map(|step| step.routing.experts.clone()),
                 routing_start: step.map(|step| step.routing.start),
                 routing_width: step.map(|step| step.routing.width),
@@ -141,11 +170,18 @@ impl TrajectoryRow {
         trajectory.steps.iter().zip(0..).map(|(step, number)| row(number, Some(step))).collect()
     }
 
-    /// Appends the row to the trajectories before it; `last` is the position of the last one.
+    /// Appends the row to the trajectories before it; `last` is the position of the last one, and
+    /// `previous` has the ids of prompt and reply of the row before.
     ///
     /// # Errors
     /// [`Kind::Store`] for a value that has no meaning, with its column.
-    pub(super) fn append(self, trajectories: &mut Vec<Trajectory>, last: &mut Option<u32>) -> Result<()> {
+    pub(super) fn append(
+        mut self,
+        trajectories: &mut Vec<Trajectory>,
+        last: &mut Option<u32>,
+        previous: &mut Vec<u32>,
+    ) -> Result<()> {
+        self.restore_prompt(previous)?;
         if last.replace(self.trajectory) != Some(self.trajectory) {
             trajectories.push(self.trajectory()?);
         }
@@ -158,6 +194,21 @@ impl TrajectoryRow {
         trajectory
             .record
             .extend(record::expand(calls, tools).map_err(|why| damaged(format!("column `record`: {why}")))?);
+        Ok(())
+    }
+
+    /// Makes `prompt_ids` the whole prompt.
+    fn restore_prompt(&mut self, previous: &mut Vec<u32>) -> Result<()> {
+        let Some(new_ids) = &mut self.prompt_ids else { return Ok(()) };
+        let shared = self.prompt_shared.unwrap_or(0) as usize;
+        if shared > previous.len() {
+            let length = previous.len();
+            return Err(damaged(format!("column `prompt_shared`: {shared} ids of a row before with {length}")));
+        }
+        previous.truncate(shared);
+        previous.append(new_ids);
+        new_ids.clone_from(previous);
+        previous.extend(self.response_ids.iter().flatten());
         Ok(())
     }
 
@@ -220,8 +271,29 @@ impl TrajectoryRow {
             next_prompt_ids: self.next_prompt_ids.unwrap_or_default(),
             server: self.server.map(|reply| parse("server", &reply)).transpose()?,
             generated: false,
+            trained: TrainedTokens {
+                advantages: self.advantages.unwrap_or_default(),
+                values: self.values.unwrap_or_default(),
+                returns: self.returns.unwrap_or_default(),
+                learner_logprobs: self.learner_logprobs.unwrap_or_default(),
+                reference_logprobs: self.reference_logprobs.unwrap_or_default(),
+                entropies: self.entropies.unwrap_or_default(),
+                loss_mask: self.loss_mask.unwrap_or_default(),
+                clipped: self.clipped.unwrap_or_default(),
+            },
         })
     }
+}
+
+/// The length of the common start of a prompt and the row before, and the rest of the prompt.
+fn split_shared<'a>(prompt: &'a [u32], previous: &[u32]) -> (usize, &'a [u32]) {
+    let shared = prompt.iter().zip(previous).take_while(|(a, b)| a == b).count();
+    (shared, &prompt[shared..])
+}
+
+/// A list, or null if it was not computed.
+fn computed<T: Clone>(list: &[T]) -> Option<Vec<T>> {
+    (!list.is_empty()).then(|| list.to_vec())
 }
 
 pub(super) fn damaged(what: impl std::fmt::Display) -> Error {

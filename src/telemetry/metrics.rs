@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::prometheus::Exporter;
 use super::tensorboard::EventFile;
 use crate::error::{Error, Kind, Result};
 
@@ -74,6 +75,8 @@ pub struct MetricsLog {
     /// The last line and its byte offset.
     last: Option<Line>,
     events: EventFile,
+    /// The run's name, and the server of its newest line.
+    exporter: Option<(String, Exporter)>,
 }
 
 impl MetricsLog {
@@ -84,7 +87,20 @@ impl MetricsLog {
         let (file, length, last) =
             opened(&path, from, |_| false).map_err(|error| Error::io(Kind::Store, "write metrics", &path, &error))?;
         let events = EventFile::create(&run.join("tb"), now(), from)?;
-        Ok(Self { path, file, length, last, events })
+        Ok(Self { path, file, length, last, events, exporter: None })
+    }
+
+    /// Also serves the newest line at `http://127.0.0.1:PORT/metrics` for Prometheus.
+    ///
+    /// # Errors
+    /// `Kind::Usage` if the port is in use.
+    pub fn serve(&mut self, run: String, port: u16) -> Result<()> {
+        let exporter = Exporter::start(port)?;
+        if let Some((_, line)) = &self.last {
+            exporter.set(&run, line);
+        }
+        self.exporter = Some((run, exporter));
+        Ok(())
     }
 
     /// Whether the last line is of this step and has this metric.
@@ -121,6 +137,9 @@ impl MetricsLog {
             // Restores the previous line. If this fails too, readers skip the incomplete line.
             let _ = if before.is_empty() { self.file.set_len(start).map(|()| start) } else { self.put(start, &before) };
             return Err(Error::io(Kind::Store, "write metrics", &self.path, &e));
+        }
+        if let Some((run, exporter)) = &self.exporter {
+            exporter.set(run, &object);
         }
         self.last = Some((start, object));
         self.events.scalars(time, step, metrics.iter())

@@ -10,6 +10,7 @@ mod format;
 mod interrupt;
 mod metrics;
 pub mod names;
+pub mod prometheus;
 mod report;
 mod reporter;
 mod table;

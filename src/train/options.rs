@@ -28,6 +28,8 @@ pub struct RunOptions {
     pub no_reload: bool,
     /// Whether the first step is profiled (`profile/` in the run directory).
     pub profile: bool,
+    /// The port of the server of the newest metrics for Prometheus.
+    pub metrics_port: Option<u16>,
     /// This supervised run is the cold start of another run, which prints the next commands.
     pub cold_start: bool,
     /// Counts Ctrl-C and other stop signals: the first ends the loop after its step, the second at
@@ -50,6 +52,9 @@ impl RunOptions {
         }
         if let Some(threads) = self.threads {
             command.extend([" --threads ", &threads.to_string()]);
+        }
+        if let Some(port) = self.metrics_port {
+            command.extend([" --metrics-port ", &port.to_string()]);
         }
         if self.no_reload {
             command.push_str(" --no-reload");

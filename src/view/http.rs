@@ -21,6 +21,7 @@ use super::page::{FILES, INDEX, PageFile};
 use super::{Query, View, events};
 use crate::error::{Error, Kind};
 use crate::net::{ServerLimits, is_equal, is_local, query_pairs, read_body, refuse_web_pages, refused, serve_streams};
+use crate::telemetry::prometheus;
 
 /// Largest request: the notes of a trajectory.
 const BODY: usize = 256 << 10;
@@ -87,6 +88,10 @@ async fn answer(view: Arc<View>, token: &str, request: Request<Incoming>) -> Rep
     }
     if let Some(found) = FILES.iter().find(|file| file.name == rest) {
         return file(found);
+    }
+    if rest == "metrics" {
+        let text = tokio::task::spawn_blocking(move || view.exposition()).await.unwrap_or_default();
+        return plain(200, prometheus::CONTENT_TYPE, text.into_bytes());
     }
     let Some(name) = rest.strip_prefix("api/").map(str::to_owned) else {
         return failed(404, &Error::new(Kind::Usage, "there is no such page"));

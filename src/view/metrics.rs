@@ -102,6 +102,11 @@ impl RunMetrics {
         })
     }
 
+    /// The values of the last step.
+    pub(super) fn last(&self) -> Map<String, Value> {
+        self.rows.values().next_back().map(|row| row.values.clone()).unwrap_or_default()
+    }
+
     /// Columns of values from a step on, in the order of `steps`; null where a step has none,
     /// "nan" where the value was not finite. `tokens` are cumulative.
     pub(super) fn values(&self, names: Option<&[&str]>, from: u64) -> Value {

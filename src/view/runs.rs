@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Query;
 use super::metrics::RunMetrics;
@@ -14,6 +14,7 @@ use super::table::Tables;
 use super::tokens::Vocabularies;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::store::{CURATION, StoredRun, run_names};
+use crate::telemetry::prometheus::exposition;
 
 /// Files and folders whose changes the page is told of.
 const WATCHED: [&str; 6] = ["metrics.jsonl", "trajectories", "evaluations", "config.json", "report.json", CURATION];
@@ -108,6 +109,13 @@ impl View {
         self.with_metrics(run.path(), |metrics| metrics.values(names.as_deref(), from))
     }
 
+    /// The last metrics of all runs for Prometheus. Runs that can't be read are left out.
+    pub(super) fn exposition(&self) -> String {
+        let last = |(name, path): (String, PathBuf)| Some((name, self.with_metrics(&path, RunMetrics::last).ok()?));
+        let all: Vec<(String, Map<String, Value>)> = self.paths().into_iter().filter_map(last).collect();
+        exposition(all.iter().map(|(name, values)| (name.as_str(), values)))
+    }
+
     fn with_metrics<T>(&self, run: &Path, read: impl FnOnce(&RunMetrics) -> T) -> Result<T> {
         let mut all = self.metrics.lock().unwrap_or_else(PoisonError::into_inner);
         let metrics = all.entry(run.to_owned()).or_default();
@@ -164,6 +172,7 @@ mod tests {
         let values = view.metrics(Query(&query[..1])).unwrap();
         assert_eq!(numbers(&values["steps"]), [1.0, 2.0]);
         assert_eq!(numbers(&values["series"]["reward/mean"]), [0.25, 0.5]);
+        assert!(view.exposition().contains("r1_reward_mean{run=\"demo\"} 0.5\n"), "{}", view.exposition());
         let before = view.signatures();
         // The incomplete line is completed, and a step is repeated after a resume.
         let mut file = fs::File::options().append(true).open(path.join("metrics.jsonl")).unwrap();

@@ -19,6 +19,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("glob", &[]),
     ("json", &[]),
     ("libtorch", &[]),
+    ("timeline", &[]),
     ("units", &[]),
     ("schema", &["units"]),
     ("mdp", &["json", "schema", "units"]),
@@ -35,7 +36,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("model", &["native", "schema"]),
     ("rl", &["algorithms", "mdp", "config", "native"]),
     ("adamw", &["native"]),
-    ("engine", &["model", "mdp", "native"]),
+    ("engine", &["model", "mdp", "native", "timeline"]),
     ("encoders", &["model", "search", "text"]),
     ("remote", &["config", "json", "mdp", "net"]),
     ("tools", &["clock", "json", "mdp", "net", "schema"]),
@@ -62,10 +63,10 @@ const EDGES: &[(&str, &[&str])] = &[
             "units",
         ],
     ),
-    ("rollout", &["algorithms", "script", "text", "mdp", "config"]),
-    ("telemetry", &["host_lua"]),
+    ("rollout", &["algorithms", "script", "text", "mdp", "config", "timeline"]),
+    ("telemetry", &["host_lua", "net"]),
     // Pages about stored runs.
-    ("view", &["mdp", "net", "script", "store", "text"]),
+    ("view", &["mdp", "net", "script", "store", "telemetry", "text"]),
     // Scripts and models by name.
     ("load", &["config", "encoders", "hub", "model", "native", "rollout", "script", "store", "telemetry", "text"]),
     (
@@ -90,6 +91,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "store",
             "telemetry",
             "text",
+            "timeline",
             "tools",
         ],
     ),

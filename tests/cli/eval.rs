@@ -147,7 +147,7 @@ fn a_killed_evaluation_continues_to_the_same_report() {
         of.iter().map(|one| (one.id.clone(), one.steps[0].response_ids.clone())).collect::<Vec<_>>()
     };
     for kept in [0, 7] {
-        write_trajectories(&run.join("evaluations/step-000000.parquet"), 0, &all[..kept], &[]).unwrap();
+        write_trajectories(&run.join("evaluations/step-000000.parquet"), 0, &all[..kept]).unwrap();
         std::fs::remove_file(run.join("report.json")).unwrap();
         let continued = json(dir.path(), &["--resume"]);
         for part in ["metrics", "tasks", "samples", "failures"] {
@@ -160,8 +160,8 @@ fn a_killed_evaluation_continues_to_the_same_report() {
     assert!(!unmerged.exists());
     std::fs::remove_file(run.join("evaluations/step-000000.parquet")).unwrap();
     std::fs::create_dir(&unmerged).unwrap();
-    write_trajectories(&unmerged.join("000000.parquet"), 0, &all[..4], &[]).unwrap();
-    write_trajectories(&unmerged.join("000001.parquet"), 0, &all[4..9], &[]).unwrap();
+    write_trajectories(&unmerged.join("000000.parquet"), 0, &all[..4]).unwrap();
+    write_trajectories(&unmerged.join("000001.parquet"), 0, &all[4..9]).unwrap();
     let text = ran(dir.path(), &["eval", "a.lua", "--resume"]);
     assert!(text.contains("stored   9 of 18 trajectories"), "{text}");
     assert_eq!((ids(&stored(&run)), unmerged.exists()), (ids(&all), false));

@@ -66,6 +66,7 @@ mod signals;
 mod sources;
 mod store_write;
 mod tables;
+mod trained_tokens;
 mod training;
 mod traj;
 mod updates;

@@ -265,4 +265,22 @@ fn a_short_first_step_is_profiled() {
         "{table}"
     );
     assert!(profile.join("decode.json").is_file() && profile.join("update.json").is_file());
+    // The time line has the parts of the step on the tracks that they belong to.
+    let trace = read_json(profile.join("step.json"));
+    let events = trace["traceEvents"].as_array().unwrap();
+    let named = |name: &str| events.iter().filter(|event| event["name"] == name).collect::<Vec<_>>();
+    let tracks = named("thread_name");
+    let track = |event: &Value| {
+        let track = tracks.iter().find(|track| track["tid"] == event["tid"]).unwrap();
+        track["args"]["name"].as_str().unwrap().to_owned()
+    };
+    for name in ["rollout", "log-probabilities and values", "advantages", "optimiser step", "write trajectories"] {
+        assert_eq!(named(name).iter().map(|event| track(event)).collect::<Vec<_>>(), ["training"], "{name}");
+    }
+    assert!(!named("model").is_empty() && named("model").iter().all(|event| track(event) == "engine"));
+    for name in ["reset", "context", "sample", "step", "reward"] {
+        let tracks: std::collections::BTreeSet<String> = named(name).iter().map(|event| track(event)).collect();
+        assert_eq!(tracks.into_iter().collect::<Vec<_>>(), ["1-0-0", "1-0-1", "1-1-0", "1-1-1"], "{name}");
+    }
+    assert!(named("sample").iter().all(|event| event["args"]["sampled_tokens"].as_u64().unwrap() > 0));
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use r1::mdp::{Message, Status, Step, ToolCall, ToolRecord, Trajectory, testing};
+use r1::mdp::{Message, Status, Step, ToolCall, ToolRecord, TrainedTokens, Trajectory, testing};
 use r1::store::{Configuration, RunDir, ScriptVersion, read_trajectories};
 use serde_json::{Value, json};
 
@@ -21,9 +21,17 @@ fn trajectory(step: u64, group: u64, sample: u32, reward: f64) -> Trajectory {
         seconds: 0.5,
         ..ToolRecord::default()
     };
-    let first = Step { text: "add".to_owned(), tools: vec![tool], ..testing::step(&[1, 2], &[3, 4]) };
+    let trained = |tokens: usize| TrainedTokens { advantages: vec![reward; tokens], ..TrainedTokens::default() };
+    let first =
+        Step { text: "add".to_owned(), tools: vec![tool], trained: trained(2), ..testing::step(&[1, 2], &[3, 4]) };
     let reply = format!("the answer is {reward}");
-    let last = Step { text: reply.clone(), reward, terminated: true, ..testing::step(&[1, 2, 3, 4, 5], &[6]) };
+    let last = Step {
+        text: reply.clone(),
+        reward,
+        terminated: true,
+        trained: trained(1),
+        ..testing::step(&[1, 2, 3, 4, 5], &[6])
+    };
     Trajectory {
         id: format!("{step}-{group}-{sample}"),
         group,
@@ -58,8 +66,7 @@ fn run_of_three_steps() -> tempfile::TempDir {
         if step == 3 {
             all[3] = Trajectory { status: Status::EnvError, steps: Vec::new(), ..all[3].clone() };
         }
-        let advantages: Vec<_> = all.iter().map(|one| Some(vec![one.total_reward(); one.steps.len()])).collect();
-        run.write_trajectories(step, step - 1, &all, &advantages).unwrap();
+        run.write_trajectories(step, step - 1, &all).unwrap();
     }
     dir
 }

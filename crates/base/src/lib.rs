@@ -8,6 +8,7 @@
 //! - [`json`]: JSON of other programs
 //! - [`clock`]: CPU time of a thread
 //! - [`glob`]: names that match a pattern
+//! - [`timeline`]: spans of time for profiles
 
 pub mod clock;
 mod device;
@@ -17,6 +18,7 @@ pub mod json;
 mod libtorch;
 pub mod mdp;
 pub mod schema;
+pub mod timeline;
 pub mod units;
 
 pub use device::{DeviceChoice, Dtype};

@@ -16,7 +16,7 @@ use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Request, Response, StatusCode};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -143,6 +143,33 @@ where
     let handler = Arc::new(handler);
     let local = is_local(&listener);
     serve_streams(listener, limits, move |request| respond(request, limits, local, Arc::clone(&handler)), stop).await;
+}
+
+/// Answers `GET path` with the current text of `text`, until `stop` completes. Requests of web
+/// pages are refused ([`refuse_web_pages`]).
+pub async fn serve_text(
+    listener: TcpListener,
+    path: &'static str,
+    content_type: &'static str,
+    text: impl Fn() -> String + Send + Sync + 'static,
+    stop: impl Future<Output = ()>,
+) {
+    let local = is_local(&listener);
+    let answer = move |request: Request<Incoming>| {
+        let response = if let Some(refusal) = refuse_web_pages(request.headers(), local) {
+            refusal
+        } else if request.uri().path() != path {
+            refused(404, &format!("there is only {path}"))
+        } else if request.method() != Method::GET {
+            refused(405, "use GET")
+        } else {
+            let mut response = Response::new(Full::from(text()));
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+            response
+        };
+        std::future::ready(response)
+    };
+    serve_streams(listener, ServerLimits::new(0), answer, stop).await;
 }
 
 /// As [`serve`], for a handler that reads bodies itself and may answer with streams.

@@ -1,5 +1,7 @@
 //! The trajectories that a command reads: files of a run, a condition, and columns as rows.
 
+use std::thread;
+
 use serde_json::{Map, Value};
 
 use super::super::args::OutputArgs;
@@ -10,6 +12,9 @@ use crate::mdp::Split;
 use crate::script::Condition;
 use crate::store::{ColumnValues, StoredRun, TRAJECTORY_COLUMNS, TrajectoryColumn, TrajectoryFile, scan_trajectories};
 use crate::telemetry::{Interrupt, Reporter, ctrl_c, is_interrupted};
+
+/// Files that are read at the same time, at most.
+const THREADS: usize = 8;
 
 /// The selected files of a run, and the condition on their trajectories.
 pub(super) struct Selected {
@@ -106,24 +111,39 @@ impl Selected {
     /// Reads columns of one file.
     pub(super) fn scan(&self, file: &TrajectoryFile, columns: &[&'static str]) -> Result<ScannedFile> {
         stop_if_interrupted(self.interrupt)?;
+        let columns = self.columns(columns)?;
+        self.select(file, &columns, scan_trajectories(file, &columns)?)
+    }
+
+    /// The columns of the condition, then others.
+    fn columns(&self, others: &[&'static str]) -> Result<Vec<&'static TrajectoryColumn>> {
         let condition = self.condition_columns();
         let mut names = condition.to_vec();
-        names.extend(columns.iter().filter(|name| !condition.contains(name)));
+        names.extend(others.iter().filter(|name| !condition.contains(name)));
         // A column with a value for each trajectory, whatever is asked for.
         if names.is_empty() {
             names.push("step");
         }
-        let columns = names.iter().map(|name| column(name)).collect::<Result<Vec<_>>>()?;
-        let values = scan_trajectories(file, &columns)?;
+        names.iter().map(|name| column(name)).collect()
+    }
+
+    /// Selects the rows of a file for which the condition holds.
+    fn select(
+        &self,
+        file: &TrajectoryFile,
+        columns: &[&'static TrajectoryColumn],
+        values: Vec<ColumnValues>,
+    ) -> Result<ScannedFile> {
         let total = values.first().map_or(0, |values| values.numbers().len().max(values.texts().len()));
         let rows = match &self.condition {
             None => (0..total).collect(),
-            Some(compiled) => {
-                let holds = compiled.select(&values[..condition.len()], total).map_err(|e| e.at_path(&file.path))?;
+            Some(condition) => {
+                let used = &values[..condition.columns().len()];
+                let holds = condition.select(used, total).map_err(|error| error.at_path(&file.path))?;
                 (0..total).filter(|row| holds[*row]).collect()
             }
         };
-        Ok(ScannedFile { columns, values, rows, total })
+        Ok(ScannedFile { columns: columns.to_vec(), values, rows, total })
     }
 
     /// Calls `each` for every file, with these columns. A file that can't be read is left out with
@@ -136,10 +156,21 @@ impl Selected {
         columns: &[&'static str],
         mut each: impl FnMut(usize, &TrajectoryFile, ScannedFile) -> Result<()>,
     ) -> Result<()> {
+        let columns = &self.columns(columns)?;
         let mut damage = Damage::default();
-        for (index, file) in self.files.iter().enumerate() {
-            if let Some(scanned) = damage.or_warn(self.scan(file, columns), &self.reporter)? {
-                each(index, file, scanned)?;
+        let at_once = thread::available_parallelism().map_or(1, usize::from).min(THREADS);
+        for (first, files) in self.files.chunks(at_once).enumerate().map(|(chunk, files)| (chunk * at_once, files)) {
+            stop_if_interrupted(self.interrupt)?;
+            let scanned: Vec<Result<Vec<ColumnValues>>> = thread::scope(|scope| {
+                let read = |file| scope.spawn(move || scan_trajectories(file, columns));
+                let threads: Vec<_> = files.iter().map(read).collect();
+                let panicked = |_| Err(Error::new(Kind::Store, "a file can't be read: its content is damaged"));
+                threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect()
+            });
+            for ((index, file), values) in (first..).zip(files).zip(scanned) {
+                if let Some(values) = damage.or_warn(values, &self.reporter)? {
+                    each(index, file, self.select(file, columns, values)?)?;
+                }
             }
         }
         damage.unless_all(self.files.len())

@@ -12,21 +12,24 @@ use crate::error::Result;
 use crate::telemetry::ReportStyle;
 
 /// The columns whose distribution is printed; those without a number are left out.
-const NUMBERS: [&str; 9] =
-    ["reward", "advantage", "steps", "tokens", "tool_calls", "seconds", "mismatch", "entropy", "clipped"];
+const NUMBERS: [&str; 6] = ["reward", "advantage", "steps", "tokens", "tool_calls", "seconds"];
+/// Columns that are computed from a number of every token, so that reading them takes longer.
+const NUMBERS_OF_TOKENS: [&str; 4] = ["mismatch", "entropy", "value", "clipped"];
 /// The columns whose values are counted.
 const COUNTED: [&str; 2] = ["status", "finish_reason"];
 
 pub(super) fn run(args: &TrajStatsArgs, output: OutputArgs) -> Result<()> {
     let selected = Selected::open(&args.selection, args.condition.as_deref(), output)?;
-    let mut numbers: Vec<Vec<f64>> = vec![Vec::new(); NUMBERS.len()];
+    let of_tokens = NUMBERS_OF_TOKENS.iter().filter(|_| args.all);
+    let names: Vec<&'static str> = NUMBERS.iter().chain(of_tokens).copied().collect();
+    let mut numbers: Vec<Vec<f64>> = vec![Vec::new(); names.len()];
     let mut counts = [const { BTreeMap::<String, u64>::new() }; COUNTED.len()];
     let mut parts: BTreeMap<String, Vec<f64>> = BTreeMap::new();
     let (mut total, mut matching) = (0, 0);
-    let columns: Vec<&'static str> = NUMBERS.into_iter().chain(COUNTED).chain(["reward_parts"]).collect();
+    let columns: Vec<&'static str> = names.iter().copied().chain(COUNTED).chain(["reward_parts"]).collect();
     selected.each(&columns, |_, _, scanned| {
         (total, matching) = (total + scanned.total, matching + scanned.rows.len());
-        for (name, numbers) in NUMBERS.iter().zip(&mut numbers) {
+        for (name, numbers) in names.iter().zip(&mut numbers) {
             let values = scanned.numbers(name);
             numbers.extend(scanned.rows.iter().map(|row| values[*row]).filter(|value| !value.is_nan()));
         }
@@ -46,11 +49,11 @@ pub(super) fn run(args: &TrajStatsArgs, output: OutputArgs) -> Result<()> {
         }
         Ok(())
     })?;
-    let tokens: f64 = numbers.iter().zip(NUMBERS).filter(|(_, name)| *name == "tokens").flat_map(|(all, _)| all).sum();
+    let tokens: f64 = numbers.iter().zip(&names).filter(|(_, name)| **name == "tokens").flat_map(|(all, _)| all).sum();
     let distributions = |names: Vec<(String, Vec<f64>)>| -> Map<String, Value> {
         names.into_iter().filter_map(|(name, values)| Some((name, distribution(values)?))).collect()
     };
-    let numbers = distributions(NUMBERS.iter().map(|name| (*name).to_owned()).zip(numbers).collect());
+    let numbers = distributions(names.iter().map(|name| (*name).to_owned()).zip(numbers).collect());
     let counts: Map<String, Value> =
         COUNTED.iter().zip(counts).map(|(name, counts)| ((*name).to_owned(), json!(counts))).collect();
     let (first, last) = (&selected.files[0], &selected.files[selected.files.len() - 1]);
@@ -62,7 +65,7 @@ pub(super) fn run(args: &TrajStatsArgs, output: OutputArgs) -> Result<()> {
     if output.json {
         return print_json(result);
     }
-    result["order"] = json!(NUMBERS);
+    result["order"] = json!(names);
     harmless(&mut result);
     print_report(include_str!("../../../lua/reports/traj_stats.lua"), &result, ReportStyle::of(&selected.reporter))
 }

@@ -74,11 +74,24 @@ pub(super) fn rows(trajectory: &Trajectory, advantages: &[Value], tokenizer: &To
     rows
 }
 
-/// A sampled token with its numbers.
+/// A sampled token with its numbers. `advantage` is that of the step.
 fn sampled(token: StoredToken, step: &Step, index: usize, advantage: Option<f64>) -> StoredToken {
+    let trained = &step.trained;
     let single = |list: &[f32]| list.get(index).copied().filter(|number| !number.is_nan()).map(f64::from);
     let logprob = single(&step.logprobs);
-    StoredToken { sampled: true, logprob, advantage, ..token }
+    StoredToken {
+        sampled: true,
+        trained: trained.loss_mask.get(index).copied(),
+        clipped: trained.clipped.get(index).copied(),
+        logprob,
+        advantage: trained.advantages.get(index).copied().or(advantage),
+        mismatch: single(&trained.learner_logprobs).zip(logprob).map(|(learner, sampler)| learner - sampler),
+        entropy: single(&trained.entropies),
+        value: single(&trained.values),
+        target: single(&trained.returns),
+        reference: single(&trained.reference_logprobs),
+        ..token
+    }
 }
 
 /// The tokenizer of the run's newest checkpoint, or of the model it started from.

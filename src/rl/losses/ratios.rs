@@ -70,6 +70,8 @@ pub struct RatioSums {
     tokens: usize,
     /// [`RatioSums::NUMBERS`] f64; `None` without tokens.
     numbers: Option<Tensor>,
+    /// `[N]` bool: the clipped tokens.
+    clipped: Option<Tensor>,
 }
 
 impl RatioSums {
@@ -101,10 +103,14 @@ impl RatioSums {
         let _guard = no_grad_guard();
         let tokens = ratio.numel();
         if tokens == 0 {
-            return Ok(Self { tokens, numbers: None });
+            return Ok(Self { tokens, numbers: None, clipped: None });
         }
         let (log_ratio, ratio) = (log_ratio.f_detach()?, ratio.f_detach()?);
         let k3 = log_ratio.f_exp()?.f_sub_scalar(1.0)?.f_sub(&log_ratio)?;
+        let mut clipped = low.f_logical_or(high)?;
+        if let Some(dual) = dual {
+            clipped = clipped.f_logical_or(dual)?;
+        }
         let dual = match dual {
             Some(dual) => dual.f_sum(Kind::Double)?,
             None => Tensor::f_zeros([], (Kind::Double, ratio.device()))?,
@@ -121,7 +127,12 @@ impl RatioSums {
             ],
             0,
         )?;
-        Ok(Self { tokens, numbers: Some(numbers) })
+        Ok(Self { tokens, numbers: Some(numbers), clipped: Some(clipped) })
+    }
+
+    /// `[N]` bool: whether each token is clipped; `None` without tokens.
+    pub fn clipped(&self) -> Option<&Tensor> {
+        self.clipped.as_ref()
     }
 
     /// The sums, `[NUMBERS]` f64 on the device, with the number of tokens for

@@ -190,6 +190,9 @@ fn plain_step(step: &Step, ids: bool) -> Json {
         if !step.support.is_whole() {
             table["support"] = json!(step.support);
         }
+        if !step.trained.is_empty() {
+            table["trained"] = json!(step.trained);
+        }
     }
     table
 }

@@ -149,6 +149,6 @@ pub(super) fn write(
     // The directory is synced too, so a bare name needs one.
     let bare = path.parent().is_none_or(|folder| folder.as_os_str().is_empty());
     let path = if bare { &Path::new(".").join(path) } else { path };
-    crate::store::write_trajectories(path, 0, &all, &[])?;
+    crate::store::write_trajectories(path, 0, &all)?;
     Ok(all.len())
 }

@@ -9,7 +9,7 @@ use crate::script::Record;
 
 #[test]
 fn programs_read_the_trajectories_of_a_run() {
-    use crate::mdp::{Message, Step, Trajectory, testing};
+    use crate::mdp::{Message, Step, TrainedTokens, Trajectory, testing};
     let dir = tempfile::tempdir().unwrap();
     let run_dir = crate::store::RunDir::create(dir.path(), "demo").unwrap();
     let mut configuration = crate::store::Configuration { max_context: 9, ..Default::default() };
@@ -23,6 +23,7 @@ fn programs_read_the_trajectories_of_a_run() {
         terminated: true,
         prefilled: 2,
         new_row: true,
+        trained: TrainedTokens { advantages: vec![0.25], loss_mask: vec![true], ..TrainedTokens::default() },
         ..testing::step(&[1, 2], &[3])
     };
     let trajectory = Trajectory {
@@ -36,7 +37,7 @@ fn programs_read_the_trajectories_of_a_run() {
         messages: vec![Message::user("?")],
         ..testing::trajectory(vec![step])
     };
-    run_dir.write_trajectories(7, 0, &[trajectory], &[None]).unwrap();
+    run_dir.write_trajectories(7, 0, &[trajectory]).unwrap();
     let program = |code: &str| {
         let path = dir.path().join("demo").display().to_string();
         let program = ScriptProgram {
@@ -64,6 +65,13 @@ fn programs_read_the_trajectories_of_a_run() {
             "local t = r1.store.trajectories((...), 7, { ids = true })[1].steps[1] return t.prompt_ids, t.logprobs"
         ),
         json!([[1, 2], [-0.5]])
+    );
+    assert_eq!(
+        program(
+            "local t = r1.store.trajectories((...), 7, { ids = true })[1].steps[1].trained \
+             return t.advantages, t.loss_mask, t.values == nil"
+        ),
+        json!([[0.25], [true], true])
     );
     assert_snapshot!(returned_by(&recipe_with("{}", "return r1.store.steps 'x'"), &Record::live()).unwrap_err(), @r#"
     r1.store.steps: is for programs (`r1 lua`)

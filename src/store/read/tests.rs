@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)]
 use std::fs;
 
+use arrow_array::cast::AsArray;
+use arrow_array::types::UInt32Type;
 use arrow_array::{RecordBatch, new_null_array};
 use parquet::arrow::ArrowWriter;
 use parquet::file::metadata::KeyValue;
@@ -14,7 +16,7 @@ use super::*;
 use crate::error::Subject;
 use crate::mdp::{
     Answer, CallKind, ErrorRecord, ExternalCall, FinishReason, Fork, Limit, Message, Routing, ServerReply, Split,
-    Status, Step, Support, ToolCall, ToolRecord, Usage, testing,
+    Status, Step, Support, ToolCall, ToolRecord, TrainedTokens, Usage, testing,
 };
 use crate::store::RunDir;
 
@@ -57,6 +59,21 @@ prop_compose! {
     }
 }
 
+fn number() -> impl Strategy<Value = f32> {
+    any::<f32>().prop_filter("finite", |x| x.is_finite())
+}
+
+prop_compose! {
+    fn trained_tokens()(
+        advantages in vec(finite(), 0..4),
+        columns in vec(vec(number(), 0..4), 5),
+        (loss_mask, clipped) in (vec(any::<bool>(), 0..4), vec(any::<bool>(), 0..4)),
+    ) -> TrainedTokens {
+        let [values, returns, learner_logprobs, reference_logprobs, entropies] = columns.try_into().unwrap();
+        TrainedTokens { advantages, values, returns, learner_logprobs, reference_logprobs, entropies, loss_mask, clipped }
+    }
+}
+
 prop_compose! {
     fn step()(
         prompt_ids in vec(any::<u32>(), 0..20),
@@ -75,6 +92,7 @@ prop_compose! {
         tools in vec(tool(), 0..3),
         prefilled: u32,
         server in proptest::option::of(server_reply()),
+        trained in trained_tokens(),
     ) -> Step {
         let (response_ids, logprobs) = sampled.into_iter().unzip();
         Step {
@@ -88,6 +106,7 @@ prop_compose! {
             }),
             server,
             generated: false,
+            trained,
         }
     }
 }
@@ -175,7 +194,7 @@ proptest! {
     fn stored_trajectories_round_trip(trajectories in vec(trajectory(), 0..6)) {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
-        let path = run.write_trajectories(3, 2, &trajectories, &[]).unwrap();
+        let path = run.write_trajectories(3, 2, &trajectories).unwrap();
         prop_assert_eq!(read_trajectories(&path).unwrap(), trajectories);
     }
 }
@@ -205,11 +224,48 @@ fn trajectories_with_equal_ids_or_no_steps_round_trip() {
     let run = RunDir::create(root.path(), "demo").unwrap();
     let mut trajectories: Vec<Trajectory> = (0..120).map(|n| plain("same", n % 5)).collect();
     trajectories[7].reward_parts.insert("odd".to_owned(), f64::NAN);
-    let path = run.write_trajectories(1, 0, &trajectories, &vec![Some(vec![0.5]); 120]).unwrap();
+    let path = run.write_trajectories(1, 0, &trajectories).unwrap();
     let back = read_trajectories(&path).unwrap();
     assert!(back[7].reward_parts["odd"].is_nan());
     assert_eq!(back.len(), 120);
     assert!(back.iter().zip(&trajectories).all(|(a, b)| a.steps == b.steps));
+}
+
+/// Prompts have common starts with the row before: the step before, or another trajectory.
+#[test]
+fn the_start_of_a_prompt_that_the_row_before_has_is_stored_once() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), "demo").unwrap();
+    let steps = |last: u32| {
+        let first = testing::step(&[1, 2, 3, 4], &[5, last]);
+        vec![first, testing::step(&[1, 2, 3, 4, 5, last, 7, 8], &[9]), testing::step(&[1, 2, 30], &[])]
+    };
+    let trajectories = [6, 60].map(|last| Trajectory { id: last.to_string(), ..testing::trajectory(steps(last)) });
+    let path = run.write_trajectories(1, 0, &trajectories).unwrap();
+    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(&path).unwrap()).unwrap().build().unwrap();
+    let batch = reader.map(|batch| batch.unwrap()).next().unwrap();
+    let shared = batch.column_by_name("prompt_shared").unwrap().as_primitive::<UInt32Type>().values().to_vec();
+    assert_eq!(shared, [0, 6, 2, 2, 6, 2]);
+    let new_ids = batch.column_by_name("prompt_ids").unwrap().as_list::<i32>().clone();
+    let new_ids = |row: usize| new_ids.value(row).as_primitive::<UInt32Type>().values().to_vec();
+    assert_eq!([0, 1, 2, 3].map(new_ids), [vec![1, 2, 3, 4], vec![7, 8], vec![30], vec![3, 4]]);
+    assert_eq!(read_trajectories(&path).unwrap(), trajectories);
+}
+
+/// A file of the version before: two trajectories of each of two tasks, one of them with two steps.
+#[test]
+fn files_of_format_1_are_read() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/trajectories-format-1.parquet");
+    let read = read_trajectories(&path).unwrap();
+    let lengths = |trajectory: &Trajectory| {
+        let of = |step: &Step| (step.prompt_ids.len(), step.response_ids.len());
+        trajectory.steps.iter().map(of).collect::<Vec<_>>()
+    };
+    let lengths: Vec<_> = read.iter().map(lengths).collect();
+    assert_eq!(lengths, [vec![(43, 11)], vec![(43, 9), (62, 11)], vec![(48, 11)], vec![(48, 11)]]);
+    let [first, second] = &read[1].steps[..] else { panic!("two steps") };
+    assert!(second.prompt_ids.starts_with(&[&first.prompt_ids[..], &first.response_ids].concat()));
+    assert!(read.iter().flat_map(|trajectory| &trajectory.steps).all(|step| step.trained.is_empty()));
 }
 
 /// The checksum detects flipped bytes that the compression does not.
@@ -217,7 +273,7 @@ fn trajectories_with_equal_ids_or_no_steps_round_trip() {
 fn trajectory_file_checksum_detects_a_flipped_byte() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), "demo").unwrap();
-    let path = run.write_trajectories(1, 0, &[plain("a", 2), plain("b", 1)], &[]).unwrap();
+    let path = run.write_trajectories(1, 0, &[plain("a", 2), plain("b", 1)]).unwrap();
     let whole = fs::read(&path).unwrap();
     assert_eq!(read_trajectories(&path).unwrap().len(), 2);
     let footer = u32::from_le_bytes(whole[whole.len() - 8..whole.len() - 4].try_into().unwrap()) as usize + 8;
@@ -233,7 +289,7 @@ fn trajectory_file_checksum_detects_a_flipped_byte() {
 fn damaged_and_other_files_are_refused_with_their_path() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), "demo").unwrap();
-    let path = run.write_trajectories(1, 0, &[plain("a", 2)], &[]).unwrap();
+    let path = run.write_trajectories(1, 0, &[plain("a", 2)]).unwrap();
     let whole = fs::read(&path).unwrap();
     fs::write(&path, &whole[..whole.len() / 2]).unwrap();
     let error = read_trajectories(&path).unwrap_err();
@@ -246,10 +302,10 @@ fn damaged_and_other_files_are_refused_with_their_path() {
 fn rewritten(trajectories: &[Trajectory], change: impl Fn(&RecordBatch) -> RecordBatch) -> Result<Vec<Trajectory>> {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), "demo").unwrap();
-    let path = run.write_trajectories(1, 0, trajectories, &[]).unwrap();
+    let path = run.write_trajectories(1, 0, trajectories).unwrap();
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(&path).unwrap()).unwrap().build().unwrap();
     let batches: Vec<RecordBatch> = reader.map(|batch| change(&batch.unwrap())).collect();
-    let format = KeyValue::new(FORMAT_KEY.to_owned(), FORMAT.to_owned());
+    let format = KeyValue::new(FORMAT_KEY.to_owned(), EARLIER_FORMATS[0].to_owned());
     let properties = WriterProperties::builder().set_key_value_metadata(Some(vec![format])).build();
     let file = File::create(&path).unwrap();
     let mut writer = ArrowWriter::try_new(file, batches[0].schema(), Some(properties)).unwrap();
@@ -272,6 +328,15 @@ fn files_of_the_first_version_lack_columns() {
         "error_fields",
         "support_ids",
         "support_ends",
+        "prompt_shared",
+        "advantages",
+        "values",
+        "returns",
+        "learner_logprobs",
+        "reference_logprobs",
+        "entropies",
+        "loss_mask",
+        "clipped",
         "routing",
         "routing_start",
         "routing_width",
@@ -282,12 +347,12 @@ fn files_of_the_first_version_lack_columns() {
         "server",
     ];
     let failed = Trajectory { status: Status::EnvError, error: Some(ErrorRecord::of_text("lost")), ..plain("b", 0) };
-    let read = rewritten(&[plain("a", 2), failed.clone()], |batch| {
+    let read = rewritten(&[plain("a", 1), failed.clone()], |batch| {
         let fields = batch.schema();
         let kept = fields.fields().iter().zip(0..).filter(|(field, _)| !newer.contains(&field.name().as_str()));
         batch.project(&kept.map(|(_, index)| index).collect::<Vec<usize>>()).unwrap()
     });
-    let mut expected = plain("a", 2);
+    let mut expected = plain("a", 1);
     for step in &mut expected.steps {
         (step.routing, step.privileged) = (Routing::default(), None);
         step.next_prompt_ids.clear();

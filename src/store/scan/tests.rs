@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::json;
 
 use super::*;
-use crate::mdp::{CallKind, Fork, ServerReply, Step, ToolRecord, Trajectory, Usage, testing};
+use crate::mdp::{CallKind, Fork, ServerReply, Step, ToolRecord, TrainedTokens, Trajectory, Usage, testing};
 use crate::store::{RunDir, TRAJECTORY_COLUMNS};
 
 fn call(kind: CallKind, hidden: bool) -> ToolRecord {
@@ -21,13 +21,22 @@ fn trajectories() -> Vec<Trajectory> {
         ..testing::step(&[1, 2], &[3, 4, 5])
     };
     let calls = vec![call(CallKind::Ran, false), call(CallKind::Ran, true), call(CallKind::Unknown, false)];
+    let mut steps = vec![step(0.5, "a \"quoted\" reply", calls), step(1.0, "the end", Vec::new())];
+    steps[0].trained = TrainedTokens {
+        advantages: vec![1.0, 2.0, 3.0],
+        learner_logprobs: vec![-1.0, -0.5, -3.5],
+        entropies: vec![0.5, 1.0, 1.5],
+        clipped: vec![true, false, false],
+        ..TrainedTokens::default()
+    };
+    steps[1].trained = TrainedTokens { advantages: vec![4.0; 3], clipped: vec![false; 3], ..TrainedTokens::default() };
     let first = Trajectory {
         id: "4-0-0".to_owned(),
         group: 7,
         task: json!({ "level": 5 }),
         fork: Some(Fork { parent: "4-0-9".to_owned(), step: 1 }),
         reward_parts: [("accuracy".to_owned(), 1.0)].into(),
-        ..testing::trajectory(vec![step(0.5, "a \"quoted\" reply", calls), step(1.0, "the end", Vec::new())])
+        ..testing::trajectory(steps)
     };
     let reply = ServerReply { usage: Usage { prompt_tokens: 9, response_tokens: 40 }, ..ServerReply::default() };
     let served = Step { server: Some(Box::new(reply)), reward: -1.0, ..Step::default() };
@@ -39,7 +48,7 @@ fn trajectories() -> Vec<Trajectory> {
 fn written(trajectories: &[Trajectory]) -> (tempfile::TempDir, TrajectoryFile) {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), "demo").unwrap();
-    let path = run.write_trajectories(4, 3, trajectories, &[]).unwrap();
+    let path = run.write_trajectories(4, 3, trajectories).unwrap();
     (root, TrajectoryFile { split: Split::Train, step: 4, path })
 }
 
@@ -61,7 +70,14 @@ fn a_column_has_a_value_for_each_trajectory() {
     assert_eq!(numbers("tokens"), [6.0, 0.0, 40.0]);
     assert_eq!(numbers("tool_calls"), [1.0, 0.0, 0.0]);
     assert_eq!(numbers("policy_version"), [3.0; 3]);
-    assert!(numbers("mismatch").iter().chain(&numbers("entropy")).all(|number| number.is_nan()));
+    let stored = |name: &str| {
+        let numbers = numbers(name);
+        assert!(numbers[1..].iter().all(|number| number.is_nan()), "{name}: {numbers:?}");
+        numbers[0]
+    };
+    assert_eq!([stored("advantage"), stored("mismatch"), stored("entropy")], [3.0, 2.5, 1.0]);
+    assert_eq!(stored("clipped"), 1.0 / 6.0);
+    assert!(stored("value").is_nan());
     let texts = |name: &str| {
         let values = column(&file, name);
         values.texts().iter().map(|text| text.clone().unwrap_or_default()).collect::<Vec<_>>()
@@ -72,6 +88,7 @@ fn a_column_has_a_value_for_each_trajectory() {
     assert_eq!(texts("finish_reason"), ["stop", "", "stop"]);
     assert_eq!(texts("task")[0], "{\"level\":5}");
     assert_eq!(texts("reward_parts")[0], "{\"accuracy\":1.0}");
+    assert_eq!(texts("advantages"), ["[2.0,4.0]", "[]", "[null]"]);
     assert_eq!(texts("rewards"), ["[0.5,1.0]", "[]", "[-1.0]"]);
     assert_eq!(texts("replies"), [r#"["a \"quoted\" reply","the end"]"#, "[]", "[\"\"]"]);
     let tools: Vec<ToolRecord> = serde_json::from_str(&texts("tools")[0]).unwrap();
@@ -98,6 +115,16 @@ fn columns_agree_with_whole_trajectories() {
     assert_eq!(column(&file, "reward").numbers(), expected(Trajectory::total_reward));
     assert_eq!(column(&file, "tokens").numbers(), expected(|one| one.response_tokens() as f64));
     assert_eq!(column(&file, "tool_calls").numbers(), expected(|one| one.tool_calls() as f64));
+}
+
+/// A file of the version before has no columns of the update.
+#[test]
+fn files_of_format_1_are_scanned() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/trajectories-format-1.parquet");
+    let file = TrajectoryFile { split: Split::Train, step: 1, path };
+    assert_eq!(column(&file, "steps").numbers(), [1.0, 2.0, 1.0, 1.0]);
+    assert_eq!(column(&file, "tokens").numbers(), [11.0, 20.0, 11.0, 11.0]);
+    assert!(column(&file, "mismatch").numbers().iter().all(|number| number.is_nan()));
 }
 
 /// A flipped byte gives other values or an error, and ends nothing.

@@ -107,7 +107,7 @@ fn write_all(folder: &Path, first: usize, receiver: &Receiver<Option<Trajectory>
                 Ok(None) | Err(RecvTimeoutError::Disconnected) => break true,
             }
         };
-        write_trajectories(&folder.join(format!("{number:06}.parquet")), 0, &together, &[])?;
+        write_trajectories(&folder.join(format!("{number:06}.parquet")), 0, &together)?;
         number += 1;
     }
     Ok(number)

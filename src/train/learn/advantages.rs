@@ -115,13 +115,6 @@ pub(crate) fn by_token(advantages: &Advantages, steps: &[StepRow], count: usize)
     (0..count).map(of).collect()
 }
 
-/// As [`by_token`], the mean of each step, for the records.
-pub(crate) fn by_step(advantages: &Advantages, steps: &[StepRow], count: usize) -> Vec<Option<Vec<f64>>> {
-    let mean = |tokens: &Vec<f64>| tokens.iter().sum::<f64>() / tokens.len().max(1) as f64;
-    let of = |steps: Option<Vec<Vec<f64>>>| Some(steps?.iter().map(mean).collect());
-    by_token(advantages, steps, count).into_iter().map(of).collect()
-}
-
 /// Adds the ids of trajectories to an error of `rl`, which has only their numbers.
 pub(crate) fn with_trajectory_ids(error: Error, trajectories: &[Trajectory]) -> Error {
     let Some(Subject::Trajectories { numbers, step }) = error.subject.as_deref() else { return error };
@@ -169,7 +162,9 @@ mod tests {
     }
 
     fn step_means((steps, advantages): &Computed, trajectories: &[Trajectory]) -> Vec<Option<Vec<f64>>> {
-        by_step(advantages, steps, trajectories.len())
+        let mean = |tokens: &Vec<f64>| tokens.iter().sum::<f64>() / tokens.len().max(1) as f64;
+        let of = |steps: Option<Vec<Vec<f64>>>| Some(steps?.iter().map(mean).collect());
+        by_token(advantages, steps, trajectories.len()).into_iter().map(of).collect()
     }
 
     fn tokens((steps, advantages): &Computed) -> Vec<f64> {

@@ -18,6 +18,7 @@ pub(crate) mod stages;
 pub(crate) mod steps;
 pub(crate) mod supervised;
 pub(crate) mod tensors;
+pub(crate) mod token_records;
 pub(crate) mod training_rows;
 pub(crate) mod update;
 pub(crate) mod value;

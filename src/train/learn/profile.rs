@@ -1,7 +1,8 @@
-//! `r1 run --profile`: some decode steps and a micro-batch of the first training step, by
-//! libtorch's profiler.
+//! `r1 run --profile`: a time line of the first training step, and some of its decode steps and one
+//! of its micro-batches by libtorch's profiler.
 //!
-//! RUN/profile has two traces for chrome://tracing or Perfetto, and a table of operations. Times of
+//! RUN/profile has three traces for chrome://tracing or Perfetto, and a table of operations
+//! (docs/guide/profiling.md). Times of
 //! operations are times of the host without the operations that they call; a GPU's kernels are
 //! separate rows. Profiling slows down what it measures.
 
@@ -15,6 +16,7 @@ use crate::engine::Engine;
 use crate::error::{Error, Kind, Result};
 use crate::native::{OperationTime, start_profile, stop_profile};
 use crate::telemetry::Reporter;
+use crate::timeline;
 
 /// Number of profiled decode steps.
 const STEPS: usize = 16;
@@ -81,6 +83,7 @@ impl RunProfile {
     pub(crate) fn begin(&self, engine: &mut Engine) -> Result<()> {
         std::fs::create_dir_all(&self.dir)
             .map_err(|error| Error::io(Kind::Store, "make the directory", &self.dir, &error))?;
+        timeline::start();
         engine.profile_steps(STEPS, self.dir.join("decode.json"));
         STATE.set(ProfileState::Armed(self.dir.join("update.json")));
         Ok(())
@@ -93,7 +96,7 @@ impl RunProfile {
         Ok(())
     }
 
-    /// After the update of the step: writes the tables.
+    /// At the end of the step: writes the time line and the tables.
     pub(crate) fn end(self, reporter: &Reporter) -> Result<()> {
         let update = match STATE.take() {
             ProfileState::Done(result) => Some(result?),
@@ -103,9 +106,12 @@ impl RunProfile {
         let (count, decode) = self.decode.as_ref().map_or((STEPS, None), |(count, all)| (*count, Some(&all[..])));
         section(&mut text, &format!("{count} decode steps (decode.json)"), decode);
         section(&mut text, "a micro-batch, forward and backward (update.json)", update.as_deref());
-        let path = self.dir.join("operations.md");
-        std::fs::write(&path, text).map_err(|error| Error::io(Kind::Store, "write", &path, &error))?;
-        reporter.info(&format!("profile of the first step: {}", path.display()));
+        let trace = timeline::stop().unwrap_or_default().to_string();
+        for (name, text) in [("step.json", trace), ("operations.md", text)] {
+            let path = self.dir.join(name);
+            std::fs::write(&path, text).map_err(|error| Error::io(Kind::Store, "write", &path, &error))?;
+        }
+        reporter.info(&format!("profile of the first step: {}", self.dir.display()));
         Ok(())
     }
 }

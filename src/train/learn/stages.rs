@@ -13,6 +13,7 @@ use super::mini_batches::{StepRatios, mini_batches_of};
 use super::policy::TrainedPolicy;
 use super::privileged::Prefixes;
 use super::steps::{read_columns, set_anchors, set_next_values, set_reward_parts, training_steps};
+use super::token_records::UpdateRecords;
 use super::training_rows::{set_loss_inputs, training_rows};
 use super::update::{Update, UpdateSettings, UpdateStats, mean_kl, report_skipped};
 use super::value::CriticStats;
@@ -24,6 +25,7 @@ use crate::script::Script;
 use crate::store::RunProgress;
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
+use crate::timeline;
 use crate::train::rules::objective::Objective;
 
 /// The trajectories of an update in the forms that its stages and its metrics read.
@@ -118,6 +120,8 @@ pub(crate) fn advantage_config<'a>(
 
 pub(crate) struct UpdateOutcome {
     pub(crate) updates: Vec<UpdateStats>,
+    /// The numbers of the tokens in these updates.
+    pub(crate) records: UpdateRecords,
     pub(crate) critic_updates: Vec<CriticStats>,
     /// KL to the reference policy, if it was measured.
     pub(crate) kl: Option<f64>,
@@ -143,6 +147,7 @@ pub(crate) fn update_weights(
     let policy_learns = settings.policy && !critic_alone;
     let mut updates: Vec<UpdateStats> = Vec::new();
     let mut critic_updates: Vec<CriticStats> = Vec::new();
+    let mut records = UpdateRecords::new(&data.rows);
     for _ in 0..epochs {
         let mut ratios = StepRatios::new(learner);
         let mut parts = mini_batches_of(&data.rows, learner, objective.together());
@@ -151,6 +156,7 @@ pub(crate) fn update_weights(
                 ratios.scale(&mut part);
             }
             let kl_coef = objective.loss_kl(policy.kl.coef());
+            let _span = timeline::span("optimiser step", || "training".to_owned());
             let update = Update { model: &policy.model, objective, learner, temperature, kl_coef, lr };
             let done = match &mut policy.critic {
                 Some(critic) => {
@@ -161,7 +167,11 @@ pub(crate) fn update_weights(
                 }
                 None => update.step(&mut policy.optimizer, &part).map(|update_stats| (Some(update_stats), None)),
             };
-            let (policy_stats, critic_stats) = done.map_err(|error| with_trajectory_ids(error, trajectories))?;
+            let (mut policy_stats, critic_stats) = done.map_err(|error| with_trajectory_ids(error, trajectories))?;
+            if let Some(stats) = &mut policy_stats {
+                records.reports_clip |= stats.reports_clip;
+                records.add(&part, std::mem::take(&mut stats.records));
+            }
             let skipped = policy_stats.as_ref().and_then(|stats| stats.skipped.as_ref());
             let skipped = skipped.or(critic_stats.as_ref().and_then(|stats| stats.skipped.as_ref()));
             let skipped = skipped.map(|error| with_trajectory_ids(error.clone(), trajectories));
@@ -190,5 +200,5 @@ pub(crate) fn update_weights(
     if let Some(kl) = kl {
         policy.kl.update(kl, trajectories.len());
     }
-    Ok(UpdateOutcome { updates, critic_updates, kl })
+    Ok(UpdateOutcome { updates, records, critic_updates, kl })
 }

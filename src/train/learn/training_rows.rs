@@ -26,8 +26,9 @@ pub fn training_rows(
             rows.extend(pack::merge(trajectory, index)?);
         }
     }
-    if learner.routing_replay == RoutingReplay::Off {
-        for row in &mut rows {
+    for (number, row) in rows.iter_mut().enumerate() {
+        row.number = number;
+        if learner.routing_replay == RoutingReplay::Off {
             row.routing = Routing::default();
         }
     }

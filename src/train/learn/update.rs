@@ -11,6 +11,7 @@ use tch::{Kind as Dtype, Tensor, no_grad_guard};
 use super::given_advantages::GivenAdvantages;
 use super::profile;
 use super::score::{logprobs_at_once, packed, score};
+use super::token_records::{QueuedTokens, TokenRecord};
 use super::training_rows::trajectories_of;
 use crate::adamw::AdamW;
 use crate::config::{Learner, OnNan, Over};
@@ -24,6 +25,7 @@ use crate::rl::losses::{RatioStats, RatioSums};
 use crate::rl::objective::{Inputs, MicroBatchLoss};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::telemetry::Reporter;
+use crate::timeline;
 use crate::train::rules::objective::Objective;
 
 /// Settings that `t:update` may override for one update.
@@ -75,6 +77,8 @@ pub struct UpdateStats {
     pub logged: BTreeMap<String, custom::LoggedValue>,
     /// The sums of the numbers of a critic that shares the trunk.
     pub(crate) critic: [f64; 2],
+    /// The computed tokens, for the records of the step.
+    pub(crate) records: Vec<TokenRecord>,
     /// Whether the optimiser took a step: false if no token is trained, or if the step was skipped.
     pub stepped: bool,
     /// The reason why the optimiser step was skipped: a number was NaN or infinite.
@@ -97,6 +101,7 @@ struct Queued {
     has_kl: bool,
     /// The numbers of a loss in Lua in each.
     of_graph: Vec<custom::Numbers>,
+    tokens: QueuedTokens,
 }
 
 /// The inputs of an optimiser step.
@@ -193,9 +198,11 @@ impl Update<'_> {
         let several = micro_batches.len() > 1;
         let (mut numbers, mut ratio_tokens, mut has_kl) = (Vec::new(), Vec::new(), false);
         let mut of_graph: Vec<custom::Numbers> = Vec::new();
+        let mut tokens = QueuedTokens::default();
         for members in &micro_batches {
             let device = self.model.device();
             let _profiled = profile::micro_batch(device)?;
+            let _span = timeline::span("micro-batch", || "training".to_owned());
             let batch = MicroBatch::new(rows, members, self.model.config.vocab_size, device)?;
             let packed = packed(&batch);
             stats.tokens += packed.ids.numel();
@@ -243,8 +250,11 @@ impl Update<'_> {
             has_kl |= kl.is_some();
             numbers
                 .push(kl.map_or_else(|| Tensor::f_zeros([], (Dtype::Double, device)), |kl| kl.f_sum(Dtype::Double))?);
-            let (tokens, sums) = ratios.on_device();
-            ratio_tokens.push(tokens);
+            // The ratios of a loss may be those of sequences.
+            let clipped = ratios.clipped().filter(|clipped| clipped.numel() == logp.numel());
+            tokens.add(&batch.tokens, &logp, &token_entropy, clipped)?;
+            let (count, sums) = ratios.on_device();
+            ratio_tokens.push(count);
             let none = || Tensor::f_zeros([RatioSums::NUMBERS as i64], (Dtype::Double, device));
             numbers.extend(sums.map_or_else(none, |sums| Ok(sums.shallow_clone()))?.f_unbind(0)?);
             numbers.extend(of_critic.into_iter().flatten());
@@ -253,7 +263,7 @@ impl Update<'_> {
                 of_graph.push(logged);
             }
         }
-        Ok(Queued { micro_batches, numbers, ratio_tokens, has_kl, of_graph })
+        Ok(Queued { micro_batches, numbers, ratio_tokens, has_kl, of_graph, tokens })
     }
 
     /// Reads the numbers of the micro-batches: the only wait for the device before the wait for the
@@ -296,6 +306,7 @@ impl Update<'_> {
         stats.entropy = entropy / stats.sampled.max(1) as f64;
         stats.kl = kl_sum.map(|sum| sum / stats.sampled.max(1) as f64);
         stats.largest_token = if pulls.1 > 0.0 { pulls.0 / pulls.1 } else { 0.0 };
+        stats.records = queued.tokens.read()?;
         Ok(())
     }
 

@@ -15,7 +15,7 @@ impl Training {
     pub(crate) fn check_failures(&mut self, trajectories: &[Trajectory]) -> Result<()> {
         let (script, run, step) = (&self.run.script.path, &self.run.dir, self.run.state.step + 1);
         let again = |trajectory: &Trajectory| Some(replay_command(script, run.path(), trajectory));
-        let store = || run.write_trajectories(step, self.run.state.policy_version, trajectories, &[]).map(drop);
+        let store = || run.write_trajectories(step, self.run.state.policy_version, trajectories).map(drop);
         let limit = self.session.settings.rollout.max_failure_rate;
         self.failures.check(&self.run.reporter, step, trajectories, limit, again, store)
     }
@@ -57,7 +57,7 @@ impl Training {
     pub(crate) fn keep(&self, error: Error, trajectories: &[Trajectory]) -> Error {
         let (step, run) = (self.run.state.step + 1, self.run.dir.path().display());
         let error = report::in_step(error, step);
-        let kept = match self.run.dir.write_trajectories(step, self.run.state.policy_version, trajectories, &[]) {
+        let kept = match self.run.dir.write_trajectories(step, self.run.state.policy_version, trajectories) {
             Ok(_) => {
                 let named = error.trajectories().first().and_then(|number| trajectories.get(*number as usize));
                 let id = named.or(trajectories.first()).map_or("", |trajectory| &trajectory.id);

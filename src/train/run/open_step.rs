@@ -7,7 +7,7 @@ use std::time::Instant;
 use super::collect::Collected;
 use crate::engine::Stats;
 use crate::error::{Error, Kind, Result, suggest};
-use crate::mdp::{Split, Trajectory};
+use crate::mdp::{Split, TrainedTokens, Trajectory};
 use crate::store::{RunDir, read_trajectories};
 use crate::telemetry::Metrics;
 use crate::train::learn::update::UpdateStats;
@@ -24,10 +24,11 @@ pub(crate) struct OpenStep {
     pub(crate) groups: usize,
     pub(crate) dropped: usize,
     pub(crate) stats: Stats,
-    /// The advantages of trajectories that were trained on, by id: a number per step.
-    pub(crate) advantages: BTreeMap<String, Vec<f64>>,
-    /// The advantages of all tokens, for TensorBoard.
+    /// What the updates computed for the tokens of trajectories, by id: an entry per step.
+    pub(crate) trained: BTreeMap<String, Vec<TrainedTokens>>,
+    /// The advantages and ratios of all trained tokens, for TensorBoard.
     pub(crate) token_advantages: Vec<f64>,
+    pub(crate) token_ratios: Vec<f64>,
     /// Whether an update computed advantages, so that the step has a learning signal or none.
     pub(crate) compared: bool,
     /// Whether an update has begun, so that the weights are between two steps.
@@ -121,17 +122,25 @@ impl OpenStep {
         }
     }
 
-    /// Keeps the advantages of an update for the records of the step.
-    pub(crate) fn keep_advantages(
-        &mut self,
-        trajectories: &[Trajectory],
-        by_step: Vec<Option<Vec<f64>>>,
-        of_tokens: impl Iterator<Item = f64>,
-    ) {
-        let of = |(trajectory, advantages): (&Trajectory, Option<Vec<f64>>)| Some((trajectory.id.clone(), advantages?));
-        self.advantages.extend(trajectories.iter().zip(by_step).filter_map(of));
-        self.token_advantages.extend(of_tokens);
+    /// Keeps the numbers of an update for the records of the step; the last update of a trajectory
+    /// counts.
+    pub(crate) fn keep_trained(&mut self, trajectories: &[Trajectory], by_step: Vec<Option<Vec<TrainedTokens>>>) {
+        let of = |(trajectory, trained): (&Trajectory, Option<Vec<TrainedTokens>>)| {
+            let trained = trained?;
+            trained.iter().any(|step| !step.is_empty()).then(|| (trajectory.id.clone(), trained))
+        };
+        self.trained.extend(trajectories.iter().zip(by_step).filter_map(of));
         self.compared = true;
+    }
+}
+
+/// Moves the numbers of updates into the steps of their trajectories.
+pub(crate) fn put_trained(trajectories: &mut [Trajectory], trained: &mut BTreeMap<String, Vec<TrainedTokens>>) {
+    for trajectory in trajectories {
+        let numbers = trained.remove(&trajectory.id).unwrap_or_default();
+        for (step, numbers) in trajectory.steps.iter_mut().zip(numbers) {
+            step.trained = numbers;
+        }
     }
 }
 

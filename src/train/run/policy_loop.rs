@@ -26,13 +26,14 @@ use std::time::Instant;
 use super::calls::{MetricValues, RolloutOptions, UpdateOptions};
 use super::cold_start;
 use super::collect::{Draw, collect};
-use super::open_step::UpdateTrajectories;
+use super::open_step::{UpdateTrajectories, put_trained};
 use super::training::Training;
 use crate::error::{Error, Kind, Result};
 use crate::eval::solved;
 use crate::rl::advantages::AlgorithmNeed;
 use crate::telemetry::{Metrics, Reporter};
-use crate::train::learn::advantages::{by_step, compute_advantages, of_tokens};
+use crate::timeline::{self, TimelineSpan};
+use crate::train::learn::advantages::{by_token, compute_advantages, of_tokens};
 use crate::train::learn::generated::without_generated;
 use crate::train::learn::stages::{TrainingData, advantage_config, update_weights};
 use crate::train::learn::update::{UpdateSettings, report_skipped};
@@ -79,6 +80,11 @@ fn train(training: &mut Training) -> Result<()> {
     Ok(())
 }
 
+/// A span of the training thread.
+fn learner_span(name: &'static str) -> Option<TimelineSpan> {
+    timeline::span(name, || "training".to_owned())
+}
+
 /// The operations of a training step. A step may have several rollouts and updates.
 impl Training {
     /// Samples `group_size` trajectories of each of `groups_per_step` tasks with the current
@@ -103,8 +109,10 @@ impl Training {
             greedy: self.objective.needs(AlgorithmNeed::Greedy),
             next_prompt: self.policy.critic.is_some(),
         };
+        let span = learner_span("rollout");
         let collected = collect(&mut self.session, &learner, &self.run.state, draw, &self.run.reporter);
         let collected = collected.map_err(|error| self.save_before(report::in_step(error, self.run.state.step + 1)))?;
+        drop(span);
         if let Some(profile) = &mut self.profile {
             profile.sampled(&mut self.session.engine)?;
         }
@@ -137,9 +145,6 @@ impl Training {
         let updated = self.update_with(&batch, settings);
         self.step.put_back(batch);
         let values = updated?;
-        if let Some(profile) = self.profile.take() {
-            profile.end(&self.run.reporter)?;
-        }
         self.step.training_seconds += started.elapsed().as_secs_f64();
         self.step.values.extend(values.clone());
         Ok(values.into())
@@ -151,15 +156,21 @@ impl Training {
 
         // 2. Rows of tokens, with log-probabilities under learner and reference and the critic's
         //    values.
+        let span = learner_span("log-probabilities and values");
         let mut data = TrainingData::compute(&self.policy, trajectories, batch.baselines_from, settings)
             .map_err(|error| self.keep(error, trajectories))?;
+
+        drop(span);
 
         // 3. Advantages: one number for each sampled token. GRPO compares the return R of a
         //    trajectory with its group, A = (R - mean(R)) / (std(R) + 1e-6), without failed
         //    trajectories (rl/advantages/grpo.rs).
+        let span = learner_span("advantages");
         let advantages = advantage_config(&mut self.policy, &self.run.script, settings)
             .and_then(|config| compute_advantages(&mut data.steps, config, &data.trajectories))
             .map_err(|error| self.keep(error, trajectories))?;
+
+        drop(span);
 
         // 4. Optimiser steps: `epochs` passes in `mini_batches` each.
         report_skipped(&self.run.reporter, self.run.state.step + 1, advantages.skipped.as_ref());
@@ -169,9 +180,12 @@ impl Training {
             update_weights(&mut self.policy, &mut self.run.state, &mut data, &advantages, settings, &self.run.reporter)
                 .map_err(|error| self.keep(error, trajectories))?;
 
-        let by_step = by_step(&advantages, &data.steps, trajectories.len());
-        let by_step = without_generated(&data.trajectories, by_step);
-        self.step.keep_advantages(trajectories, by_step, of_tokens(&advantages, &data.steps));
+        let all_advantages = by_token(&advantages, &data.steps, data.trajectories.len());
+        let trained = outcome.records.by_step(&data.trajectories, &data.rows, all_advantages);
+        let trained = without_generated(&data.trajectories, trained.into_iter().map(Some).collect());
+        self.step.keep_trained(trajectories, trained);
+        self.step.token_advantages.extend(of_tokens(&advantages, &data.steps));
+        self.step.token_ratios.extend(outcome.records.ratios(&data.rows));
         self.step.changed |= outcome.updates.iter().any(|update| update.stepped);
         let mut values = Metrics::new();
         let version = self.run.state.policy_version + u64::from(self.step.changed);
@@ -188,14 +202,15 @@ impl Training {
         let (count, rolled_out) = (step.sampled.len(), step.groups > 0);
         let mut trajectories = step.sampled;
         trajectories.append(&mut step.baselines);
+        put_trained(&mut trajectories, &mut step.trained);
         let sampled = &trajectories[..count];
         let mut values = Metrics::new();
 
         // 5. Records: the sampled trajectories first, then the counters that mark the step as done.
         if rolled_out {
-            let advantages: Vec<_> = trajectories.iter().map(|one| step.advantages.remove(&one.id)).collect();
+            let _span = learner_span("write trajectories");
             let version = self.run.state.policy_version;
-            self.run.dir.write_trajectories(self.run.state.step + 1, version, &trajectories, &advantages)?;
+            self.run.dir.write_trajectories(self.run.state.step + 1, version, &trajectories)?;
             if let Some(curriculum) = &self.session.curriculum {
                 curriculum.log(&mut values);
             }
@@ -216,7 +231,8 @@ impl Training {
         values.set("time/step", step.began.map_or(0.0, |began| began.elapsed().as_secs_f64()));
         let (number, steps) = (self.run.state.step, self.learner.steps);
         self.run.log.log(number, &values)?;
-        tensorboard::step(&mut self.run.log, number, steps, sampled, step.token_advantages)?;
+        let of_tokens = [("advantage", step.token_advantages), ("ratio", step.token_ratios)];
+        tensorboard::step(&mut self.run.log, number, steps, sampled, of_tokens)?;
         self.curves.push(&values);
         self.run.reporter.step(number, steps as u64, &values);
         self.warnings.check(&self.run.reporter, number, &values)?;
@@ -224,6 +240,9 @@ impl Training {
             self.check_signal(&trajectories, step.compared.then_some(&values))?;
         }
         self.report_row_check();
+        if let Some(profile) = self.profile.take_if(|_| rolled_out) {
+            profile.end(&self.run.reporter)?;
+        }
         Ok(values.into())
     }
 }

@@ -45,6 +45,13 @@ impl RunState {
         let mut log = MetricsLog::open(dir.path(), repeats_from)?;
         let StartState { script, options, standing, .. } = opened;
         tensorboard::settings(&mut log, &script)?;
+        if let Some(port) = options.metrics_port {
+            // A cold start is `NAME/sft`.
+            let above =
+                if options.cold_start { dir.path().parent().and_then(Path::parent) } else { dir.path().parent() };
+            let name = above.and_then(|above| dir.path().strip_prefix(above).ok()).unwrap_or(dir.path());
+            log.serve(name.display().to_string(), port)?;
+        }
         let began_after = state.step;
         Ok(Self { script, options, reporter: reporter.clone(), dir, log, origins, state, began_after, standing })
     }

@@ -28,14 +28,14 @@ pub(crate) fn settings(log: &mut MetricsLog, script: &Script) -> Result<()> {
     log.settings(&settings)
 }
 
-/// Distributions over the trajectories of a step and over the advantages of its tokens; at some
-/// steps also a few trajectories as text.
+/// Distributions over the trajectories of a step and over its trained tokens (`of_tokens`, by
+/// name); at some steps also a few trajectories as text.
 pub(crate) fn step(
     log: &mut MetricsLog,
     step: u64,
     steps: usize,
     trajectories: &[Trajectory],
-    advantages: Vec<f64>,
+    of_tokens: [(&str, Vec<f64>); 2],
 ) -> Result<()> {
     let counted: Vec<&Trajectory> = trajectories.iter().filter(|one| !one.status.is_failure()).collect();
     let of = |number: &dyn Fn(&Trajectory) -> f64| counted.iter().map(|one| number(one)).collect::<Vec<f64>>();
@@ -45,9 +45,11 @@ pub(crate) fn step(
             ("distribution/reward", of(&Trajectory::total_reward)),
             ("distribution/response_tokens", of(&|one| one.response_tokens() as f64)),
             ("distribution/steps", of(&|one| one.steps.len() as f64)),
-            ("distribution/advantage", advantages),
         ],
     )?;
+    for (name, values) in of_tokens.into_iter().filter(|(_, values)| !values.is_empty()) {
+        log.distributions(step, &[(&format!("distribution/{name}"), values)])?;
+    }
     if step == 1 || due(step, steps.div_ceil(TIMES), steps) {
         samples(log, step, "train", trajectories)?;
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::mdp::{Fork, Message, Step, testing};
+use crate::mdp::{Fork, Message, Step, TrainedTokens, testing};
 use crate::store::{Configuration, RunDir, ScriptVersion};
 
 /// A run with two steps, of one group with a branch and of one trajectory with a hostile text.
@@ -22,14 +22,19 @@ pub(in crate::view) fn written(root: &Path, name: &str) -> PathBuf {
         task: json!({ "question": "1+1?" }),
         ..testing::trajectory(steps)
     };
-    let first = of("1-0-0", 0, vec![step(&[1, 2], &[3], 0.0), step(&[1, 2, 3, 4], &[5, 6], 1.0)]);
+    let mut first = of("1-0-0", 0, vec![step(&[1, 2], &[3], 0.0), step(&[1, 2, 3, 4], &[5, 6], 1.0)]);
+    for step in &mut first.steps {
+        let advantages = vec![0.5; step.response_ids.len()];
+        step.trained =
+            TrainedTokens { advantages, entropies: vec![0.25; step.response_ids.len()], ..TrainedTokens::default() };
+    }
     let fork = Some(Fork { parent: "1-0-0".to_owned(), step: 1 });
     let branch = Trajectory { fork, ..of("1-0-1", 1, vec![step(&[1, 2], &[3], 0.0), step(&[1, 4], &[5], -1.0)]) };
     let hostile = "</script><script>alert(1)</script>\u{1b}[2J".to_owned();
     let messages = vec![Message::user("x"), Message::assistant(hostile)];
     let other = Trajectory { messages, ..of("2-0-0", 0, vec![step(&[1], &[2, 7, 8], 0.5)]) };
-    run.write_trajectories(1, 0, &[first, branch], &[Some(vec![0.5, 0.5]), None]).unwrap();
-    run.write_trajectories(2, 1, &[other], &[]).unwrap();
+    run.write_trajectories(1, 0, &[first, branch]).unwrap();
+    run.write_trajectories(2, 1, &[other]).unwrap();
     run.path().to_owned()
 }
 
@@ -47,6 +52,8 @@ fn a_trajectory_is_shown_with_its_group_and_its_prompts_as_changes() {
     assert_eq!(first["trajectory"]["steps"][0]["prompt_ids"], json!([]));
     assert_eq!(first["prompts"], json!([[{ "add": [1, 2] }], [{ "keep": 3 }, { "add": [4] }]]));
     assert_eq!((&first["prompt_tokens"], &first["advantages"]), (&json!([2, 4]), &json!([0.5, 0.5])));
+    let trained = json!({ "advantages": [0.5, 0.5], "entropies": [0.25, 0.25] });
+    assert_eq!(first["trajectory"]["steps"][1]["trained"], trained);
     assert_eq!((first["summary"]["reward"].as_f64(), first["group"].as_array().unwrap().len()), (Some(1.0), 2));
     assert_eq!(first["texts"], json!({}), "there is no tokenizer");
     let branch = shown(&view, "1-0-1").unwrap();

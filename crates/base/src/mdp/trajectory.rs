@@ -178,6 +178,51 @@ pub struct Step {
     /// alone, which are not stored.
     #[serde(skip)]
     pub generated: bool,
+    /// What the update of the training step computed for the sampled tokens.
+    #[serde(default, skip_serializing_if = "TrainedTokens::is_empty")]
+    pub trained: TrainedTokens,
+}
+
+/// What an update computed for the sampled tokens of a step. Each list has an entry per token, and
+/// is empty if the update did not compute it. The store writes it; programs and viewers read it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrainedTokens {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub advantages: Vec<f64>,
+    /// The critic's value of the state before the token, before the update.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<f32>,
+    /// The critic's training target; NaN where it has none.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub returns: Vec<f32>,
+    /// Log-probability under the learner in the first optimiser step that had the token.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub learner_logprobs: Vec<f32>,
+    /// Log-probability under the reference policy.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub reference_logprobs: Vec<f32>,
+    /// Entropy of the learner's distribution in the optimiser step of `learner_logprobs`, nats.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub entropies: Vec<f32>,
+    /// Whether the token was in the loss: false in the steps that a fork shares with its parent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub loss_mask: Vec<bool>,
+    /// Whether the loss clipped the token's ratio in one of the optimiser steps.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub clipped: Vec<bool>,
+}
+
+impl TrainedTokens {
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Mean of the advantages; `None` without any.
+    pub fn advantage(&self) -> Option<f64> {
+        let count = self.advantages.len();
+        (count > 0).then(|| self.advantages.iter().sum::<f64>() / count as f64)
+    }
 }
 
 impl Step {

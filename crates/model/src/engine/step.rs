@@ -21,6 +21,7 @@ use super::tensor_sampler::list;
 use crate::model::{Decoding, HostTransfer, Span, upload};
 use r1_base::error::{self, Error, Result};
 use r1_base::mdp::FinishReason;
+use r1_base::timeline;
 
 /// Where tokens are sampled, and when the host reads them. All modes give the same tokens from the
 /// same probabilities.
@@ -119,12 +120,15 @@ impl Engine {
         }
         let plan = self.plan(mode)?;
         let begin = Instant::now();
+        let span = timeline::span("model", || "engine".to_owned());
         let queued = match self.queue(&plan, mode, stop)? {
             QueueResult::Step(queued) => queued,
             // The step before is read later, if at all.
             QueueResult::Stopped => return Ok(()),
         };
+        drop(span);
         self.progress.lock().model_seconds += begin.elapsed().as_secs_f64();
+        let _span = timeline::span("sampling", || "engine".to_owned());
         let before = std::mem::replace(&mut self.in_flight, queued);
         self.read(before, outcome, on_token)?;
         if mode == SamplingMode::Ahead { Ok(()) } else { self.settle(outcome, on_token) }
