@@ -142,12 +142,13 @@ function usePages<T>(view: string, params: Params, run: string) {
   const [pages, set] = useState<{ key: string; meta?: Page<T>; rows: Map<number, T>; error?: string }>({ key: "", rows: new Map() });
   const key = JSON.stringify([view, params]);
   const version = useVersion(run);
-  const asked = useRef(new Set<string>());
+  const asked = useRef({ of: "", pages: new Set<number>() });
   const load = useCallback(
     (page: number, again = false) => {
-      const id = `${key}#${version}#${page}`;
-      if (asked.current.has(id)) return;
-      asked.current.add(id);
+      const of = `${key}#${version}`;
+      if (asked.current.of !== of) asked.current = { of, pages: new Set() };
+      if (asked.current.pages.has(page)) return;
+      asked.current.pages.add(page);
       const query = { ...params, offset: page * PAGE, limit: PAGE };
       (isStatic ? ofCopy<T>(view, query) : get<Page<T>>(view, query)).then(
         (meta) =>
@@ -173,11 +174,13 @@ export function Trajectories({ run }: { run: string }) {
   const view = params.get("by") === "group" ? "groups" : "trajectories";
   const where = params.get("where") ?? "";
   const sort = params.get("sort") ?? "-step";
-  const [typed, type] = useState(where);
-  useEffect(() => type(where), [where]);
+  const input = useRef<HTMLInputElement>(null);
+  useEffect(() => {
+    if (input.current && input.current !== document.activeElement) input.current.value = where;
+  }, [where]);
   const search = (event: Event) => {
     event.preventDefault();
-    setParams({ where: typed.trim() });
+    setParams({ where: input.current?.value.trim() });
   };
   const query: Params = { run, split, where: where || undefined, sort };
   return (
@@ -187,7 +190,7 @@ export function Trajectories({ run }: { run: string }) {
         <form onSubmit={search} role="search">
           <label>
             Filter{" "}
-            <input id="filter" type="search" size={36} value={typed} placeholder='reward < 0 and steps > 3' list="filters" onInput={(event) => { type(event.currentTarget.value); if (!event.currentTarget.value) setParams({ where: undefined }); }} />
+            <input id="filter" ref={input} type="search" size={36} defaultValue={where} placeholder='reward < 0 and steps > 3' list="filters" onInput={(event) => event.currentTarget.value || setParams({ where: undefined })} />
           </label>
           <datalist id="filters">
             {['status == "truncated"', "reward < 0 and steps > 3", "reward_parts.format == 0", "tool_calls == 0", "excluded", "quality >= 4"].map((text) => <option key={text} value={text} />)}

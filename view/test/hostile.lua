@@ -6,12 +6,13 @@ local env = r1.env {
   format = "answer",
   max_steps = 2,
   reset = function(task)
-    return { messages = { r1.system("Reply with a number."), r1.user(HOSTILE .. task.question) } }
+    local first = r1.user(HOSTILE .. task.question)
+    return { first = first, messages = { r1.system("Reply with a number."), first } }
   end,
   -- The second prompt leaves the system message out, as a context policy does.
   step = function(state, action)
     state.length = #action.text
-    state.messages = { state.messages[2], r1.assistant(action), r1.user("Again.") }
+    state.messages = { state.first, r1.assistant(action), r1.user("Again.") }
     return { reward = #action.text % 3 - 1 }
   end,
 }
