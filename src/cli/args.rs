@@ -18,7 +18,9 @@ use super::new::NewArgs;
 use super::number::row_count;
 use super::recorded::IdOrSetting;
 use super::resume_arg::{self, refuse_both};
+use super::traj_args::TrajArgs;
 use super::version;
+use super::view::ViewArgs;
 use crate::error::{Error, Kind, Result};
 use crate::script::Script;
 use crate::store;
@@ -51,6 +53,7 @@ pub(super) enum Command {
     Sft(SftArgs),
     Eval(EvalArgs),
     Compare(CompareArgs),
+    View(ViewArgs),
     Check(CheckArgs),
     Infer(InferArgs),
     Lua(LuaArgs),
@@ -60,6 +63,7 @@ pub(super) enum Command {
     New(NewArgs),
     Rescore(RescoreArgs),
     Test(TestArgs),
+    Traj(TrajArgs),
     Index(IndexArgs),
     Data(DataArgs),
     Doc(DocArgs),

@@ -38,7 +38,10 @@ mod rescore;
 mod resume_arg;
 mod run;
 mod test;
+mod traj;
+mod traj_args;
 mod version;
+mod view;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -106,6 +109,8 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
         Command::Replay(args) => replay::run(args, cli.output),
         Command::Rescore(args) => rescore::run(args, cli.output).map(success),
         Command::Test(args) => test::run(&args, cli.output),
+        Command::View(args) => view::run(&args, cli.output).map(success),
+        Command::Traj(args) => traj::run(&args, cli.output),
         Command::Data(args) => data::run(&args, cli.output).map(success),
         Command::Index(args) => index::run(&args, cli.output).map(success),
         Command::Doc(args) => doc::run(&args, cli.output).map(success),

@@ -169,6 +169,12 @@ pub(super) struct Id {
     sample: Option<u32>,
 }
 
+impl std::fmt::Display for Id {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 impl Id {
     fn covers(&self, (split, step): StoredStep) -> bool {
         self.split == split && self.step.is_none_or(|wanted_step| wanted_step == step)

@@ -5,6 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::file::metadata::FileMetaData;
 
 use super::files::{checksum, failed};
 use super::trajectories::{EARLIER_FORMATS, FORMAT, FORMAT_KEY, SUM_KEY, parquet_failed};
@@ -17,16 +18,10 @@ pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
     let what = "read trajectories";
     let file = File::open(path).map_err(|e| failed(what, path, &e))?;
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|e| parquet_failed(what, path, &e))?;
-    let metadata = |key: &str| {
-        let all = builder.metadata().file_metadata().key_value_metadata()?;
-        all.iter().find(|pair| pair.key == key)?.value.as_deref()
-    };
-    let format = metadata(FORMAT_KEY).unwrap_or_default();
-    if format != FORMAT && !EARLIER_FORMATS.contains(&format) {
-        return Err(Error::new(Kind::Store, "not a file of trajectories that this r1 reads").at_path(path));
-    }
+    let metadata = builder.metadata().file_metadata();
+    check_format(metadata, path)?;
     // Files of the first versions of r1 have no checksum.
-    if let Some(sum) = metadata(SUM_KEY) {
+    if let Some(sum) = entry(metadata, SUM_KEY) {
         check_sum(path, sum)?;
     }
     let reader = builder.build().map_err(|e| parquet_failed(what, path, &e))?;
@@ -44,6 +39,19 @@ pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
         }
     }
     Ok(trajectories)
+}
+
+/// Refuses files that are not of trajectories, and those of a later version.
+pub(super) fn check_format(metadata: &FileMetaData, path: &Path) -> Result<()> {
+    let format = entry(metadata, FORMAT_KEY).unwrap_or_default();
+    if format == FORMAT || EARLIER_FORMATS.contains(&format) {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Store, "not a file of trajectories that this r1 reads").at_path(path))
+}
+
+fn entry<'a>(metadata: &'a FileMetaData, key: &str) -> Option<&'a str> {
+    metadata.key_value_metadata()?.iter().find(|pair| pair.key == key)?.value.as_deref()
 }
 
 /// Compares the pages of a file with the checksum in its footer.

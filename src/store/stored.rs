@@ -11,6 +11,7 @@ use super::configuration::{ConfigFile, Configuration, FileVersion};
 use super::files::{self, failed, step_of};
 use super::read_trajectories;
 use super::run_dir::{ScriptsDir, file_of, folder, short};
+use super::scan::TrajectoryFile;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Split, Trajectory};
 
@@ -111,6 +112,11 @@ impl StoredRun {
             .map_or_else(|| self.path.display().to_string(), |name| name.to_string_lossy().into_owned())
     }
 
+    /// The configurations of the run, the current one last.
+    pub fn configurations(&self) -> impl DoubleEndedIterator<Item = &Configuration> {
+        self.config.all()
+    }
+
     /// Maximum length of prompt plus response in its rollouts, tokens.
     pub fn max_context(&self) -> usize {
         self.config.current.max_context
@@ -120,6 +126,12 @@ impl StoredRun {
     pub fn steps(&self, split: Split) -> Result<Vec<u64>> {
         let files = files::list(&folder(&self.path, split))?;
         Ok(files.iter().filter_map(|path| step_of(path, ".parquet")).collect())
+    }
+
+    /// Files with trajectories of this split, by step.
+    pub fn files(&self, split: Split) -> Result<Vec<TrajectoryFile>> {
+        let file = |step| TrajectoryFile { split, step, path: file_of(&self.path, split, step) };
+        Ok(self.steps(split)?.into_iter().map(file).collect())
     }
 
     /// Trajectories of a step, or of the evaluation after it.

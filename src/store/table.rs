@@ -190,7 +190,7 @@ impl ParquetTable {
 
 /// The metadata with texts as views: a reader copies a text of the dictionary for each row
 /// otherwise.
-fn as_views(metadata: ArrowReaderMetadata) -> ArrowReaderMetadata {
+pub(super) fn as_views(metadata: ArrowReaderMetadata) -> ArrowReaderMetadata {
     let fields: Fields = metadata.schema().fields().iter().map(view).collect();
     let schema = Schema::new_with_metadata(fields, metadata.schema().metadata().clone());
     let options = ArrowReaderOptions::new().with_schema(Arc::new(schema));

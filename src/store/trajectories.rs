@@ -64,10 +64,21 @@ impl RunDir {
 
 /// Writes a file of trajectories atomically, as [`RunDir::write_trajectories`].
 pub fn write_trajectories(path: &Path, policy_version: u64, trajectories: &[Trajectory]) -> Result<()> {
-    write_atomic(path, |file| encode(file, policy_version, trajectories, path))
+    write_atomic(path, |file| encode(file, &|_| policy_version, trajectories, path))
 }
 
-fn encode(file: &mut (dyn Write + Send), policy_version: u64, trajectories: &[Trajectory], path: &Path) -> Result<()> {
+/// Writes trajectories of several files as one, atomically. `policy_versions` has that of each.
+pub fn write_selected(path: &Path, policy_versions: &[u64], trajectories: &[Trajectory]) -> Result<()> {
+    let version = |position: u32| policy_versions.get(position as usize).copied().unwrap_or_default();
+    write_atomic(path, |file| encode(file, &version, trajectories, path))
+}
+
+fn encode(
+    file: &mut (dyn Write + Send),
+    policy_version: &dyn Fn(u32) -> u64,
+    trajectories: &[Trajectory],
+    path: &Path,
+) -> Result<()> {
     let mut properties = WriterProperties::builder();
     // Numbers that are seldom equal take less space without a dictionary.
     for name in NUMBERS_OF_TOKENS {
@@ -90,7 +101,7 @@ fn encode(file: &mut (dyn Write + Send), policy_version: u64, trajectories: &[Tr
     let mut writer = ArrowWriter::try_new(summed, schema, Some(properties)).map_err(store)?;
     let (mut rows, mut previous) = (Vec::new(), Vec::new());
     for (trajectory, position) in trajectories.iter().zip(0_u32..) {
-        rows.extend(TrajectoryRow::of_trajectory(position, trajectory, policy_version, &mut previous)?);
+        rows.extend(TrajectoryRow::of_trajectory(position, trajectory, policy_version(position), &mut previous)?);
         if rows.len() >= BATCH || position as usize + 1 == trajectories.len() {
             writer.write(&serde_arrow::to_record_batch(&fields, &rows).map_err(|e| internal(&e))?).map_err(store)?;
             rows.clear();
@@ -172,7 +183,7 @@ mod tests {
         use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.parquet");
-        encode(&mut File::create(&path).unwrap(), 0, &[], &path).unwrap();
+        encode(&mut File::create(&path).unwrap(), &|_| 0, &[], &path).unwrap();
         let metadata = ArrowReaderMetadata::load(&File::open(&path).unwrap(), ArrowReaderOptions::new()).unwrap();
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/store.md");
         let page = std::fs::read_to_string(page).unwrap();
@@ -203,7 +214,7 @@ mod tests {
     #[test]
     fn full_disk_is_reported() {
         let Ok(mut full) = File::options().write(true).open("/dev/full") else { return };
-        let error = encode(&mut full, 0, &[], Path::new("runs/x/step.parquet")).unwrap_err();
+        let error = encode(&mut full, &|_| 0, &[], Path::new("runs/x/step.parquet")).unwrap_err();
         assert_eq!(error.kind, Kind::Store);
         assert_eq!(error.message, "can't write trajectories: no space left on device");
         assert_eq!(error.place.as_deref(), Some("runs/x/step.parquet"));

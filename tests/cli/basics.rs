@@ -90,6 +90,7 @@ fn help() {
       rescore      Compute the rewards of stored trajectories with a changed script and compare them
                    with the old ones
       test         Run tests written in Lua
+      traj         List, search, compare, export and check the stored trajectories of a run
       index        Build and search an index of passages
       data         Download, convert, inspect, split and clean datasets
       doc          Show the Lua functions of r1: one function, a namespace, or all

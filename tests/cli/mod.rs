@@ -68,7 +68,9 @@ mod store_write;
 mod tables;
 mod trained_tokens;
 mod training;
+mod traj;
 mod updates;
+mod view;
 mod worlds;
 
 use std::io::Write as _;

@@ -4,6 +4,7 @@
 //! globals, the host's `require` and `math.random`) is the same as for recipes, so that code can be
 //! shared.
 
+pub(crate) mod condition;
 pub(crate) mod suite;
 
 use std::path::Path;
