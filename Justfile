@@ -99,7 +99,7 @@ view:
 
 # Check the types of that page, and that view/dist is made from view/src; skipped without npm
 check-view:
-    @if ! command -v npm > /dev/null || ! (cd view && npm ci --silent --no-audit --no-fund --ignore-scripts); then \
+    @if ! command -v npm > /dev/null || ! (cd view && npm ci --silent --no-audit --no-fund --ignore-scripts --fetch-retries=1); then \
         echo "check-view: skipped, its packages could not be fetched" >&2; exit 0; fi; \
         cd view && npm run --silent check
 

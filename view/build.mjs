@@ -8,6 +8,13 @@ import { build } from "esbuild";
 
 const root = dirname(fileURLToPath(import.meta.url));
 const read = (name) => readFileSync(join(root, name));
+
+/** The licences of the libraries, which their copies must have. */
+function licences() {
+  const text = (name) => `${name}\n\n${read(`node_modules/${name}/LICENSE`)}`.replaceAll("\r", "").trim();
+  return `/*\nThe page of r1 view contains these libraries.\n\n${["preact", "uplot"].map(text).join("\n\n")}\n*/`;
+}
+
 const result = await build({
   absWorkingDir: root,
   entryPoints: { app: "src/main.tsx" },
@@ -19,7 +26,7 @@ const result = await build({
   jsx: "automatic",
   jsxImportSource: "preact",
   legalComments: "none",
-  banner: { js: "/* r1 view; with Preact and uPlot (MIT licence) */" },
+  banner: { js: licences() },
   write: false,
 });
 const files = Object.fromEntries(result.outputFiles.map((file) => [file.path.split(/[\\/]/).pop(), file.contents]));

@@ -17,30 +17,8 @@ use crate::store::{
 };
 
 /// Columns of a file that a row is made of.
-const READ: [&str; 22] = [
-    "id",
-    "group",
-    "sample",
-    "parent",
-    "forked_at",
-    "task_index",
-    "task",
-    "status",
-    "truncated_by",
-    "reward",
-    "outcome_reward",
-    "reward_parts",
-    "advantage",
-    "mismatch",
-    "steps",
-    "tokens",
-    "tool_calls",
-    "error",
-    "seconds",
-    "retries",
-    "policy_version",
-    "script_hash",
-];
+const READ: &str = "id group sample parent forked_at task_index task status truncated_by reward reward_parts advantage \
+                    mismatch steps tokens tool_calls error seconds policy_version";
 
 /// Longest excerpts of tasks and errors, in characters.
 const EXCERPT: usize = 160;
@@ -63,7 +41,6 @@ pub(super) struct TableRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) truncated_by: Option<Arc<str>>,
     pub(super) reward: f64,
-    pub(super) outcome_reward: f64,
     pub(super) reward_parts: RewardParts,
     pub(super) advantage: f64,
     pub(super) mismatch: f64,
@@ -71,9 +48,7 @@ pub(super) struct TableRow {
     pub(super) tokens: u64,
     pub(super) tool_calls: u64,
     pub(super) seconds: f64,
-    pub(super) retries: u64,
     pub(super) policy_version: u64,
-    pub(super) script_hash: Arc<str>,
     /// The beginning of the failure's message.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) error: Option<String>,
@@ -171,7 +146,10 @@ impl ReadFiles {
         if let Some(read) = all().get(&file.path).filter(|read| read.stamp == stamp) {
             return Arc::clone(read);
         }
-        let (rows, damage) = match rows(file) {
+        // The library of Parquet panics on some damaged files.
+        let read = std::panic::catch_unwind(|| rows(file));
+        let damaged = |_| Err(Error::new(Kind::Store, "damaged file of trajectories").at_path(&file.path));
+        let (rows, damage) = match read.unwrap_or_else(damaged) {
             Ok(rows) => (rows, None),
             Err(error) => (Vec::new(), Some(error.to_string())),
         };
@@ -205,7 +183,7 @@ impl ReadFiles {
             return Ok(Arc::clone(whole));
         }
         let trajectories = read_trajectories(path)?;
-        let advantages = scan_trajectories(&step.file, &columns(&["advantages"])?)?;
+        let advantages = scan_trajectories(&step.file, &columns(["advantages"])?)?;
         let advantages = advantages.first().map_or(&[][..], ColumnValues::texts).to_vec();
         let whole = Arc::new(WholeFile { trajectories, advantages });
         *last = Some((path.clone(), step.stamp, Arc::clone(&whole)));
@@ -214,15 +192,15 @@ impl ReadFiles {
 }
 
 /// Columns by their names.
-pub(super) fn columns(names: &[&str]) -> Result<Vec<&'static TrajectoryColumn>> {
+pub(super) fn columns<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Vec<&'static TrajectoryColumn>> {
     let missing = |name: &str| Error::new(Kind::Internal, format!("there is no column {name}"));
-    names.iter().map(|name| TrajectoryColumn::named(name).ok_or_else(|| missing(name))).collect()
+    names.into_iter().map(|name| TrajectoryColumn::named(name).ok_or_else(|| missing(name))).collect()
 }
 
 /// Reads the rows of a file.
 fn rows(file: &TrajectoryFile) -> Result<Vec<TableRow>> {
-    let values = scan_trajectories(file, &columns(&READ)?)?;
-    let of = |name: &str| READ.iter().position(|read| *read == name).and_then(|at| values.get(at));
+    let values = scan_trajectories(file, &columns(READ.split_whitespace())?)?;
+    let of = |name: &str| READ.split_whitespace().position(|read| read == name).and_then(|at| values.get(at));
     let number = |name: &str, row: usize| of(name).and_then(|one| one.numbers().get(row).copied()).unwrap_or(f64::NAN);
     let text = |name: &str, row: usize| of(name).and_then(|one| one.texts().get(row)?.as_deref());
     let mut rows: Vec<TableRow> = Vec::new();
@@ -233,7 +211,6 @@ fn rows(file: &TrajectoryFile) -> Result<Vec<TableRow>> {
             before.filter(|before| before.as_ref() == text).map_or_else(|| text.into(), Arc::clone)
         };
         let integer = |name| number(name, row) as u64;
-        let hash: String = text("script_hash", row).unwrap_or_default().chars().take(12).collect();
         let read = TableRow {
             id: text("id", row).unwrap_or_default().to_owned(),
             group: integer("group"),
@@ -245,7 +222,6 @@ fn rows(file: &TrajectoryFile) -> Result<Vec<TableRow>> {
             status: shared(text("status", row).unwrap_or_default(), before.map(|one| &one.status)),
             truncated_by: text("truncated_by", row).map(Arc::from),
             reward: number("reward", row),
-            outcome_reward: number("outcome_reward", row),
             reward_parts: RewardParts::parse(
                 text("reward_parts", row).unwrap_or_default(),
                 before.map(|one| &one.reward_parts),
@@ -256,9 +232,7 @@ fn rows(file: &TrajectoryFile) -> Result<Vec<TableRow>> {
             tokens: integer("tokens"),
             tool_calls: integer("tool_calls"),
             seconds: number("seconds", row),
-            retries: integer("retries"),
             policy_version: integer("policy_version"),
-            script_hash: shared(&hash, before.map(|one| &one.script_hash)),
             error: text("error", row).map(excerpt),
         };
         rows.push(read);

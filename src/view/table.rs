@@ -24,28 +24,8 @@ const PAGE: usize = 1000;
 const FILTER_TIME: Duration = Duration::from_secs(30);
 
 /// Columns that can be sorted; also `reward_parts.NAME`.
-const SORTED: [&str; 20] = [
-    "id",
-    "step",
-    "group",
-    "sample",
-    "task",
-    "task_index",
-    "status",
-    "truncated_by",
-    "reward",
-    "outcome_reward",
-    "advantage",
-    "mismatch",
-    "steps",
-    "tokens",
-    "tool_calls",
-    "seconds",
-    "policy_version",
-    "tags",
-    "quality",
-    "excluded",
-];
+const SORTED: &str = "id step group sample task task_index status truncated_by reward advantage mismatch steps tokens \
+                      tool_calls seconds policy_version tags quality excluded";
 const PARTS: &str = "reward_parts.";
 
 /// Columns of a filter that are notes. `excluded` is nil or a text, so that `not excluded` holds
@@ -140,7 +120,6 @@ impl NotedRow<'_> {
             "status" => row.status.as_ref().into(),
             "truncated_by" => row.truncated_by.as_deref().unwrap_or_default().into(),
             "reward" => row.reward.into(),
-            "outcome_reward" => row.outcome_reward.into(),
             "advantage" => row.advantage.into(),
             "mismatch" => row.mismatch.into(),
             "steps" => (row.steps as f64).into(),
@@ -188,22 +167,12 @@ struct GroupRow {
 }
 
 impl GroupRow {
-    const COLUMNS: [&'static str; 11] =
-        ["step", "group", "task", "count", "mean", "std", "min", "max", "tokens", "steps", "failures"];
+    const COLUMNS: &str = "step group task count mean std min max tokens steps failures";
 
     fn key(&self, column: &str) -> SortKey {
-        match column {
-            "step" => (self.step as f64).into(),
-            "group" => (self.group as f64).into(),
-            "task" => self.task.as_ref().into(),
-            "count" => (self.count as f64).into(),
-            "mean" => self.mean.into(),
-            "std" => self.std.into(),
-            "min" => self.min.into(),
-            "max" => self.max.into(),
-            "tokens" => self.tokens.into(),
-            "steps" => self.steps.into(),
-            _ => (self.failures as f64).into(),
+        match serde_json::to_value(self).unwrap_or_default().get(column) {
+            Some(Value::String(text)) => text.as_str().into(),
+            value => value.and_then(Value::as_f64).unwrap_or(f64::NAN).into(),
         }
     }
 
@@ -261,11 +230,11 @@ fn order(sort: &str) -> (&str, bool) {
     sort.strip_prefix('-').map_or((sort, false), |name| (name, true))
 }
 
-fn check_column(name: &str, columns: &[&str]) -> Result<()> {
-    if columns.contains(&name) {
+fn check_column(name: &str, columns: &str) -> Result<()> {
+    if columns.split_whitespace().any(|column| column == name) {
         return Ok(());
     }
-    let hint = suggest(name, columns.iter().copied());
+    let hint = suggest(name, columns.split_whitespace());
     Err(Error::new(Kind::Usage, format!("there is no column `{name}`")).hint(hint))
 }
 
@@ -295,7 +264,7 @@ impl View {
         let text = query.get("where").unwrap_or_default().trim().to_owned();
         let (column, descending) = order(sort);
         if !column.is_empty() && !column.starts_with(PARTS) {
-            check_column(column, &SORTED)?;
+            check_column(column, SORTED)?;
         }
         let files = self.tables.files.load(&run, split, query.number("step")?)?;
         let notes_stamp = stamp(&run.path().join(CURATION));
@@ -358,7 +327,7 @@ impl View {
     /// A page of groups, of the trajectories that the filter selects.
     pub(super) fn groups(&self, query: Query<'_>) -> Result<Value> {
         let (column, descending) = order(query.get("sort").unwrap_or("-step"));
-        check_column(column, &GroupRow::COLUMNS)?;
+        check_column(column, GroupRow::COLUMNS)?;
         let selected = self.select(query, "")?;
         let mut groups: BTreeMap<(u64, u64), GroupRow> = BTreeMap::new();
         for NotedRow { step, row, .. } in selected.at.iter().map(|at| selected.row(*at)) {
@@ -367,9 +336,10 @@ impl View {
         }
         let mut groups: Vec<GroupRow> = groups.into_values().collect();
         groups.iter_mut().for_each(GroupRow::finish);
-        groups.sort_by(|a, b| a.key(column).order(&b.key(column), descending));
+        let mut keyed: Vec<_> = groups.into_iter().map(|group| (group.key(column), group)).collect();
+        keyed.sort_by(|a, b| a.0.order(&b.0, descending));
         let (offset, limit) = window(query)?;
-        selected.page(groups.len(), groups.into_iter().skip(offset).take(limit).collect())
+        selected.page(keyed.len(), keyed.into_iter().skip(offset).take(limit).map(|(_, group)| group).collect())
     }
 }
 
@@ -379,7 +349,7 @@ fn holds(condition: &Condition, file: &StepRows, notes: &BTreeMap<String, Curati
         return Ok(Vec::new());
     }
     let (of_notes, stored): (Vec<&str>, Vec<&str>) = condition.columns().iter().partition(|name| NOTES.contains(*name));
-    let mut read = scan_trajectories(&file.file, &columns(&stored)?)?.into_iter();
+    let mut read = scan_trajectories(&file.file, &columns(stored)?)?.into_iter();
     // In the order of the condition's columns.
     let of = |name: &&'static str| {
         if of_notes.contains(name) { Some(noted(name, file, notes)) } else { read.next() }

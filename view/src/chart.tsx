@@ -105,6 +105,7 @@ export function Chart({ title, curves, xLabel, xFormat, weight, height, onMark }
     }
     const drawMarks = (u: uPlot) => {
       u.ctx.save();
+      u.ctx.textAlign = "left";
       u.ctx.font = `${10 * devicePixelRatio}px system-ui`;
       for (const one of latest.current) {
         u.ctx.strokeStyle = u.ctx.fillStyle = one.color;

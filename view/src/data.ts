@@ -39,7 +39,6 @@ export interface Row {
   status: string;
   truncated_by?: string;
   reward: number;
-  outcome_reward: number;
   reward_parts: Record<string, number | null>;
   advantage: number | null;
   mismatch: number | null;

@@ -1,7 +1,7 @@
 // The steps of a trajectory token by token.
 import type { ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
-import { count, num, useStored, visible } from "./util";
+import { count, num, plural, useStored, visible } from "./util";
 import { promptIds, type PromptPart, type Shown, type Step } from "./types";
 
 type Scale = "none" | "mask" | "logprob" | "mismatch" | "advantage" | "entropy" | "value" | "reference";
@@ -131,9 +131,9 @@ function Changes({ parts, before, join }: { parts: PromptPart[]; before: number[
         const size = "keep" in part ? part.keep : part.drop;
         const ids = before.slice(from, from + size);
         from += size;
-        if ("keep" in part) return <Fold key={at} summary={`${count(size)} tokens as before`}><pre class="prompt">{join(ids)}</pre></Fold>;
+        if ("keep" in part) return <Fold key={at} summary={`${plural(size, "token")} as before`}><pre class="prompt">{join(ids)}</pre></Fold>;
         return (
-          <Fold key={at} summary={`${count(size)} tokens left out by the context policy`} open={size < 200}>
+          <Fold key={at} summary={`${plural(size, "token")} left out by the context policy`} open={size < 200}>
             <del>{join(ids)}</del>
           </Fold>
         );

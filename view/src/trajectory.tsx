@@ -18,11 +18,11 @@ function pretty(value: unknown): string {
   return JSON.stringify(value, null, 2);
 }
 
-/** The steps that the assistant's messages come from: the last ones, if there are as many. */
+/** The steps that the assistant's messages come from, counted from the last one. */
 export function stepsOf(messages: Message[], steps: number): Map<number, number> {
   const replies = messages.map((message, at) => (message.role === "assistant" ? at : -1)).filter((at) => at >= 0);
-  const from = replies.length - steps;
-  return new Map(from < 0 ? [] : replies.slice(from).map((at, step) => [at, step]));
+  const more = replies.length - steps;
+  return new Map(replies.slice(Math.max(0, more)).map((at, index) => [at, index + Math.max(0, -more)]));
 }
 
 export function Conversation({ shown, compact = false, from = 0 }: { shown: Shown; compact?: boolean; from?: number }) {
@@ -30,6 +30,9 @@ export function Conversation({ shown, compact = false, from = 0 }: { shown: Show
   const numbers = stepsOf(messages, steps.length);
   return (
     <section aria-label="Conversation" class="conversation">
+      {numbers.size < steps.length && messages.length > 0 && !compact && (
+        <p class="hint">The messages at the end. The replies of {plural(steps.length - numbers.size, "earlier step")} are not among them; Tokens has them.</p>
+      )}
       {messages.slice(from).map((message, index) => {
         const step = numbers.get(from + index);
         return (

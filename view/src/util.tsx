@@ -91,12 +91,9 @@ const MORE = 100_000;
 // C0 and C1 controls without tab and line feed, and characters that change the direction of text.
 const CONTROLS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
-/** The text with control characters as pictures or code points. */
+/** The text with control characters as code points. */
 export function visible(text: string): string {
-  return text.replace(CONTROLS, (char) => {
-    const code = char.charCodeAt(0);
-    return code < 32 ? String.fromCharCode(0x2400 + code) : `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
-  });
+  return text.replace(CONTROLS, (char) => `⟨U+${char.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
 }
 
 /** A text of any length: more of it on request. */

@@ -116,7 +116,7 @@ async function check(row) {
   await page.waitForSelector(".tok");
   // Hostile text is text.
   await go(`t/demo/${row.id}`, ".conversation article");
-  assert.ok((await text(".conversation")).includes("<script>document.title='owned'</script>␛[2J"));
+  assert.ok((await text(".conversation")).includes("<script>document.title='owned'</script>⟨U+001B⟩[2J"));
   assert.equal(await page.locator("#app img, #app script").count(), 0);
   assert.notEqual(await page.title(), "owned");
   // The second prompt is without the system message.
