@@ -7,6 +7,7 @@
 //! read whole files; `r1 traj verify` does it.
 
 use std::fs::File;
+use std::panic;
 use std::path::PathBuf;
 
 use arrow_array::cast::AsArray;
@@ -18,7 +19,7 @@ use serde::Deserialize;
 
 use super::columns::{ColumnSource, TrajectoryColumn};
 use super::files::failed;
-use super::read::check_format;
+use super::read::{check_format, check_places};
 use super::scan_values::{self, ColumnValues};
 use super::table::as_views;
 use super::trajectories::parquet_failed;
@@ -44,6 +45,12 @@ pub struct TrajectoryFile {
 /// # Errors
 /// [`Kind::Store`] for a file that can't be read, or that has no trajectories.
 pub fn scan_trajectories(file: &TrajectoryFile, columns: &[&'static TrajectoryColumn]) -> Result<Vec<ColumnValues>> {
+    // The reader trusts sizes in pages, whose checksum is not compared.
+    let read = panic::catch_unwind(|| read_columns(file, columns));
+    read.unwrap_or_else(|_| Err(damaged("its pages can't be decoded").at_path(&file.path)))
+}
+
+fn read_columns(file: &TrajectoryFile, columns: &[&'static TrajectoryColumn]) -> Result<Vec<ColumnValues>> {
     let path = &file.path;
     let what = "read trajectories";
     let opened = File::open(path).map_err(|e| failed(what, path, &e))?;
@@ -51,7 +58,9 @@ pub fn scan_trajectories(file: &TrajectoryFile, columns: &[&'static TrajectoryCo
     let metadata = as_views(metadata.map_err(|e| parquet_failed(what, path, &e))?);
     let described = metadata.metadata().file_metadata();
     check_format(described, path)?;
-    let read: Vec<&str> = columns.iter().flat_map(|column| column.read()).copied().chain(["trajectory"]).collect();
+    check_places(metadata.metadata(), &opened).map_err(|error| error.at_path(path))?;
+    let read: Vec<&str> =
+        columns.iter().flat_map(|column| column.read()).copied().chain(["trajectory", "step"]).collect();
     // `columns` matches prefixes of paths.
     let schema = described.schema_descr();
     let roots = schema.root_schema().get_fields().iter().enumerate();
@@ -156,11 +165,10 @@ impl FileRows<'_> {
                 });
             }
             ColumnSource::Numbers(name) => {
-                let (numbers, steps) = (self.numbers(name)?, self.numbers("step"));
+                let (numbers, steps) = (self.numbers(name)?, self.numbers("step")?);
                 let number = |row: usize| serde_json::Number::from_f64(numbers[row]);
-                let is_step = |row: usize| steps.as_ref().is_ok_and(|steps| !steps[row].is_nan());
                 let text = |row| number(row).map_or_else(|| "null".to_owned(), |number| number.to_string());
-                self.list(values, |row| (is_step(row) || number(row).is_some()).then(|| text(row)));
+                self.list(values, |row| (!steps[row].is_nan()).then(|| text(row)));
             }
             ColumnSource::Texts(name) => {
                 let texts = self.texts(name)?;
