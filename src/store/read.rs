@@ -2,10 +2,11 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::panic::{self, UnwindSafe};
 use std::path::Path;
 
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
-use parquet::file::metadata::{ColumnChunkMetaData, FileMetaData, ParquetMetaData};
+use parquet::file::metadata::FileMetaData;
 
 use super::files::{checksum, failed};
 use super::trajectories::{EARLIER_FORMATS, FORMAT, FORMAT_KEY, SUM_KEY, parquet_failed};
@@ -15,13 +16,15 @@ use crate::mdp::Trajectory;
 
 /// Reads a file of trajectories. Refuses damaged files, missing columns and other format versions.
 pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
+    without_panic(path, || read(path))
+}
+
+fn read(path: &Path) -> Result<Vec<Trajectory>> {
     let what = "read trajectories";
     let file = File::open(path).map_err(|e| failed(what, path, &e))?;
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|e| parquet_failed(what, path, &e))?;
     let metadata = builder.metadata().file_metadata();
     check_format(metadata, path)?;
-    check_places(builder.metadata(), &File::open(path).map_err(|e| failed(what, path, &e))?)
-        .map_err(|error| error.at_path(path))?;
     // Files of the first versions of r1 have no checksum.
     if let Some(sum) = entry(metadata, SUM_KEY) {
         check_sum(path, sum)?;
@@ -52,17 +55,9 @@ pub(super) fn check_format(metadata: &FileMetaData, path: &Path) -> Result<()> {
     Err(Error::new(Kind::Store, "not a file of trajectories that this r1 reads").at_path(path))
 }
 
-/// Refuses a footer whose columns are not inside the file: the footer has no checksum, and the
-/// reader panics.
-pub(super) fn check_places(metadata: &ParquetMetaData, file: &File) -> Result<()> {
-    let length = file.metadata().map_or(0, |file| file.len());
-    let is_inside = |column: &ColumnChunkMetaData| {
-        let start = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
-        let range = u64::try_from(start).ok().zip(u64::try_from(column.compressed_size()).ok());
-        range.is_some_and(|(start, size)| start.checked_add(size).is_some_and(|end| end <= length))
-    };
-    let mut columns = metadata.row_groups().iter().flat_map(|group| group.columns());
-    if columns.all(is_inside) { Ok(()) } else { Err(damaged("a column is outside of the file")) }
+/// The result of `read`. The footer of a file has no checksum, and the reader trusts its numbers.
+pub(super) fn without_panic<T>(path: &Path, read: impl FnOnce() -> Result<T> + UnwindSafe) -> Result<T> {
+    panic::catch_unwind(read).unwrap_or_else(|_| Err(damaged("it can't be decoded").at_path(path)))
 }
 
 fn entry<'a>(metadata: &'a FileMetaData, key: &str) -> Option<&'a str> {
