@@ -61,6 +61,7 @@ pub(super) enum Command {
     Replay(ReplayArgs),
     Mcp(McpArgs),
     New(NewArgs),
+    Rerun(RerunArgs),
     Rescore(RescoreArgs),
     Test(TestArgs),
     Traj(TrajArgs),
@@ -414,6 +415,45 @@ pub(super) struct ReplayArgs {
     /// Directory of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     pub(super) runs_dir: PathBuf,
+}
+
+/// Repeat steps of a stored run from a checkpoint and report the first number that differs
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 rerun retool --from 40                      update with the stored trajectories of all later steps
+  r1 rerun retool --from 40 --steps 1 --sample   sample the trajectories of step 41 again
+  r1 rerun retool --from 40 trainer.lr=1e-6      with another setting
+  r1 rerun retool --from 40 --name lower-lr trainer.lr=1e-6    the repetition stays as runs/lower-lr
+
+The exit code is 0 if every number is equal, and 6 if not.")]
+pub(super) struct RerunArgs {
+    /// A run: its directory, or its name
+    #[arg(add = runs())]
+    pub(super) run: PathBuf,
+    /// Settings to change, such as trainer.lr=1e-6
+    #[arg(value_name = "KEY=VALUE", add = recipe_settings())]
+    pub(super) overrides: Vec<String>,
+    /// Begin with the checkpoint of this step
+    #[arg(long, value_name = "STEP")]
+    pub(super) from: u64,
+    /// Number of steps to repeat; 0: all that are stored
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub(super) steps: usize,
+    /// Sample the trajectories again, with the same seeds
+    #[arg(long)]
+    pub(super) sample: bool,
+    /// Use this script instead of the run's
+    #[arg(long, short, value_name = "SCRIPT", add = lua_files())]
+    pub(super) script: Option<PathBuf>,
+    /// Keep the repetition as a run of this name [default: it is removed]
+    #[arg(long)]
+    pub(super) name: Option<String>,
+    /// Directory of runs
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    pub(super) runs_dir: PathBuf,
+    /// CPU threads [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) threads: Option<u16>,
 }
 
 /// Compute the rewards of stored trajectories with a changed script and compare them with the old

@@ -34,6 +34,7 @@ mod number;
 mod recorded;
 mod repl;
 mod replay;
+mod rerun;
 mod rescore;
 mod resume_arg;
 mod run;
@@ -107,6 +108,7 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
         Command::Mcp(args) => mcp::run(&args, &OutputArgs { json: false, ..cli.output }.reporter()).map(success),
         Command::New(args) => new::run(&args, cli.output).map(success),
         Command::Replay(args) => replay::run(args, cli.output),
+        Command::Rerun(args) => rerun::run(args, cli.output),
         Command::Rescore(args) => rescore::run(args, cli.output).map(success),
         Command::Test(args) => test::run(&args, cli.output),
         Command::View(args) => view::run(&args, cli.output).map(success),

@@ -122,6 +122,12 @@ impl StoredRun {
         self.config.all()
     }
 
+    /// Path and hash of the script in the current configuration.
+    pub fn script(&self) -> (PathBuf, &str) {
+        let script = &self.config.current.script;
+        (script.located(), &script.hash)
+    }
+
     /// Maximum length of prompt plus response in its rollouts, tokens.
     pub fn max_context(&self) -> usize {
         self.config.current.max_context

@@ -55,6 +55,7 @@ mod reload;
 mod repl;
 mod repl_json;
 mod replay;
+mod rerun;
 mod resources;
 mod resume;
 mod reward_model;
