@@ -102,20 +102,11 @@ fn lengths(trajectory: &Trajectory) -> Vec<String> {
 }
 
 /// The lists with a number per sampled token that are stored, with their lengths.
-fn lists(step: &Step) -> Vec<(&'static str, usize)> {
-    let trained = &step.trained;
-    let computed = [
-        ("advantages", trained.advantages.len()),
-        ("values", trained.values.len()),
-        ("returns", trained.returns.len()),
-        ("learner_logprobs", trained.learner_logprobs.len()),
-        ("reference_logprobs", trained.reference_logprobs.len()),
-        ("entropies", trained.entropies.len()),
-        ("loss_mask", trained.loss_mask.len()),
-        ("clipped", trained.clipped.len()),
-    ];
-    let computed = computed.into_iter().filter(|(_, length)| *length > 0);
-    [("logprobs", step.logprobs.len())].into_iter().chain(computed).collect()
+fn lists(step: &Step) -> Vec<(String, usize)> {
+    let trained = serde_json::to_value(&step.trained).unwrap_or_default();
+    let lists = trained.as_object().into_iter().flatten();
+    let lengths = lists.filter_map(|(name, list)| Some((name.clone(), list.as_array()?.len())));
+    [("logprobs".to_owned(), step.logprobs.len())].into_iter().chain(lengths).collect()
 }
 
 /// Groups with fewer samples than the largest one, and samples that are missing or there twice.

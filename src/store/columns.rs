@@ -15,20 +15,22 @@ pub enum ColumnKind {
 pub struct TrajectoryColumn {
     pub name: &'static str,
     pub about: &'static str,
-    pub(super) source: ColumnSource,
+    pub(super) fold: ColumnFold,
+    /// The columns of a file that it is made of.
+    pub(super) read: &'static [&'static str],
 }
 
-/// How the values are made of the columns of a file.
+/// How the values are made of the rows of a trajectory.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum ColumnSource {
+pub(super) enum ColumnFold {
     /// The training step of the file.
-    Step,
-    /// Of the first row.
-    Number(&'static str),
-    Text(&'static str),
-    Json(&'static str),
-    /// Of the last row.
-    LastText(&'static str),
+    File,
+    /// The value of the first row.
+    Number,
+    Text,
+    Json,
+    /// The text of the last row.
+    LastText,
     /// The number of rows that are steps.
     Steps,
     /// Sampled tokens, for a server as it counts them.
@@ -36,57 +38,63 @@ pub(super) enum ColumnSource {
     /// Calls of tools that the policy made and the recipe has.
     Calls,
     /// The mean over the steps that have a value.
-    Mean(&'static str),
+    Mean,
     /// The mean over the items of the lists of all steps.
-    MeanOfItems(&'static str),
-    /// The largest difference of the learner's and the sampler's log-probability.
+    MeanOfItems,
+    /// The largest difference of two lists.
     Mismatch,
-    /// The values of the steps.
-    Numbers(&'static str),
-    Texts(&'static str),
+    /// A list of the values of the steps.
+    Numbers,
+    Texts,
     /// The lists of the steps as one.
-    Joined(&'static str),
+    Joined,
 }
 
-const fn column(name: &'static str, source: ColumnSource, about: &'static str) -> TrajectoryColumn {
-    TrajectoryColumn { name, about, source }
+const fn column(
+    name: &'static str,
+    fold: ColumnFold,
+    read: &'static [&'static str],
+    about: &'static str,
+) -> TrajectoryColumn {
+    TrajectoryColumn { name, about, fold, read }
 }
 
 /// The columns of trajectories, in order.
+#[rustfmt::skip] // a line for each
 pub const TRAJECTORY_COLUMNS: &[TrajectoryColumn] = &[
-    column("id", ColumnSource::Text("id"), "STEP-GROUP-SAMPLE, of evaluations eval-STEP-ROW-SAMPLE"),
-    column("step", ColumnSource::Step, "training step"),
-    column("group", ColumnSource::Number("group"), "number of the group in its step"),
-    column("sample", ColumnSource::Number("sample"), "number within the group"),
-    column("task_index", ColumnSource::Number("task_index"), "row of the dataset"),
-    column("task", ColumnSource::Json("task"), "the row itself"),
-    column("status", ColumnSource::Text("status"), "terminated, truncated, or a failure"),
-    column("truncated_by", ColumnSource::Text("truncated_by"), "the limit of a truncated trajectory"),
-    column("reward", ColumnSource::Number("total_reward"), "sum of the rewards of the steps"),
-    column("outcome_reward", ColumnSource::Number("outcome_reward"), "the result of the recipe's `reward`"),
-    column("reward_parts", ColumnSource::Json("reward_parts"), "named components of the reward"),
-    column("rewards", ColumnSource::Numbers("reward"), "reward of each step"),
-    column("advantage", ColumnSource::Mean("advantage"), "mean over the steps"),
-    column("advantages", ColumnSource::Numbers("advantage"), "advantage of each step"),
-    column("steps", ColumnSource::Steps, "number of steps"),
-    column("tokens", ColumnSource::Tokens, "number of sampled tokens"),
-    column("tool_calls", ColumnSource::Calls, "calls of tools that the recipe has"),
-    column("tools", ColumnSource::Joined("tools"), "the calls: name, arguments, output, ok, reward, seconds"),
-    column("mismatch", ColumnSource::Mismatch, "largest |learner's - sampler's log-probability| of a token"),
-    column("entropy", ColumnSource::MeanOfItems("entropies"), "mean over the sampled tokens"),
-    column("value", ColumnSource::MeanOfItems("values"), "the critic's, mean over the sampled tokens"),
-    column("clipped", ColumnSource::MeanOfItems("clipped"), "share of tokens whose ratio was clipped"),
-    column("finish_reason", ColumnSource::LastText("finish_reason"), "why the last reply ended"),
-    column("reply", ColumnSource::LastText("text"), "the last reply"),
-    column("replies", ColumnSource::Texts("text"), "the replies of all steps"),
-    column("messages", ColumnSource::Json("messages"), "the conversation at the end"),
-    column("error", ColumnSource::Text("error"), "message of a failure"),
-    column("seconds", ColumnSource::Number("seconds"), "wall time of the rollout"),
-    column("retries", ColumnSource::Number("retries"), "retries after failures"),
-    column("parent", ColumnSource::Text("parent"), "id of the trajectory that it branches from"),
-    column("forked_at", ColumnSource::Number("forked_at"), "number of steps shared with its parent"),
-    column("policy_version", ColumnSource::Number("policy_version"), "updates of the sampling weights"),
-    column("script_hash", ColumnSource::Text("script_hash"), "version of the script"),
+    column("id", ColumnFold::Text, &["id"], "STEP-GROUP-SAMPLE, of evaluations eval-STEP-ROW-SAMPLE"),
+    column("step", ColumnFold::File, &[], "training step"),
+    column("group", ColumnFold::Number, &["group"], "number of the group in its step"),
+    column("sample", ColumnFold::Number, &["sample"], "number within the group"),
+    column("task_index", ColumnFold::Number, &["task_index"], "row of the dataset"),
+    column("task", ColumnFold::Json, &["task"], "the row itself"),
+    column("status", ColumnFold::Text, &["status"], "terminated, truncated, or a failure"),
+    column("truncated_by", ColumnFold::Text, &["truncated_by"], "the limit of a truncated trajectory"),
+    column("reward", ColumnFold::Number, &["total_reward"], "sum of the rewards of the steps"),
+    column("outcome_reward", ColumnFold::Number, &["outcome_reward"], "the result of the recipe's `reward`"),
+    column("reward_parts", ColumnFold::Json, &["reward_parts"], "named components of the reward"),
+    column("rewards", ColumnFold::Numbers, &["reward"], "reward of each step"),
+    column("advantage", ColumnFold::Mean, &["advantage"], "mean over the steps"),
+    column("advantages", ColumnFold::Numbers, &["advantage"], "advantage of each step"),
+    column("steps", ColumnFold::Steps, &["step"], "number of steps"),
+    column("tokens", ColumnFold::Tokens, &["response_ids", "server"], "number of sampled tokens"),
+    column("tool_calls", ColumnFold::Calls, &["tools"], "calls of tools that the recipe has"),
+    column("tools", ColumnFold::Joined, &["tools"], "the calls: name, arguments, output, ok, reward, seconds"),
+    column("mismatch", ColumnFold::Mismatch, &["learner_logprobs", "logprobs"], "largest |learner's - sampler's log-probability| of a token"),
+    column("entropy", ColumnFold::MeanOfItems, &["entropies"], "mean over the sampled tokens"),
+    column("value", ColumnFold::MeanOfItems, &["values"], "the critic's, mean over the sampled tokens"),
+    column("clipped", ColumnFold::MeanOfItems, &["clipped"], "share of tokens whose ratio was clipped"),
+    column("finish_reason", ColumnFold::LastText, &["finish_reason"], "why the last reply ended"),
+    column("reply", ColumnFold::LastText, &["text"], "the last reply"),
+    column("replies", ColumnFold::Texts, &["text"], "the replies of all steps"),
+    column("messages", ColumnFold::Json, &["messages"], "the conversation at the end"),
+    column("error", ColumnFold::Text, &["error"], "message of a failure"),
+    column("seconds", ColumnFold::Number, &["seconds"], "wall time of the rollout"),
+    column("retries", ColumnFold::Number, &["retries"], "retries after failures"),
+    column("parent", ColumnFold::Text, &["parent"], "id of the trajectory that it branches from"),
+    column("forked_at", ColumnFold::Number, &["forked_at"], "number of steps shared with its parent"),
+    column("policy_version", ColumnFold::Number, &["policy_version"], "updates of the sampling weights"),
+    column("script_hash", ColumnFold::Text, &["script_hash"], "version of the script"),
 ];
 
 impl TrajectoryColumn {
@@ -96,32 +104,10 @@ impl TrajectoryColumn {
     }
 
     pub fn kind(&self) -> ColumnKind {
-        match self.source {
-            ColumnSource::Text(_) | ColumnSource::LastText(_) => ColumnKind::Text,
-            ColumnSource::Json(_) | ColumnSource::Numbers(_) | ColumnSource::Texts(_) | ColumnSource::Joined(_) => {
-                ColumnKind::Json
-            }
+        match self.fold {
+            ColumnFold::Text | ColumnFold::LastText => ColumnKind::Text,
+            ColumnFold::Json | ColumnFold::Numbers | ColumnFold::Texts | ColumnFold::Joined => ColumnKind::Json,
             _ => ColumnKind::Number,
-        }
-    }
-
-    /// The columns of the file that it is made of.
-    pub(super) fn read(&'static self) -> &'static [&'static str] {
-        match &self.source {
-            ColumnSource::Step => &[],
-            ColumnSource::Steps => &["step"],
-            ColumnSource::Tokens => &["response_ids", "server"],
-            ColumnSource::Calls => &["tools"],
-            ColumnSource::Mismatch => &["learner_logprobs", "logprobs"],
-            ColumnSource::Number(name)
-            | ColumnSource::Text(name)
-            | ColumnSource::Json(name)
-            | ColumnSource::LastText(name)
-            | ColumnSource::Mean(name)
-            | ColumnSource::MeanOfItems(name)
-            | ColumnSource::Numbers(name)
-            | ColumnSource::Texts(name)
-            | ColumnSource::Joined(name) => std::slice::from_ref(name),
         }
     }
 }

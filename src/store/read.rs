@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::Read;
+use std::panic::{self, UnwindSafe};
 use std::path::Path;
 
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -15,6 +16,10 @@ use crate::mdp::Trajectory;
 
 /// Reads a file of trajectories. Refuses damaged files, missing columns and other format versions.
 pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
+    without_panic(path, || read(path))
+}
+
+fn read(path: &Path) -> Result<Vec<Trajectory>> {
     let what = "read trajectories";
     let file = File::open(path).map_err(|e| failed(what, path, &e))?;
     let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|e| parquet_failed(what, path, &e))?;
@@ -48,6 +53,11 @@ pub(super) fn check_format(metadata: &FileMetaData, path: &Path) -> Result<()> {
         return Ok(());
     }
     Err(Error::new(Kind::Store, "not a file of trajectories that this r1 reads").at_path(path))
+}
+
+/// The result of `read`. The footer of a file has no checksum, and the reader trusts its numbers.
+pub(super) fn without_panic<T>(path: &Path, read: impl FnOnce() -> Result<T> + UnwindSafe) -> Result<T> {
+    panic::catch_unwind(read).unwrap_or_else(|_| Err(damaged("it can't be decoded").at_path(path)))
 }
 
 fn entry<'a>(metadata: &'a FileMetaData, key: &str) -> Option<&'a str> {

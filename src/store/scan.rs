@@ -15,10 +15,11 @@ use arrow_array::{ArrayRef, RecordBatch};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use serde::Deserialize;
+use serde_json::Value;
 
-use super::columns::{ColumnSource, TrajectoryColumn};
+use super::columns::{ColumnFold, TrajectoryColumn};
 use super::files::failed;
-use super::read::check_format;
+use super::read::{check_format, without_panic};
 use super::scan_values::{self, ColumnValues};
 use super::table::as_views;
 use super::trajectories::parquet_failed;
@@ -44,6 +45,10 @@ pub struct TrajectoryFile {
 /// # Errors
 /// [`Kind::Store`] for a file that can't be read, or that has no trajectories.
 pub fn scan_trajectories(file: &TrajectoryFile, columns: &[&'static TrajectoryColumn]) -> Result<Vec<ColumnValues>> {
+    without_panic(&file.path, || read_columns(file, columns))
+}
+
+fn read_columns(file: &TrajectoryFile, columns: &[&'static TrajectoryColumn]) -> Result<Vec<ColumnValues>> {
     let path = &file.path;
     let what = "read trajectories";
     let opened = File::open(path).map_err(|e| failed(what, path, &e))?;
@@ -51,7 +56,8 @@ pub fn scan_trajectories(file: &TrajectoryFile, columns: &[&'static TrajectoryCo
     let metadata = as_views(metadata.map_err(|e| parquet_failed(what, path, &e))?);
     let described = metadata.metadata().file_metadata();
     check_format(described, path)?;
-    let read: Vec<&str> = columns.iter().flat_map(|column| column.read()).copied().chain(["trajectory"]).collect();
+    let read: Vec<&str> =
+        columns.iter().flat_map(|column| column.read).copied().chain(["trajectory", "step"]).collect();
     // `columns` matches prefixes of paths.
     let schema = described.schema_descr();
     let roots = schema.root_schema().get_fields().iter().enumerate();
@@ -67,7 +73,7 @@ pub fn scan_trajectories(file: &TrajectoryFile, columns: &[&'static TrajectoryCo
         let starts = starts(&batch, &mut last).map_err(|error| error.at_path(path))?;
         for ((column, values), sum) in columns.iter().zip(&mut values).zip(&mut sums) {
             let add = FileRows { batch: &batch, starts: &starts, step: file.step };
-            add.to(column.source, values, sum)
+            add.to(column, values, sum)
                 .map_err(|WrongType(name)| damaged(format!("column `{name}` has another type")).at_path(path))?;
         }
     }
@@ -84,182 +90,176 @@ fn starts(batch: &RecordBatch, last: &mut Option<u32>) -> Result<Vec<bool>> {
 /// A column of a file that has not the type of its name.
 struct WrongType(&'static str);
 
-/// Sum and number of the values of the trajectory that is being read.
-#[derive(Clone, Copy, Default)]
-struct RunningMean {
-    sum: f64,
-    count: f64,
-}
-
-impl RunningMean {
-    fn add(&mut self, values: impl Iterator<Item = f64>) -> f64 {
-        for value in values.filter(|value| !value.is_nan()) {
-            self.sum += value;
-            self.count += 1.0;
-        }
-        self.sum / self.count
-    }
-}
-
-/// FileRows of a file that are added to the values of trajectories.
+/// Rows of a file that are added to the values of trajectories.
 struct FileRows<'a> {
     batch: &'a RecordBatch,
     starts: &'a [bool],
     step: u64,
 }
 
+/// Sum and number of the values of the trajectory that is being read.
+type RunningMean = (f64, f64);
+
 impl FileRows<'_> {
-    fn to(&self, source: ColumnSource, values: &mut ColumnValues, mean: &mut RunningMean) -> Result<(), WrongType> {
-        match source {
-            ColumnSource::Step => self.fold(values, 0.0, |_, _| self.step as f64),
-            ColumnSource::Number(name) => {
+    fn to(
+        &self,
+        column: &'static TrajectoryColumn,
+        values: &mut ColumnValues,
+        mean: &mut RunningMean,
+    ) -> Result<(), WrongType> {
+        let name = column.read.first().copied().unwrap_or_default();
+        match column.fold {
+            ColumnFold::File => self.number(values, 0.0, |_, _, _| self.step as f64),
+            ColumnFold::Number => {
                 let numbers = self.numbers(name)?;
-                self.first(|row| values.push_number(numbers[row]));
+                self.number(values, f64::NAN, |row, start, before| if start { numbers[row] } else { before });
             }
-            ColumnSource::Text(name) | ColumnSource::Json(name) => {
-                let texts = self.texts(name)?;
-                self.first(|row| values.push_text(texts[row]));
-            }
-            ColumnSource::LastText(name) => {
-                let texts = self.texts(name)?;
-                for (row, &start) in self.starts.iter().enumerate() {
-                    values.replace_text(start, texts[row]);
-                }
-            }
-            ColumnSource::Steps => {
-                let numbers = self.numbers("step")?;
-                self.fold(values, 0.0, |row, steps| steps + f64::from(u8::from(!numbers[row].is_nan())));
-            }
-            ColumnSource::Tokens => {
-                let (ends, servers) = (self.ends("response_ids")?, self.texts("server")?);
-                let length = |row: usize| ends.map_or(0.0, |ends| f64::from(ends[row + 1] - ends[row]));
-                self.fold(values, 0.0, |row, tokens| tokens + length(row) + served_tokens(servers[row]));
-            }
-            ColumnSource::Calls => {
-                let tools = self.texts("tools")?;
-                self.fold(values, 0.0, |row, calls| calls + policy_calls(tools[row]));
-            }
-            ColumnSource::Mean(name) => {
+            ColumnFold::Steps => {
                 let numbers = self.numbers(name)?;
-                self.mean(values, mean, |row| std::iter::once(numbers[row]));
+                self.number(values, 0.0, |row, _, steps| steps + f64::from(u8::from(!numbers[row].is_nan())));
             }
-            ColumnSource::MeanOfItems(name) => {
-                let lists = self.lists(name)?;
+            ColumnFold::Tokens => {
+                let (ids, servers) = (self.lists(name, |_| Some(Vec::new()))?, self.texts("server")?);
+                self.number(values, 0.0, |row, _, tokens| {
+                    tokens + ids.range(row).len() as f64 + served_tokens(servers[row])
+                });
+            }
+            ColumnFold::Calls => {
+                let tools = self.texts(name)?;
+                self.number(values, 0.0, |row, _, calls| calls + policy_calls(tools[row]));
+            }
+            ColumnFold::Mean => {
+                let numbers = self.numbers(name)?;
+                self.mean(values, mean, |row| &numbers[row..=row]);
+            }
+            ColumnFold::MeanOfItems => {
+                let lists = self.lists(name, scan_values::numbers)?;
                 self.mean(values, mean, |row| lists.items(row));
             }
-            ColumnSource::Mismatch => {
-                let (learner, sampler) = (self.lists("learner_logprobs")?, self.lists("logprobs")?);
-                self.fold(values, f64::NAN, |row, largest| {
-                    let pairs = learner.items(row).zip(sampler.items(row));
+            ColumnFold::Mismatch => {
+                let [learner, sampler] = [name, "logprobs"].map(|name| self.lists(name, scan_values::numbers));
+                let (learner, sampler) = (learner?, sampler?);
+                self.number(values, f64::NAN, |row, _, largest| {
+                    let pairs = learner.items(row).iter().zip(sampler.items(row));
                     // NaN is no largest value.
                     pairs.fold(largest, |largest, (learner, sampler)| largest.max((learner - sampler).abs()))
                 });
             }
-            ColumnSource::Numbers(name) => {
-                let (numbers, steps) = (self.numbers(name)?, self.numbers("step"));
-                let number = |row: usize| serde_json::Number::from_f64(numbers[row]);
-                let is_step = |row: usize| steps.as_ref().is_ok_and(|steps| !steps[row].is_nan());
-                let text = |row| number(row).map_or_else(|| "null".to_owned(), |number| number.to_string());
-                self.list(values, |row| (is_step(row) || number(row).is_some()).then(|| text(row)));
+            ColumnFold::Text | ColumnFold::Json | ColumnFold::LastText => {
+                let (texts, is_last) = (self.texts(name)?, matches!(column.fold, ColumnFold::LastText));
+                self.text(values, |row, start, text| {
+                    if start || is_last {
+                        *text = texts[row].map(str::to_owned);
+                    }
+                });
             }
-            ColumnSource::Texts(name) => {
-                let texts = self.texts(name)?;
-                self.list(values, |row| serde_json::to_string(texts[row]?).ok());
+            ColumnFold::Numbers => {
+                let (numbers, steps) = (self.numbers(name)?, self.numbers("step")?);
+                self.list(values, |row| (!steps[row].is_nan()).then(|| Value::from(numbers[row]).to_string()));
             }
-            ColumnSource::Joined(name) => {
+            ColumnFold::Texts => {
                 let texts = self.texts(name)?;
-                let items = |row: usize| Some(texts[row]?.trim().strip_prefix('[')?.strip_suffix(']')?.to_owned());
+                self.list(values, |row| texts[row].map(|text| Value::from(text).to_string()));
+            }
+            ColumnFold::Joined => {
+                let texts = self.texts(name)?;
+                let items = |row: usize| Some(texts[row]?.strip_prefix('[')?.strip_suffix(']')?.to_owned());
                 self.list(values, |row| items(row).filter(|items| !items.is_empty()));
             }
         }
         Ok(())
     }
 
-    /// Calls `push` for the rows that begin a trajectory.
-    fn first(&self, push: impl FnMut(usize)) {
-        self.starts.iter().enumerate().filter(|(_, start)| **start).map(|(row, _)| row).for_each(push);
-    }
-
-    /// A number per trajectory, computed from the number of its rows before.
-    fn fold(&self, values: &mut ColumnValues, initial: f64, add: impl Fn(usize, f64) -> f64) {
+    /// A number per trajectory: `add` gets a row, whether it is the first one, and the number
+    /// before.
+    fn number(&self, values: &mut ColumnValues, initial: f64, mut add: impl FnMut(usize, bool, f64) -> f64) {
+        let ColumnValues::Numbers(numbers) = values else { return };
         for (row, &start) in self.starts.iter().enumerate() {
-            if start {
-                values.push_number(initial);
-            }
-            values.change_number(|before| add(row, before));
+            let before = if start { None } else { numbers.pop() };
+            numbers.push(add(row, start, before.unwrap_or(initial)));
         }
     }
 
-    fn mean<I: Iterator<Item = f64>>(
-        &self,
-        values: &mut ColumnValues,
-        mean: &mut RunningMean,
-        items: impl Fn(usize) -> I,
-    ) {
-        for (row, &start) in self.starts.iter().enumerate() {
+    fn mean<'a>(&self, values: &mut ColumnValues, mean: &mut RunningMean, items: impl Fn(usize) -> &'a [f64]) {
+        self.number(values, f64::NAN, |row, start, _| {
             if start {
-                *mean = RunningMean::default();
-                values.push_number(f64::NAN);
+                *mean = (0.0, 0.0);
             }
-            let now = mean.add(items(row));
-            values.change_number(|_| now);
+            for item in items(row).iter().filter(|item| !item.is_nan()) {
+                *mean = (mean.0 + item, mean.1 + 1.0);
+            }
+            mean.0 / mean.1
+        });
+    }
+
+    /// A text per trajectory.
+    fn text(&self, values: &mut ColumnValues, mut add: impl FnMut(usize, bool, &mut Option<String>)) {
+        let (ColumnValues::Texts(texts) | ColumnValues::Json(texts)) = values else { return };
+        for (row, &start) in self.starts.iter().enumerate() {
+            let mut text = if start { None } else { texts.pop().flatten() };
+            add(row, start, &mut text);
+            texts.push(text);
         }
     }
 
     /// A JSON list per trajectory of the items of its rows.
     fn list(&self, values: &mut ColumnValues, items: impl Fn(usize) -> Option<String>) {
-        for (row, &start) in self.starts.iter().enumerate() {
-            if start {
-                values.push_text(Some("[]"));
-            }
+        self.text(values, |row, _, text| {
+            let list = text.get_or_insert_with(|| "[]".to_owned());
             if let Some(items) = items(row) {
-                values.add_item(&items);
+                list.truncate(list.len() - 1);
+                list.push_str(if list.len() > 1 { "," } else { "" });
+                list.push_str(&items);
+                list.push(']');
             }
-        }
+        });
     }
 
-    /// The array of a column; `None` if the file does not have it.
-    fn array(&self, name: &str) -> Option<&ArrayRef> {
-        self.batch.column_by_name(name)
+    /// The values of a column; `missing` if the file does not have it.
+    fn read<'a, T>(
+        &'a self,
+        name: &'static str,
+        missing: T,
+        convert: impl FnOnce(&'a ArrayRef) -> Option<T>,
+    ) -> Result<T, WrongType> {
+        self.batch.column_by_name(name).map_or(Ok(missing), |array| convert(array).ok_or(WrongType(name)))
     }
 
     fn numbers(&self, name: &'static str) -> Result<Vec<f64>, WrongType> {
-        match self.array(name) {
-            None => Ok(vec![f64::NAN; self.batch.num_rows()]),
-            Some(array) => scan_values::numbers(array).ok_or(WrongType(name)),
-        }
+        self.read(name, vec![f64::NAN; self.batch.num_rows()], scan_values::numbers)
     }
 
     fn texts(&self, name: &'static str) -> Result<Vec<Option<&str>>, WrongType> {
-        match self.array(name) {
-            None => Ok(vec![None; self.batch.num_rows()]),
-            Some(array) => scan_values::texts(array).ok_or(WrongType(name)),
-        }
+        self.read(name, vec![None; self.batch.num_rows()], scan_values::texts)
     }
 
-    fn lists(&self, name: &'static str) -> Result<NumberLists<'_>, WrongType> {
-        let Some(ends) = self.ends(name)? else { return Ok(NumberLists(None)) };
-        let items = self.array(name).and_then(|array| scan_values::numbers(array.as_list::<i32>().values()));
-        Ok(NumberLists(Some((ends, items.ok_or(WrongType(name))?))))
-    }
-
-    /// Where the lists of a column end; the first number is where the first one begins.
-    fn ends(&self, name: &'static str) -> Result<Option<&[i32]>, WrongType> {
-        let Some(array) = self.array(name) else { return Ok(None) };
-        array.as_list_opt::<i32>().map(|lists| Some(lists.value_offsets())).ok_or(WrongType(name))
+    fn lists(
+        &self,
+        name: &'static str,
+        items: fn(&ArrayRef) -> Option<Vec<f64>>,
+    ) -> Result<NumberLists<'_>, WrongType> {
+        self.read(name, NumberLists::default(), |array| {
+            let lists = array.as_list_opt::<i32>()?;
+            Some(NumberLists { ends: lists.value_offsets(), items: items(lists.values())? })
+        })
     }
 }
 
-/// A list of numbers per row: where they end, and all of them. `None`: the file has no such column.
-struct NumberLists<'a>(Option<(&'a [i32], Vec<f64>)>);
+/// A list of numbers per row: where they end, after where the first one begins, and all of them.
+#[derive(Default)]
+struct NumberLists<'a> {
+    ends: &'a [i32],
+    items: Vec<f64>,
+}
 
 impl NumberLists<'_> {
-    fn items(&self, row: usize) -> impl Iterator<Item = f64> {
-        let items = self.0.as_ref().and_then(|(ends, items)| {
-            let (start, end) = (usize::try_from(ends[row]).ok()?, usize::try_from(ends[row + 1]).ok()?);
-            items.get(start..end)
-        });
-        items.unwrap_or_default().iter().copied()
+    fn range(&self, row: usize) -> std::ops::Range<usize> {
+        let end = |row: usize| self.ends.get(row).and_then(|end| usize::try_from(*end).ok()).unwrap_or(0);
+        end(row)..end(row + 1)
+    }
+
+    fn items(&self, row: usize) -> &[f64] {
+        self.items.get(self.range(row)).unwrap_or_default()
     }
 }
 

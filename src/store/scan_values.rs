@@ -4,6 +4,7 @@ use arrow_array::cast::AsArray;
 use arrow_array::types as arrow;
 use arrow_array::{Array, ArrayRef};
 use arrow_schema::DataType;
+use serde_json::Value;
 
 use super::columns::ColumnKind;
 
@@ -36,48 +37,23 @@ impl ColumnValues {
         if let Self::Texts(texts) | Self::Json(texts) = self { texts } else { &[] }
     }
 
-    pub(super) fn push_number(&mut self, number: f64) {
-        if let Self::Numbers(numbers) = self {
-            numbers.push(number);
-        }
+    /// Number of trajectories.
+    pub fn count(&self) -> usize {
+        self.numbers().len().max(self.texts().len())
     }
 
-    /// Changes the last number.
-    pub(super) fn change_number(&mut self, change: impl FnOnce(f64) -> f64) {
-        if let Self::Numbers(numbers) = self
-            && let Some(last) = numbers.last_mut()
-        {
-            *last = change(*last);
-        }
-    }
-
-    pub(super) fn push_text(&mut self, text: Option<&str>) {
-        if let Self::Texts(texts) | Self::Json(texts) = self {
-            texts.push(text.map(str::to_owned));
-        }
-    }
-
-    /// Adds a text, or replaces the last one unless a new trajectory starts.
-    pub(super) fn replace_text(&mut self, starts: bool, text: Option<&str>) {
-        if let Self::Texts(texts) | Self::Json(texts) = self {
-            match texts.last_mut().filter(|_| !starts) {
-                Some(last) => *last = text.map(str::to_owned),
-                None => texts.push(text.map(str::to_owned)),
+    /// A value as JSON: null if there is none, whole numbers without a fraction.
+    pub fn json(&self, row: usize) -> Value {
+        const EXACT: f64 = 9_007_199_254_740_992.0;
+        match self {
+            Self::Numbers(numbers) => match numbers[row] {
+                whole if whole.fract() == 0.0 && whole.abs() < EXACT => Value::from(whole as i64),
+                number => Value::from(number),
+            },
+            Self::Texts(texts) => texts[row].as_deref().map_or(Value::Null, Value::from),
+            Self::Json(texts) => {
+                texts[row].as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
             }
-        }
-    }
-
-    /// Adds items to the last text, a JSON list.
-    pub(super) fn add_item(&mut self, items: &str) {
-        if let Self::Json(texts) = self
-            && let Some(Some(list)) = texts.last_mut()
-        {
-            list.truncate(list.len() - 1);
-            if list.len() > 1 {
-                list.push(',');
-            }
-            list.push_str(items);
-            list.push(']');
         }
     }
 }

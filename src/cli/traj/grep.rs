@@ -1,12 +1,12 @@
 //! `r1 traj grep`: lines of messages that match a regular expression.
 
 use regex::{Regex, RegexBuilder};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::super::args::OutputArgs;
 use super::super::traj_args::GrepArgs;
 use super::super::{print_json, print_report};
-use super::selected::{Selected, harmless};
+use super::selected::{Selected, event, harmless};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, Role};
 use crate::telemetry::ReportStyle;
@@ -41,11 +41,13 @@ pub(super) fn run(args: &GrepArgs, output: OutputArgs) -> Result<()> {
                     continue;
                 }
                 for line in searched(message).iter().flat_map(|text| text.lines()) {
-                    let Some(excerpt) = excerpt(&pattern, line) else { continue };
+                    let Some([before, matched, after]) = excerpt(&pattern, line) else { continue };
                     lines += 1;
                     if args.limit == 0 || matches.len() < args.limit {
-                        let of = json!({ "event": "match", "id": id, "message": number, "role": message.role });
-                        matches.push(with(of, excerpt));
+                        matches.push(json!({
+                            "event": "match", "id": id, "message": number, "role": message.role, "before": before,
+                            "match": matched, "after": after,
+                        }));
                     }
                 }
             }
@@ -56,7 +58,7 @@ pub(super) fn run(args: &GrepArgs, output: OutputArgs) -> Result<()> {
     let counts = json!({ "shown": matches.len(), "lines": lines, "trajectories": trajectories, "total": total });
     if output.json {
         matches.into_iter().try_for_each(print_json)?;
-        return print_json(with(json!({ "event": "summary" }), counts));
+        return print_json(event("summary", &counts));
     }
     let mut result = json!({ "matches": matches, "counts": counts, "quiet": output.quiet });
     harmless(&mut result);
@@ -70,21 +72,14 @@ fn searched(message: &Message) -> Vec<String> {
 }
 
 /// The part of a line with its first match: what is before, the match, what is after.
-fn excerpt(pattern: &Regex, line: &str) -> Option<Value> {
+fn excerpt(pattern: &Regex, line: &str) -> Option<[String; 3]> {
     let matched = pattern.find(line)?;
     let start = line.floor_char_boundary(matched.start().saturating_sub(AROUND));
     let match_end = line.floor_char_boundary(matched.end().min(matched.start() + 4 * AROUND));
     let end = line.floor_char_boundary(line.len().min(match_end + AROUND));
     let before = format!("{}{}", if start > 0 { "…" } else { "" }, &line[start..matched.start()]);
     let after = format!("{}{}", &line[match_end..end], if end < line.len() { "…" } else { "" });
-    Some(json!({ "before": before, "match": &line[matched.start()..match_end], "after": after }))
-}
-
-fn with(mut object: Value, fields: Value) -> Value {
-    if let (Some(object), Value::Object(fields)) = (object.as_object_mut(), fields) {
-        object.extend(fields);
-    }
-    object
+    Some([before, line[matched.start()..match_end].to_owned(), after])
 }
 
 #[cfg(test)]
@@ -96,11 +91,10 @@ mod tests {
     fn long_lines_are_cut_around_the_match() {
         let line = format!("{}néedle{}", "ä".repeat(100), "x".repeat(10_000_000));
         let shown = excerpt(&Regex::new("n.edle").unwrap(), &line).unwrap();
-        assert_eq!(shown["match"], "néedle");
-        assert_eq!(shown["before"].as_str().unwrap(), format!("…{}", "ä".repeat(35)));
-        assert_eq!(shown["after"].as_str().unwrap(), format!("{}…", "x".repeat(70)));
+        let expected = [format!("…{}", "ä".repeat(35)), "néedle".to_owned(), format!("{}…", "x".repeat(70))];
+        assert_eq!(shown, expected);
         let everything = excerpt(&Regex::new("x+").unwrap(), &line).unwrap();
-        assert!(everything.to_string().len() < 1000);
+        assert!(everything.concat().len() < 1000);
         assert!(excerpt(&Regex::new("^$").unwrap(), "a").is_none());
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use super::super::args::OutputArgs;
 use super::super::traj_args::{LsArgs, TopArgs, WhereArgs};
 use super::super::{print_json, print_report};
-use super::selected::{Damage, Selected, column, harmless};
+use super::selected::{Damage, Selected, column, event, harmless};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::store::{ColumnKind, TRAJECTORY_COLUMNS};
 use crate::telemetry::ReportStyle;
@@ -105,7 +105,7 @@ fn print_rows(
         }
     }
     if output.json {
-        for row in &mut rows {
+        for row in &rows {
             print_json(event("trajectory", row))?;
         }
         return print_json(event("summary", counts));
@@ -117,11 +117,4 @@ fn print_rows(
     });
     harmless(&mut result);
     print_report(include_str!("../../../lua/reports/traj_list.lua"), &result, ReportStyle::of(&selected.reporter))
-}
-
-/// A result as an event.
-fn event(name: &str, fields: &Value) -> Value {
-    let mut event = Map::from_iter([("event".to_owned(), Value::from(name))]);
-    event.extend(fields.as_object().cloned().unwrap_or_default());
-    Value::Object(event)
 }

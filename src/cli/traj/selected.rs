@@ -49,23 +49,10 @@ impl ScannedFile {
         self.values(column).map_or(&[], ColumnValues::texts)
     }
 
-    /// A value as JSON: null if there is none.
+    /// A value as JSON.
     pub(super) fn json(&self, column: &str, row: usize) -> Value {
-        match self.values(column) {
-            Some(ColumnValues::Numbers(numbers)) => number(numbers[row]),
-            Some(ColumnValues::Texts(texts)) => texts[row].as_deref().map_or(Value::Null, Value::from),
-            Some(ColumnValues::Json(texts)) => {
-                texts[row].as_deref().and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
-            }
-            None => Value::Null,
-        }
+        self.values(column).map_or(Value::Null, |values| values.json(row))
     }
-}
-
-/// A number as JSON: whole numbers without a fraction, null for NaN.
-pub(super) fn number(number: f64) -> Value {
-    const EXACT: f64 = 9_007_199_254_740_992.0;
-    if number.fract() == 0.0 && number.abs() < EXACT { Value::from(number as i64) } else { Value::from(number) }
 }
 
 /// A column by its name.
@@ -134,7 +121,7 @@ impl Selected {
         columns: &[&'static TrajectoryColumn],
         values: Vec<ColumnValues>,
     ) -> Result<ScannedFile> {
-        let total = values.first().map_or(0, |values| values.numbers().len().max(values.texts().len()));
+        let total = values.first().map_or(0, ColumnValues::count);
         let rows = match &self.condition {
             None => (0..total).collect(),
             Some(condition) => {
@@ -205,6 +192,13 @@ impl Damage {
             _ => Ok(()),
         }
     }
+}
+
+/// A result as an event.
+pub(super) fn event(name: &str, fields: &Value) -> Value {
+    let mut event = Map::from_iter([("event".to_owned(), Value::from(name))]);
+    event.extend(fields.as_object().cloned().unwrap_or_default());
+    Value::Object(event)
 }
 
 /// Replaces control characters in all texts of a value, for a terminal.

@@ -3,15 +3,15 @@
 use serde_json::{Value, json};
 
 use super::super::args::OutputArgs;
-use super::super::recorded::{RecordedRun, StoredStep};
+use super::super::recorded::RecordedRun;
 use super::super::traj_args::TrajShowArgs;
 use super::super::{print_json, print_report};
-use super::selected::{column, harmless, number};
+use super::selected::{column, harmless};
 use super::tokens::{self, tokenizer};
 use crate::error::Result;
 use crate::mdp::{Split, Trajectory};
 use crate::script::trajectory_table;
-use crate::store::{ColumnValues, StoredRun, scan_trajectories};
+use crate::store::{ColumnValues, scan_trajectories};
 use crate::telemetry::ReportStyle;
 
 pub(super) fn run(args: &TrajShowArgs, output: OutputArgs) -> Result<()> {
@@ -19,7 +19,9 @@ pub(super) fn run(args: &TrajShowArgs, output: OutputArgs) -> Result<()> {
     let style = ReportStyle::of(&reporter);
     let mut recorded = RecordedRun::open(&args.run, &args.runs_dir, None, Vec::new())?;
     for step in recorded.steps(Split::Train, &args.ids, 0)? {
-        let stored = StoredNumbers::read(&recorded.run, step)?;
+        let columns = [column("id")?, column("advantages")?, column("policy_version")?];
+        let file = recorded.run.files(step.0)?.into_iter().find(|file| file.step == step.1);
+        let stored = file.map(|file| scan_trajectories(&file, &columns)).transpose()?.unwrap_or_default();
         for trajectory in recorded.trajectories(step, &args.ids)? {
             let mut shown = described(&trajectory, &stored);
             if args.tokens {
@@ -45,38 +47,19 @@ pub(super) fn run(args: &TrajShowArgs, output: OutputArgs) -> Result<()> {
     Ok(())
 }
 
-/// A trajectory as programs get it, with what the store has beside it.
-fn described(trajectory: &Trajectory, stored: &StoredNumbers) -> Value {
+/// A trajectory as programs get it, with what the store has beside it: `stored` has the columns id,
+/// advantages and policy version of its file.
+fn described(trajectory: &Trajectory, stored: &[ColumnValues]) -> Value {
     let mut shown = trajectory_table(trajectory, false, false);
     shown["event"] = json!("trajectory");
     shown["seconds"] = json!(trajectory.seconds);
     shown["tokens"] = json!(trajectory.response_tokens());
     shown["tool_calls"] = json!(trajectory.tool_calls());
-    let row = stored.ids.iter().position(|id| id.as_deref() == Some(trajectory.id.as_str()));
-    let list = row.and_then(|row| serde_json::from_str(stored.advantages.get(row)?.as_deref()?).ok());
-    shown["advantages"] = list.unwrap_or_else(|| json!([]));
-    shown["policy_version"] = row.and_then(|row| stored.versions.get(row)).map_or(Value::Null, |it| number(*it));
-    shown
-}
-
-/// Columns of a file that no trajectory has as a value.
-struct StoredNumbers {
-    ids: Vec<Option<String>>,
-    advantages: Vec<Option<String>>,
-    versions: Vec<f64>,
-}
-
-impl StoredNumbers {
-    fn read(run: &StoredRun, (split, step): StoredStep) -> Result<Self> {
-        let columns = [column("id")?, column("advantages")?, column("policy_version")?];
-        let file = run.files(split)?.into_iter().find(|file| file.step == step);
-        let mut read = file.map_or_else(|| Ok(Vec::new()), |file| scan_trajectories(&file, &columns))?.into_iter();
-        let mut next = || read.next().unwrap_or(ColumnValues::Texts(Vec::new()));
-        let (ids, advantages, versions) = (next(), next(), next());
-        Ok(Self {
-            ids: ids.texts().to_vec(),
-            advantages: advantages.texts().to_vec(),
-            versions: versions.numbers().to_vec(),
-        })
+    if let [ids, advantages, versions] = stored
+        && let Some(row) = ids.texts().iter().position(|id| id.as_deref() == Some(trajectory.id.as_str()))
+    {
+        shown["advantages"] = advantages.json(row);
+        shown["policy_version"] = versions.json(row);
     }
+    shown
 }

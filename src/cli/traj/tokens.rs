@@ -12,34 +12,24 @@ use crate::store::latest_checkpoint;
 use crate::telemetry::Reporter;
 use crate::text::Tokenizer;
 
-/// A token of a row. Numbers that were not stored are left out.
+/// A token of a row. Numbers that were not stored are null.
 #[derive(Default, Serialize)]
 pub(super) struct StoredToken {
     id: u32,
     text: String,
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     special: bool,
     /// Sampled by the policy.
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
     sampled: bool,
     /// Of a sampled token: whether it was in the loss.
-    #[serde(skip_serializing_if = "Option::is_none")]
     trained: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     clipped: Option<bool>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     logprob: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     advantage: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     mismatch: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     entropy: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     value: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none", rename = "return")]
+    #[serde(rename = "return")]
     target: Option<f64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     reference: Option<f64>,
 }
 

@@ -7,9 +7,7 @@
 use std::collections::BTreeSet;
 
 use full_moon::LuaVersion;
-use full_moon::ast::{
-    FunctionBody, GenericFor, LocalAssignment, LocalFunction, NumericFor, Parameter, Prefix, Var, VarExpression,
-};
+use full_moon::ast::{GenericFor, LastStmt, LocalAssignment, NumericFor, Parameter, Prefix, Var};
 use full_moon::tokenizer::TokenReference;
 use full_moon::visitors::Visitor;
 use mlua::serde::SerializeOptions;
@@ -164,11 +162,8 @@ fn free_names(returned: &str) -> Option<BTreeSet<String>> {
     let parsed = std::thread::scope(|scope| {
         let parse = || {
             let ast = full_moon::parse_fallible(returned, LuaVersion::luau()).into_result().ok()?;
-            let last = match ast.nodes().last_stmt() {
-                Some(full_moon::ast::LastStmt::Return(last)) => last.returns().len(),
-                _ => 0,
-            };
-            if last != 1 || ast.nodes().stmts().next().is_some() {
+            let Some(LastStmt::Return(last)) = ast.nodes().last_stmt() else { return None };
+            if last.returns().len() != 1 || ast.nodes().stmts().next().is_some() {
                 return None;
             }
             let mut names = ExpressionNames::default();
@@ -204,29 +199,20 @@ impl Visitor for ExpressionNames {
         }
     }
 
-    fn visit_var_expression(&mut self, node: &VarExpression) {
-        self.visit_prefix(node.prefix());
-    }
-
     fn visit_prefix(&mut self, node: &Prefix) {
         if let Prefix::Name(name) = node {
             self.used.insert(text(name));
         }
     }
 
-    fn visit_function_body(&mut self, node: &FunctionBody) {
-        self.bind(node.parameters().iter().filter_map(|parameter| match parameter {
-            Parameter::Name(name) => Some(name),
-            _ => None,
-        }));
+    fn visit_parameter(&mut self, node: &Parameter) {
+        if let Parameter::Name(name) = node {
+            self.bind([name]);
+        }
     }
 
     fn visit_local_assignment(&mut self, node: &LocalAssignment) {
         self.bind(node.names());
-    }
-
-    fn visit_local_function(&mut self, node: &LocalFunction) {
-        self.bind([node.name()]);
     }
 
     fn visit_generic_for(&mut self, node: &GenericFor) {
