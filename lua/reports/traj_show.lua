@@ -77,7 +77,7 @@ end
 local function steps(result)
   local rows = { { "step", "reward", "advantage", "prompt", "tokens", "calls", "finish" } }
   for index, step in result.steps do
-    local advantage = result.advantages[index]
+    local advantage = (result.advantages or {})[index]
     local finish = if step.terminated then `{step.finish_reason}, terminated`
       elseif step.truncated then `{step.finish_reason}, truncated`
       else step.finish_reason

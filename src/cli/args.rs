@@ -20,7 +20,7 @@ use super::recorded::IdOrSetting;
 use super::resume_arg::{self, refuse_both};
 use super::traj_args::TrajArgs;
 use super::version;
-use super::view::ViewArgs;
+use super::view_args::ViewArgs;
 use crate::error::{Error, Kind, Result};
 use crate::script::Script;
 use crate::store;

@@ -43,6 +43,7 @@ mod traj;
 mod traj_args;
 mod version;
 mod view;
+mod view_args;
 
 use std::ffi::OsString;
 use std::io::{self, Write};

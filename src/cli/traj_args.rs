@@ -100,7 +100,6 @@ pub(super) struct LsArgs {
 #[command(after_help = "Examples:
   r1 traj show retool 12-3-0               one trajectory; 12-3 is its group
   r1 traj show retool eval-12-3-0          one of an evaluation
-  r1 traj show retool 12-3-0 --tokens      every token, with its advantage
   r1 traj show retool 12-3-0 --tokens --by logprob")]
 pub(super) struct TrajShowArgs {
     /// A run: its directory, or its name
@@ -226,7 +225,6 @@ pub(super) struct DiffArgs {
 /// List the trajectories with the highest numbers
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  r1 traj top retool --by reward
   r1 traj top retool --by reward --lowest
   r1 traj top retool --by mismatch --last 5      where sampler and learner differ most
   r1 traj top retool --by length --where 'reward > 0'")]
@@ -251,7 +249,6 @@ pub(super) struct TopArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 traj stats retool
-  r1 traj stats retool --last 10
   r1 traj stats retool --where 'tool_calls > 0'
   r1 traj stats retool --all --last 10           also mismatch, entropy and others")]
 pub(super) struct TrajStatsArgs {

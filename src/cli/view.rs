@@ -2,16 +2,14 @@
 
 use std::fmt::Write;
 use std::io::Read;
-use std::net::{IpAddr, SocketAddr};
-use std::path::PathBuf;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use clap::Args;
 use serde_json::json;
 use tokio::net::TcpListener;
 
 use super::args::OutputArgs;
-use super::completers::runs;
+use super::view_args::ViewArgs;
 use super::{interrupted, print, print_json};
 use crate::error::{Error, Kind, Result};
 use crate::telemetry::ctrl_c;
@@ -21,38 +19,6 @@ use crate::view::{View, export, serve};
 const TOKEN: &str = "R1_VIEW_TOKEN";
 /// Shortest token that can be set.
 const SHORTEST: usize = 16;
-
-/// Show runs in a browser: curves, trajectories token by token, evaluations
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  r1 view                                all runs in runs/, also those that begin later
-  r1 view retool retool-2                two of them
-  r1 view retool --port 0                at a free port
-  r1 view retool --export retool-pages   a static copy; open retool-pages/index.html
-
-Open the address that is printed. Its token lets in nobody else on this machine; with
-R1_VIEW_TOKEN the address is the same each time. There is no TLS: for another machine use a tunnel,
-as in: ssh -L 6060:127.0.0.1:6060 HOST")]
-pub(super) struct ViewArgs {
-    /// Runs: their directories, or their names [default: all in the directory of runs]
-    #[arg(value_name = "RUN", add = runs())]
-    runs: Vec<PathBuf>,
-    /// Write a static copy of the pages to this directory, and exit
-    #[arg(long, value_name = "DIR")]
-    export: Option<PathBuf>,
-    /// In the copy, only trajectories of the last N steps can be opened [default: all]
-    #[arg(long, value_name = "N", requires = "export", value_parser = clap::value_parser!(u32).range(1..))]
-    last: Option<u32>,
-    /// Port; 0: a free one
-    #[arg(long, value_name = "N", default_value = "6060", conflicts_with = "export")]
-    port: u16,
-    /// Address to listen on
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", conflicts_with = "export")]
-    host: IpAddr,
-    /// Directory of runs
-    #[arg(long, value_name = "DIR", default_value = "runs")]
-    runs_dir: PathBuf,
-}
 
 pub(super) fn run(args: &ViewArgs, output: OutputArgs) -> Result<()> {
     if args.runs.is_empty() && !args.runs_dir.is_dir() {

@@ -1,8 +1,8 @@
 //! What people note about trajectories: tags, a note, a quality, and whether to leave one out.
 //!
 //! `curation.jsonl` of a run has one line per change, which is appended and synced; the last line
-//! of a trajectory counts. A line that a crash cut off is skipped, and the next one begins on a line
-//! of its own.
+//! of a trajectory counts. A line that a crash cut off is skipped, and the next one begins on a
+//! line of its own.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -30,7 +30,7 @@ const BODY: usize = 256 << 10;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
                       img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-type Reply = Response<UnsyncBoxBody<Bytes, Infallible>>;
+type HttpReply = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// Serves the page at `http://ADDRESS/TOKEN/` until `stop` completes.
 pub async fn serve(listener: TcpListener, view: Arc<View>, token: String, stop: impl Future<Output = ()>) {
@@ -59,7 +59,7 @@ pub async fn serve(listener: TcpListener, view: Arc<View>, token: String, stop: 
     serve_streams(listener, ServerLimits::new(BODY), handler, stop).await;
 }
 
-async fn answer(view: Arc<View>, token: &str, request: Request<Incoming>) -> Reply {
+async fn answer(view: Arc<View>, token: &str, request: Request<Incoming>) -> HttpReply {
     let path = request.uri().path().to_owned();
     let (first, rest) = match path[1..].split_once('/') {
         Some((first, rest)) => (first, Some(rest)),
@@ -86,8 +86,8 @@ async fn answer(view: Arc<View>, token: &str, request: Request<Incoming>) -> Rep
     if rest.is_empty() {
         return file(&INDEX);
     }
-    if let Some(found) = FILES.iter().find(|file| file.name == rest) {
-        return file(found);
+    if let Some(page_file) = FILES.iter().find(|file| file.name == rest) {
+        return file(page_file);
     }
     if rest == "metrics" {
         let text = tokio::task::spawn_blocking(move || view.exposition()).await.unwrap_or_default();
@@ -123,21 +123,21 @@ async fn answer(view: Arc<View>, token: &str, request: Request<Incoming>) -> Rep
     }
 }
 
-fn file(file: &PageFile) -> Reply {
+fn file(file: &PageFile) -> HttpReply {
     let body = Full::new(Bytes::from_static(file.bytes)).boxed_unsync();
     let mut reply = Response::new(body);
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(file.media_type));
     reply
 }
 
-pub(super) fn plain(status: u16, media_type: &'static str, body: Vec<u8>) -> Reply {
+pub(super) fn plain(status: u16, media_type: &'static str, body: Vec<u8>) -> HttpReply {
     let mut reply = Response::new(Full::new(Bytes::from(body)).boxed_unsync());
     *reply.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     reply
 }
 
-fn failed(status: u16, error: &Error) -> Reply {
+fn failed(status: u16, error: &Error) -> HttpReply {
     let json = serde_json::json!({ "detail": error.message, "place": error.place, "hint": error.hint });
     plain(status, "application/json", json.to_string().into_bytes())
 }

@@ -17,18 +17,18 @@ pub(super) struct RunMetrics {
     read: u64,
     /// How often earlier values changed: the file was replaced, or a resumed run repeated steps.
     epoch: u64,
-    rows: BTreeMap<u64, Row>,
+    rows: BTreeMap<u64, StepMetrics>,
     names: BTreeMap<String, ()>,
 }
 
 #[derive(Debug, Default)]
-struct Row {
+struct StepMetrics {
     /// Seconds since 1970.
     time: Option<f64>,
     values: Map<String, Value>,
 }
 
-impl Row {
+impl StepMetrics {
     fn get(&self, name: &str) -> Option<f64> {
         self.values.get(name)?.as_f64()
     }
@@ -117,7 +117,7 @@ impl RunMetrics {
             tokens
         });
         let wanted = self.names.keys().filter(|name| names.is_none_or(|names| names.contains(&name.as_str())));
-        let value = |row: &Row, name: &String| match row.values.get(name) {
+        let value = |row: &StepMetrics, name: &String| match row.values.get(name) {
             Some(Value::Null) => json!("nan"),
             value => json!(value.and_then(Value::as_f64)),
         };

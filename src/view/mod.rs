@@ -3,8 +3,8 @@
 //! only their `curation.jsonl`.
 //!
 //! `http` answers requests: `ADDRESS/TOKEN/api/NAME?…` is the JSON of [`View::get`], and everything
-//! that is not below the token is refused. `export` writes the same JSON as files. The page learns of
-//! changes from server-sent events (`events`).
+//! that is not below the token is refused. `export` writes the same JSON as files. The page learns
+//! of changes from server-sent events (`events`).
 
 mod curation;
 mod evaluations;

@@ -1,5 +1,5 @@
-//! The trajectories of a run as rows of a table, read from the columns of their files. Rows are kept
-//! in memory; a file is read again when it has changed.
+//! The trajectories of a run as rows of a table, read from the columns of their files. Rows are
+//! kept in memory; a file is read again when it has changed.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -31,7 +31,7 @@ enum PromptPart {
 
 /// The answer; steps are without `prompt_ids`, which are in `prompts`.
 #[derive(Serialize)]
-struct Shown<'a> {
+struct TrajectoryPage<'a> {
     run: String,
     path: String,
     split: &'static str,
@@ -72,7 +72,7 @@ impl View {
             step.prompt_ids.clear();
             (step.routing, step.support) = (Routing::default(), Support::default());
         }
-        json(&Shown {
+        json(&TrajectoryPage {
             run: name.to_owned(),
             path: run.path().display().to_string(),
             split: step.file.split.name(),

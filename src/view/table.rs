@@ -1,4 +1,4 @@
-//! Tables of trajectories and of groups: filtered, sorted, and sent in pages, so that a run with
+//! TableCache of trajectories and of groups: filtered, sorted, and sent in pages, so that a run with
 //! 100,000 trajectories is shown at once. The filter is a Luau expression, as of `r1 traj where`.
 
 use std::cell::Cell;
@@ -34,11 +34,11 @@ const NOTES: [&str; 4] = ["excluded", "quality", "tags", "note"];
 
 /// What has been read and selected.
 #[derive(Debug, Default)]
-pub(super) struct Tables {
+pub(super) struct TableCache {
     pub(super) files: ReadFiles,
     filtered: Mutex<Filtered>,
     /// The last selection; a page asks for the next rows of the same one.
-    selected: Mutex<Option<(Selection, Arc<Vec<At>>)>>,
+    selected: Mutex<Option<(TableSelection, Arc<Vec<At>>)>>,
 }
 
 /// For which rows of files the last filter holds: a run that goes on adds files.
@@ -54,7 +54,7 @@ type At = (usize, usize);
 
 /// What decides which rows a table has, and their order.
 #[derive(Debug, PartialEq)]
-struct Selection {
+struct TableSelection {
     files: Vec<(PathBuf, Stamp)>,
     text: String,
     sort: String,
@@ -270,7 +270,7 @@ impl View {
         let notes_stamp = stamp(&run.path().join(CURATION));
         let mut selected = SelectedRows { files, notes: Self::notes(&run)?, at: Arc::default() };
         let files = selected.files.iter().map(|file| (file.file.path.clone(), file.stamp)).collect();
-        let selection = Selection { files, text: text.clone(), sort: sort.to_owned(), notes: notes_stamp };
+        let selection = TableSelection { files, text: text.clone(), sort: sort.to_owned(), notes: notes_stamp };
         let last = || self.tables.selected.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, at)) = last().as_ref().filter(|(same, _)| *same == selection) {
             selected.at = Arc::clone(at);

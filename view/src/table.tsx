@@ -280,7 +280,7 @@ function VirtualTable<T>({ view, query, run, columns: columnsOf, open }: TablePr
     <>
       {error && <Failed error={error} />}
       <p class="hint" aria-live="polite">
-        {meta ? `${count(matching)} ${view}${query.where ? ` of ${count(meta.total)} trajectories match` : ""}. ↑ ↓ move, Enter opens.` : error ? "" : "Reading the trajectories…"}
+        {meta && current ? `${count(matching)} ${view}${query.where ? ` of ${count(meta.total)} trajectories match` : ""}. ↑ ↓ move, Enter opens.` : error ? "" : "Reading the trajectories…"}
       </p>
       {meta?.damaged.map((text) => <Failed key={text} error={`A file can't be read: ${text}`} />)}
       <div class={`table ${current ? "" : "old"}`} ref={box} tabIndex={0} role="region" aria-label={view} onScroll={(event) => setTop(event.currentTarget.scrollTop)} onKeyDown={key}>
