@@ -29,7 +29,7 @@ impl RunDir {
             return Err(Error::new(Kind::Usage, format!("`{name}` can't be the name of a run"))
                 .hint("a run's name is the name of its directory: no slashes, no dot at the start"));
         }
-        files::make_dir(root)?;
+        files::make_dirs(root)?;
         for number in 1_u64.. {
             let path = if number == 1 { root.join(name) } else { root.join(format!("{name}-{number}")) };
             match fs::create_dir(&path) {
@@ -202,7 +202,7 @@ impl ScriptsDir {
         let modules = modules.iter().map(|(name, text)| (PathBuf::from(file(name)), *text));
         for (name, text) in modules.chain([(main, source)]) {
             let path = part.path().join(name);
-            files::make_dir(path.parent().unwrap_or(part.path()))?;
+            files::make_dirs(path.parent().unwrap_or(part.path()))?;
             files::write_bytes(&path, text.as_bytes())?;
         }
         files::sync_tree(part.path())?;

@@ -2,8 +2,8 @@
 //! any moment of a run: the message says where, and the run resumes to the files of one without
 //! trouble.
 //!
-//! A library (tests/fixtures/kill.cpp) lets system calls fail, so that the tests need neither a file
-//! system of their own nor the rights of a user who is not root.
+//! A library (tests/fixtures/kill.cpp) lets system calls fail, so that the tests need neither a
+//! file system of their own nor the rights of a user who is not root.
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeMap;

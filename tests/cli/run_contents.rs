@@ -1,5 +1,5 @@
-//! What a run leaves in its directory, without times, to compare a resumed run with one that was never
-//! interrupted.
+//! What a run leaves in its directory, without times, to compare a resumed run with one that was
+//! never interrupted.
 
 use std::collections::BTreeMap;
 use std::path::Path;
