@@ -48,6 +48,10 @@ install prefix="": build
 test-rust *args:
     @{{torch}} && {{one_thread}} cargo nextest run --release --no-fail-fast {{args}}
 
+# Kill runs with SIGKILL at random moments, resume them, compare every file: `just torture 500`, R1_TORTURE_SEED=2 for others
+torture kills="500":
+    @{{torch}} && {{one_thread}} R1_TORTURE={{kills}} cargo nextest run --release --no-capture -E 'test(/killed_at_random_moments/)'
+
 # Tests that need the reference data (R1_SHARED, or ../shared/data); CI runs them if it is available
 test-data *args:
     @{{torch}} && {{one_thread}} cargo nextest run --release --no-fail-fast --run-ignored only -E 'test(/({{data_tests}})$/)' {{args}}

@@ -133,6 +133,7 @@ impl OutputArgs {
   r1 run scripts/retool.lua trainer.steps=20 sampling.temperature=0.8
   r1 run scripts/retool.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct data.train=problems.jsonl
   r1 run scripts/retool.lua --resume           resume the newest run of this script
+  r1 run scripts/retool.lua --fork retool@40   another run, from step 40 of that one
   r1 run scripts/retool.lua --plan trainer.gradient_checkpointing=true")]
 pub(super) struct RunArgs {
     #[command(flatten)]
@@ -165,8 +166,15 @@ pub(super) struct RecipeArgs {
     #[arg(long, value_name = "RUN", num_args = 0..=1)]
     #[allow(clippy::option_option)] // clap's type for: absent, without a value, with a value
     resume: Option<Option<PathBuf>>,
+    /// With --resume: continue from the checkpoint of this step; later steps are dropped
+    #[arg(long, value_name = "STEP", requires = "resume")]
+    resume_from: Option<u64>,
+    /// Begin a new run from a checkpoint of another one, with its settings and the overrides given
+    /// here: RUN@STEP, or RUN for its newest one
+    #[arg(long, value_name = "RUN@STEP", conflicts_with = "resume", add = runs())]
+    fork: Option<String>,
     /// Print the maximum memory of the run and exit
-    #[arg(long, conflicts_with = "resume")]
+    #[arg(long, conflicts_with_all = ["resume", "fork"])]
     pub(super) plan: bool,
     /// CPU threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -270,7 +278,16 @@ impl RecipeArgs {
                 store::newest_run(&self.runs_dir, &name)?
             }
         };
+        let (fork, fork_step) = match self.fork {
+            Some(typed) => {
+                let (run, step) = resume_arg::fork(&typed);
+                (Some(resume_arg::directory(run.into(), &self.runs_dir)?), step)
+            }
+            None => (None, None),
+        };
         Ok(RunOptions {
+            fork,
+            from_step: self.resume_from.or(fork_step),
             script: self.script,
             overrides: self.overrides,
             runs_dir: self.runs_dir,

@@ -16,8 +16,17 @@ pub(super) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::io(Kind::Store, what, path, error)
 }
 
-/// Creates a directory and its parents.
+/// Creates a directory, unless it exists. Its parent is not made: the directory of a run that has
+/// vanished, such as one that is no longer mounted, is not made again with a part of its files.
 pub(super) fn make_dir(path: &Path) -> Result<()> {
+    match fs::create_dir(path) {
+        Err(e) if !path.is_dir() => Err(failed("make the directory", path, &e)),
+        _ => Ok(()),
+    }
+}
+
+/// Creates a directory and its parents.
+pub(super) fn make_dirs(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(|e| failed("make the directory", path, &e))
 }
 
@@ -260,6 +269,10 @@ mod tests {
         let error = make_dir(&file.join("below")).unwrap_err();
         assert_eq!(error.kind, Kind::Store);
         assert_eq!(error.message, "can't make the directory: not a directory");
+        let below = dir.path().join("a/b");
+        assert_eq!(make_dir(&below).unwrap_err().message, "can't make the directory: no such file or directory");
+        make_dirs(&below).unwrap();
+        make_dir(&below).unwrap();
         let error = write_bytes(&dir.path().join("missing/x"), b"").unwrap_err();
         assert!(error.place.unwrap().ends_with("missing/x"));
     }

@@ -11,6 +11,7 @@
 //!   checkpoints/step-000120/         a model in Hugging Face layout, with trainer_state/
 //!   checkpoints/latest               the name of the newest checkpoint, as text
 //!   metrics.jsonl, tb/               written by `telemetry`
+//!   .lock                            the process that writes to the run
 //! ```
 //!
 //! Writes are atomic: files are written under a temporary name (`.….part`), synced and renamed.
@@ -25,6 +26,7 @@ mod manifest;
 mod read;
 mod record;
 mod run_dir;
+mod run_lock;
 mod stored;
 mod table;
 mod table_write;
@@ -32,10 +34,12 @@ mod trajectories;
 mod trajectory_row;
 
 pub use arrow_file::ArrowFile;
-pub use checkpoint::{BEST, BestCheckpoint, RunProgress, find_model, latest_checkpoint, link_model, trainer_state};
-pub use configuration::{Configuration, FileVersion, Origin, Origins, ScriptVersion};
+pub use checkpoint::{
+    BEST, BestCheckpoint, KeepRule, RunProgress, checkpoints, find_model, latest_checkpoint, link_model, trainer_state,
+};
+pub use configuration::{Configuration, FileVersion, ForkOrigin, Origin, Origins, ScriptVersion};
 pub use files::{check_writable, read_json, write_atomic, write_bytes};
-pub use manifest::verify;
+pub use manifest::{damage, verify};
 pub use read::read_trajectories;
 pub use run_dir::{RunDir, ScriptsDir, newest_run};
 pub use stored::{Sources, StoredRun, no_run, run_names};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::checkpoint::find_model;
-use super::configuration::{ConfigFile, Configuration, FileVersion};
+use super::configuration::{ConfigFile, Configuration, FileVersion, ForkOrigin};
 use super::files::{self, failed, step_of};
 use super::read_trajectories;
 use super::run_dir::{ScriptsDir, file_of, folder, short};
@@ -102,6 +102,11 @@ impl StoredRun {
         let Some(step) = step else { return &self.config.current };
         let before = self.config.all().rfind(|one| one.from_step < step);
         before.or_else(|| self.config.all().next()).unwrap_or(&self.config.current)
+    }
+
+    /// The run and the step that this one was forked from.
+    pub fn fork(&self) -> Option<&ForkOrigin> {
+        self.config.current.origins.fork.as_ref()
     }
 
     /// Name of the run.

@@ -87,7 +87,8 @@ fn the_commands_of_the_readme_run() {
             continue;
         }
         // README's run is longer than the one here.
-        let typed = command.replace("12-3-0", "1-0-0");
+        let typed = command.replace("12-3-0", "1-0-0").replace("retool@40", "retool@1");
+        let typed = typed.replace("--resume-from 40", "--resume-from 1");
         let mut arguments: Vec<String> = Vec::new();
         for (index, part) in typed.split(['"', '\'']).enumerate() {
             // Quotes are not nested there, except in the program of `r1 lua`.
