@@ -26,7 +26,7 @@ real-model:
     @setup/real-model.sh
 
 # Set up missing tools and run every test
-test: setup lint test-rust test-doc test-real
+test: setup lint check-view test-rust test-doc test-real
 
 # Everything CI does
 ci: test deny
@@ -47,6 +47,10 @@ install prefix="": build
 # Unit, integration, in-Lua and CLI tests
 test-rust *args:
     @{{torch}} && {{one_thread}} cargo nextest run --release --no-fail-fast {{args}}
+
+# Kill runs with SIGKILL at random moments, resume them, compare every file: `just torture 500`, R1_TORTURE_SEED=2 for others
+torture kills="500":
+    @{{torch}} && {{one_thread}} R1_TORTURE={{kills}} cargo nextest run --release --no-capture -E 'test(/killed_at_random_moments/)'
 
 # Tests that need the reference data (R1_SHARED, or ../shared/data); CI runs them if it is available
 test-data *args:
@@ -92,6 +96,21 @@ test-doc:
 # Regenerate files from declarations: editor types, docs/reference/{lua,settings,coming-from}.md
 docs:
     @{{torch}} && R1_UPDATE_DOCS=1 cargo nextest run --release -E 'test(files_made_from_the_declarations)'
+
+# Bundle the page of `r1 view`: view/dist from view/src
+view:
+    cd view && npm ci --silent --no-audit --no-fund --ignore-scripts && npm run --silent build
+
+# Check the types of that page, and that view/dist is made from view/src; skipped without npm
+check-view:
+    @if ! command -v npm > /dev/null || ! (cd view && npm ci --silent --no-audit --no-fund --ignore-scripts --fetch-retries=1); then \
+        echo "check-view: skipped, its packages could not be fetched" >&2; exit 0; fi; \
+        cd view && npm run --silent check
+
+# Look at the page in Chromium ($CHROMIUM, or chromium of the PATH) with a small run; screenshots in target/view
+test-view: build
+    cd view && npm ci --silent --no-audit --no-fund --ignore-scripts
+    node view/test/browser.mjs {{bin}} target/view
 
 # Format the sources
 fmt:

@@ -383,6 +383,9 @@ section! {
         every: usize = 20, unit("steps"), range("≥ 0");
         /// Number of checkpoints kept, newest first; 0 keeps all.
         keep: usize = 2, unit("checkpoints"), range("≥ 0");
+        /// A checkpoint of every such step is written and never removed, as for a later --fork or
+        /// --resume-from; 0 keeps none.
+        keep_every: usize = 0, unit("steps"), range("≥ 0");
         /// Type of the weights written by --out; auto is the type of the initial model.
         export: Dtype = Dtype::Auto, restart();
         /// --out merges the adapter into the weights instead of writing the adapter alone.

@@ -32,6 +32,7 @@
 //! - [`store`]: run directory, trajectories in Parquet, checkpoints
 //! - [`train`]: the training loops: GRPO, PPO, SFT
 //! - [`programs`]: what Lua programs have in addition to recipes: models, scripts, runs
+//! - [`view`]: the pages of `r1 view` about runs
 //! - [`telemetry`]: metric names, progress bars, JSONL and TensorBoard
 //! - [`cli`]: one file per subcommand
 //! - [`units`]: times and sizes as text
@@ -61,6 +62,7 @@ pub mod store;
 pub mod telemetry;
 pub mod tools;
 pub mod train;
+pub mod view;
 
 pub use r1_answers as answers;
 pub use r1_base::{Error, Kind, Result, error, mdp, schema, units};

@@ -54,6 +54,12 @@ end
 
 local function text(result)
   local out = ""
+  for index, name in result.names do
+    local fork = result.runs[index].fork
+    if fork then
+      out ..= formats.paint("dim", `{name} begins after step {fork.step} of {fork.run}`) .. "\n"
+    end
+  end
   for _, metric in result.metrics do
     out ..= `\n{formats.paint("bold", metric.name)}\n`
     for index, line in formats.columns(rows_of(result, metric)) do

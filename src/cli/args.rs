@@ -20,6 +20,7 @@ use super::recorded::IdOrSetting;
 use super::resume_arg::{self, refuse_both};
 use super::traj_args::TrajArgs;
 use super::version;
+use super::view_args::ViewArgs;
 use crate::error::{Error, Kind, Result};
 use crate::script::Script;
 use crate::store;
@@ -52,6 +53,7 @@ pub(super) enum Command {
     Sft(SftArgs),
     Eval(EvalArgs),
     Compare(CompareArgs),
+    View(ViewArgs),
     Check(CheckArgs),
     Infer(InferArgs),
     Lua(LuaArgs),
@@ -59,6 +61,7 @@ pub(super) enum Command {
     Replay(ReplayArgs),
     Mcp(McpArgs),
     New(NewArgs),
+    Rerun(RerunArgs),
     Rescore(RescoreArgs),
     Test(TestArgs),
     Traj(TrajArgs),
@@ -135,6 +138,7 @@ impl OutputArgs {
   r1 run scripts/retool.lua trainer.steps=20 sampling.temperature=0.8
   r1 run scripts/retool.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct data.train=problems.jsonl
   r1 run scripts/retool.lua --resume           resume the newest run of this script
+  r1 run scripts/retool.lua --fork retool@40   another run, from step 40 of that one
   r1 run scripts/retool.lua --plan trainer.gradient_checkpointing=true")]
 pub(super) struct RunArgs {
     #[command(flatten)]
@@ -168,8 +172,15 @@ pub(super) struct RecipeArgs {
     #[arg(long, value_name = "RUN", num_args = 0..=1)]
     #[allow(clippy::option_option)] // clap's type for: absent, without a value, with a value
     resume: Option<Option<PathBuf>>,
+    /// With --resume: continue from the checkpoint of this step; later steps are dropped
+    #[arg(long, value_name = "STEP", requires = "resume")]
+    resume_from: Option<u64>,
+    /// Begin a new run from a checkpoint of another one, with its settings and the overrides given
+    /// here: RUN@STEP, or RUN for its newest one
+    #[arg(long, value_name = "RUN@STEP", conflicts_with = "resume", add = runs())]
+    fork: Option<String>,
     /// Print the maximum memory of the run and exit
-    #[arg(long, conflicts_with = "resume")]
+    #[arg(long, conflicts_with_all = ["resume", "fork"])]
     pub(super) plan: bool,
     /// CPU threads [default: one per core]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
@@ -276,7 +287,16 @@ impl RecipeArgs {
                 store::newest_run(&self.runs_dir, &name)?
             }
         };
+        let (fork, fork_step) = match self.fork {
+            Some(typed) => {
+                let (run, step) = resume_arg::fork(&typed);
+                (Some(resume_arg::directory(run.into(), &self.runs_dir)?), step)
+            }
+            None => (None, None),
+        };
         Ok(RunOptions {
+            fork,
+            from_step: self.resume_from.or(fork_step),
             script: self.script,
             overrides: self.overrides,
             runs_dir: self.runs_dir,
@@ -395,6 +415,45 @@ pub(super) struct ReplayArgs {
     /// Directory of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     pub(super) runs_dir: PathBuf,
+}
+
+/// Repeat steps of a stored run from a checkpoint and report the first number that differs
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 rerun retool --from 40                      update with the stored trajectories of all later steps
+  r1 rerun retool --from 40 --steps 1 --sample   sample the trajectories of step 41 again
+  r1 rerun retool --from 40 trainer.lr=1e-6      with another setting
+  r1 rerun retool --from 40 --name lower-lr trainer.lr=1e-6    the repetition stays as runs/lower-lr
+
+The exit code is 0 if every number is equal, and 6 if not.")]
+pub(super) struct RerunArgs {
+    /// A run: its directory, or its name
+    #[arg(add = runs())]
+    pub(super) run: PathBuf,
+    /// Settings to change, such as trainer.lr=1e-6
+    #[arg(value_name = "KEY=VALUE", add = recipe_settings())]
+    pub(super) overrides: Vec<String>,
+    /// Begin with the checkpoint of this step
+    #[arg(long, value_name = "STEP")]
+    pub(super) from: u64,
+    /// Number of steps to repeat; 0: all that are stored
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub(super) steps: usize,
+    /// Sample the trajectories again, with the same seeds
+    #[arg(long)]
+    pub(super) sample: bool,
+    /// Use this script instead of the run's
+    #[arg(long, short, value_name = "SCRIPT", add = lua_files())]
+    pub(super) script: Option<PathBuf>,
+    /// Keep the repetition as a run of this name [default: it is removed]
+    #[arg(long)]
+    pub(super) name: Option<String>,
+    /// Directory of runs
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    pub(super) runs_dir: PathBuf,
+    /// CPU threads [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) threads: Option<u16>,
 }
 
 /// Compute the rewards of stored trajectories with a changed script and compare them with the old

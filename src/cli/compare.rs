@@ -34,10 +34,16 @@ type RunCurves = BTreeMap<String, Curve>;
 
 pub(super) fn run(args: &CompareArgs, output: OutputArgs) -> Result<()> {
     let runs = names(&args.runs);
-    let open = |folder: &PathBuf| read_curves(StoredRun::open(folder, &args.runs_dir)?.path());
-    let curves = args.runs.iter().map(open).collect::<Result<Vec<RunCurves>>>()?;
+    let open = |folder: &PathBuf| StoredRun::open(folder, &args.runs_dir);
+    let stored = args.runs.iter().map(open).collect::<Result<Vec<StoredRun>>>()?;
+    let curves = stored.iter().map(|run| read_curves(run.path())).collect::<Result<Vec<RunCurves>>>()?;
     let metrics = metrics(args, &curves, output.json)?;
-    let result = as_json(&args.runs, &metrics, &curves);
+    let mut result = as_json(&args.runs, &metrics, &curves);
+    for (index, run) in stored.iter().enumerate() {
+        if let Some(fork) = run.fork() {
+            result["runs"][index]["fork"] = json!(fork);
+        }
+    }
     if let Some(path) = &args.out {
         draw(path, &shown("picture", &runs, &metrics, &result))?;
     }

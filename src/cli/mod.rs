@@ -34,6 +34,7 @@ mod number;
 mod recorded;
 mod repl;
 mod replay;
+mod rerun;
 mod rescore;
 mod resume_arg;
 mod run;
@@ -41,6 +42,8 @@ mod test;
 mod traj;
 mod traj_args;
 mod version;
+mod view;
+mod view_args;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -106,8 +109,10 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
         Command::Mcp(args) => mcp::run(&args, &OutputArgs { json: false, ..cli.output }.reporter()).map(success),
         Command::New(args) => new::run(&args, cli.output).map(success),
         Command::Replay(args) => replay::run(args, cli.output),
+        Command::Rerun(args) => rerun::run(args, cli.output),
         Command::Rescore(args) => rescore::run(args, cli.output).map(success),
         Command::Test(args) => test::run(&args, cli.output),
+        Command::View(args) => view::run(&args, cli.output).map(success),
         Command::Traj(args) => traj::run(&args, cli.output),
         Command::Data(args) => data::run(&args, cli.output).map(success),
         Command::Index(args) => index::run(&args, cli.output).map(success),

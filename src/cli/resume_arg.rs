@@ -34,6 +34,12 @@ pub(super) fn directory(run: PathBuf, runs_dir: &Path) -> Result<PathBuf> {
     }
 }
 
+/// The run and the step of `--fork RUN@STEP`; the whole text is the run if no number follows an @.
+pub(super) fn fork(typed: &str) -> (&str, Option<u64>) {
+    let parts = typed.rsplit_once('@').and_then(|(run, step)| Some((run, Some(step.parse().ok()?))));
+    parts.unwrap_or((typed, None))
+}
+
 /// A flag, what it is set to, and the settings that it stands for.
 pub(super) type Flag<'a> = (&'a str, Option<String>, &'a [&'a str]);
 
@@ -73,6 +79,14 @@ mod tests {
         let error = refuse("seed=2").unwrap_err();
         assert_eq!(error.message, "--seed 1 and seed=2 differ, and stand for the same");
         assert_eq!(error.kind, Kind::Usage);
+    }
+
+    #[test]
+    fn a_fork_names_a_run_and_a_step() {
+        assert_eq!(fork("runs/a@40"), ("runs/a", Some(40)));
+        assert_eq!(fork("a"), ("a", None));
+        assert_eq!(fork("a@b"), ("a@b", None));
+        assert_eq!(fork("a@b@2"), ("a@b", Some(2)));
     }
 
     #[test]

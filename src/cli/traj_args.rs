@@ -270,7 +270,8 @@ pub(super) struct TrajStatsArgs {
   r1 traj export retool --parquet --last 5 -o last.parquet            a file of the store
   r1 traj export retool --jsonl --eval                                one JSON object per line
 
---sft and --openai leave out failed trajectories, and messages after the last reply.")]
+--sft and --openai leave out failed trajectories, and messages after the last reply. Every format
+leaves out the trajectories that a note of `r1 view` excludes.")]
 pub(super) struct ExportArgs {
     #[command(flatten)]
     pub(super) selection: SelectionArgs,

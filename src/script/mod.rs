@@ -26,7 +26,7 @@ mod recipe;
 pub(crate) mod runtime;
 pub(crate) mod settings;
 
-pub use api::store::trajectory_table;
+pub use api::store::{add_notes, trajectory_table};
 pub use debug::{AfterHalt, Breakpoint, Candidate, Console, Halt, OnHalt, is_open};
 pub use program::condition::Condition;
 pub use program::suite::{Suite, TestVerdict};

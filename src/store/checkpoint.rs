@@ -65,6 +65,26 @@ pub struct BestCheckpoint {
     pub worse: u64,
 }
 
+/// The checkpoints that stay when a newer one is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeepRule {
+    /// Number of the newest ones; 0 keeps all.
+    pub newest: usize,
+    /// Also those whose step is a multiple of this; 0 keeps none of them.
+    pub every: usize,
+}
+
+impl KeepRule {
+    /// The newest `newest` checkpoints, or all.
+    pub const fn newest(newest: usize) -> Self {
+        Self { newest, every: 0 }
+    }
+
+    fn always(self, step: u64) -> bool {
+        self.every > 0 && step.is_multiple_of(self.every as u64)
+    }
+}
+
 /// Folder of a run directory with the model of the lowest evaluation loss.
 pub const BEST: &str = "best";
 
@@ -85,13 +105,18 @@ impl RunProgress {
 impl RunDir {
     /// Creates `checkpoints/step-STEP`: `fill(model, state)` writes the model into the temporary
     /// directory `model`, and the rest into `state`, its folder `trainer_state`. The directory is
-    /// synced and renamed; then all but the newest `keep` checkpoints are removed (0 keeps all).
-    /// Returns its path.
+    /// synced and renamed; then the checkpoints that `keep` does not name are removed. Returns its
+    /// path.
     ///
     /// # Errors
     /// Errors of `fill`, and [`Kind::Store`]. Incomplete files are then removed, and earlier
     /// checkpoints stay.
-    pub fn checkpoint(&self, step: u64, keep: usize, fill: impl FnOnce(&Path, &Path) -> Result<()>) -> Result<PathBuf> {
+    pub fn checkpoint(
+        &self,
+        step: u64,
+        keep: KeepRule,
+        fill: impl FnOnce(&Path, &Path) -> Result<()>,
+    ) -> Result<PathBuf> {
         let root = self.checkpoints();
         let name = format!("step-{step:06}");
         let path = publish(&root, &name, |dir| {
@@ -104,19 +129,54 @@ impl RunDir {
         Ok(path)
     }
 
-    /// Writes `checkpoints/latest`, and removes all but the newest `keep` checkpoints (0 keeps all)
-    /// and `path`.
-    pub(super) fn settle(&self, keep: usize, path: &Path) -> Result<()> {
+    /// Copies a checkpoint of another run, as links where the file system allows, with the progress
+    /// `state`. Returns its path.
+    ///
+    /// # Errors
+    /// [`Kind::Store`] with the path of a file that can't be read or written.
+    pub fn adopt(&self, checkpoint: &Path, state: &RunProgress) -> Result<PathBuf> {
+        publish(&self.checkpoints(), &format!("step-{:06}", state.step), |dir| {
+            link_tree(checkpoint, dir)?;
+            // The first versions of r1 had no such folder and no manifest.
+            if dir.join(TRAINER_STATE).is_dir() {
+                state.save(dir)?;
+                manifest::write(dir)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes the checkpoints after a step, the newest first. Those that are `damaged` are renamed
+    /// to `damaged-step-STEP`.
+    pub(super) fn drop_checkpoints_after(&self, step: u64, damaged: &[PathBuf]) -> Result<()> {
+        for (_, path) in checkpoints(self.path())?.into_iter().rev().filter(|(later, _)| *later > step) {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            if !damaged.iter().any(|damaged| damaged.file_name() == path.file_name()) {
+                files::remove(&path)?;
+                continue;
+            }
+            let aside = path.with_file_name(format!("{DAMAGED}{name}"));
+            if aside.exists() {
+                files::remove(&aside)?;
+            }
+            fs::rename(&path, &aside).map_err(|e| failed("rename to", &aside, &e))?;
+        }
+        Ok(())
+    }
+
+    /// Writes `checkpoints/latest`, and removes the checkpoints that `keep` does not name, except
+    /// `path`.
+    pub(super) fn settle(&self, keep: KeepRule, path: &Path) -> Result<()> {
         let latest = self.checkpoints().join("latest");
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let text = format!("{name}\n");
         if !fs::read(&latest).is_ok_and(|bytes| bytes == text.as_bytes()) {
             files::write_bytes(&latest, text.as_bytes())?;
         }
-        if keep > 0 {
-            let all = complete(self.path())?;
-            let surplus = all.len().saturating_sub(keep);
-            for (_, old) in all.into_iter().take(surplus).filter(|(_, old)| *old != path) {
+        if keep.newest > 0 {
+            let all = checkpoints(self.path())?;
+            let surplus = all.len().saturating_sub(keep.newest);
+            for (_, old) in all.into_iter().take(surplus).filter(|(step, old)| *old != path && !keep.always(*step)) {
                 files::remove(&old)?;
             }
         }
@@ -143,6 +203,20 @@ pub fn link_model(checkpoint: &Path, dir: &Path) -> Result<()> {
     }
     Ok(())
 }
+
+/// Fills `dir` with the files below `from`, as [`link_model`].
+fn link_tree(from: &Path, dir: &Path) -> Result<()> {
+    link_model(from, dir)?;
+    for folder in files::list(from)?.into_iter().filter(|path| path.is_dir()) {
+        let to = dir.join(folder.file_name().unwrap_or_default());
+        files::make_dir(&to)?;
+        link_tree(&folder, &to)?;
+    }
+    Ok(())
+}
+
+/// Start of the name of a damaged checkpoint that was put aside.
+const DAMAGED: &str = "damaged-";
 
 /// Creates the directory `root/name`: `fill` writes into a temporary directory, which is synced and
 /// renamed, so that the directory is complete or absent.
@@ -175,7 +249,7 @@ fn publish(root: &Path, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> R
 
 /// Newest checkpoint of a run and its step; `None` if there is none.
 pub fn latest_checkpoint(run: &Path) -> Result<Option<(u64, PathBuf)>> {
-    Ok(complete(run)?.pop())
+    Ok(checkpoints(run)?.pop())
 }
 
 /// Resolves `path` to a model directory: the newest checkpoint of a run, the checkpoint named in
@@ -206,7 +280,7 @@ pub fn find_model(path: &Path) -> Result<PathBuf> {
 
 /// The error for a model that a run does not have.
 fn no_such_model(path: &Path, run: &Path) -> Error {
-    let models = complete(run).unwrap_or_default().into_iter().map(|(_, path)| path).chain([run.join("best")]);
+    let models = checkpoints(run).unwrap_or_default().into_iter().map(|(_, path)| path).chain([run.join("best")]);
     let models: Vec<String> = models.filter(|path| path.is_dir()).map(|path| format!("`{}`", path.display())).collect();
     let error = Error::new(Kind::Store, format!("the run {} has no model `{}`", run.display(), path.display()));
     let best = path.file_name().is_some_and(|name| name == "best");
@@ -215,12 +289,14 @@ fn no_such_model(path: &Path, run: &Path) -> Error {
 }
 
 /// Complete checkpoints of a run with their steps, oldest first.
-fn complete(run: &Path) -> Result<Vec<(u64, PathBuf)>> {
+///
+/// # Errors
+/// [`Kind::Store`] if the folder can't be read.
+pub fn checkpoints(run: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let folders = files::list(&run.join("checkpoints"))?.into_iter().filter(|path| path.is_dir());
-    let mut checkpoints: Vec<(u64, PathBuf)> =
-        folders.filter_map(|path| Some((files::step_of(&path, "")?, path))).collect();
-    checkpoints.sort();
-    Ok(checkpoints)
+    let mut all: Vec<(u64, PathBuf)> = folders.filter_map(|path| Some((files::step_of(&path, "")?, path))).collect();
+    all.sort();
+    Ok(all)
 }
 
 #[cfg(test)]
@@ -230,7 +306,7 @@ mod tests {
 
     fn write(run: &RunDir, step: u64, keep: usize) -> PathBuf {
         let state = RunProgress { step, ..RunProgress::default() };
-        run.checkpoint(step, keep, |dir, _| state.save(dir)).unwrap()
+        run.checkpoint(step, KeepRule::newest(keep), |dir, _| state.save(dir)).unwrap()
     }
 
     #[test]
@@ -261,10 +337,59 @@ mod tests {
         }
         fs::write(run.checkpoints().join("latest"), "step-000002\n").unwrap();
         let (_, newest) = latest_checkpoint(run.path()).unwrap().unwrap();
-        run.settle(2, &newest).unwrap();
+        run.settle(KeepRule::newest(2), &newest).unwrap();
         assert_eq!(fs::read_to_string(run.checkpoints().join("latest")).unwrap(), "step-000003\n");
-        let steps: Vec<u64> = complete(run.path()).unwrap().into_iter().map(|(step, _)| step).collect();
+        let steps: Vec<u64> = checkpoints(run.path()).unwrap().into_iter().map(|(step, _)| step).collect();
         assert_eq!(steps, [2, 3]);
+    }
+
+    #[test]
+    fn checkpoints_of_every_kth_step_stay() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), "demo").unwrap();
+        for step in 1..=8 {
+            let state = RunProgress { step, ..RunProgress::default() };
+            run.checkpoint(step, KeepRule { newest: 2, every: 3 }, |dir, _| state.save(dir)).unwrap();
+        }
+        let steps: Vec<u64> = checkpoints(run.path()).unwrap().into_iter().map(|(step, _)| step).collect();
+        assert_eq!(steps, [3, 6, 7, 8]);
+    }
+
+    #[test]
+    fn later_checkpoints_are_removed_and_damaged_ones_put_aside() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), "demo").unwrap();
+        let paths = [1, 2, 3, 4].map(|step| write(&run, step, 0));
+        run.repeats_after(Some((2, &paths[1])), KeepRule::newest(0), &paths[3..]).unwrap();
+        let names: Vec<_> = files::list(&run.checkpoints()).unwrap();
+        let names: Vec<_> = names.iter().map(|path| path.file_name().unwrap().to_str().unwrap()).collect();
+        assert_eq!(names, ["damaged-step-000004", "latest", "step-000001", "step-000002"]);
+        assert_eq!(latest_checkpoint(run.path()).unwrap(), Some((2, paths[1].clone())));
+        // Once more.
+        let again = write(&run, 4, 0);
+        run.repeats_after(Some((2, &paths[1])), KeepRule::newest(0), &[again]).unwrap();
+        assert_eq!(latest_checkpoint(run.path()).unwrap().unwrap().0, 2);
+    }
+
+    #[test]
+    fn an_adopted_checkpoint_is_complete_and_has_its_own_state() {
+        let root = tempfile::tempdir().unwrap();
+        let (first, second) = ("a", "b");
+        let [first, second] = [first, second].map(|name| RunDir::create(root.path(), name).unwrap());
+        let old = RunProgress { step: 3, seed: 1, ..RunProgress::default() };
+        let fill = |dir: &Path, state: &Path| {
+            fs::write(dir.join("model.safetensors"), "weights").unwrap();
+            fs::create_dir(state.join("critic")).unwrap();
+            fs::write(state.join("critic/head"), "value").unwrap();
+            old.save(dir)
+        };
+        let from = first.checkpoint(3, KeepRule::newest(0), fill).unwrap();
+        let path = second.adopt(&from, &RunProgress { seed: 2, ..old.clone() }).unwrap();
+        assert_eq!(latest_checkpoint(second.path()).unwrap(), Some((3, path.clone())));
+        manifest::verify(&path, false).unwrap();
+        assert_eq!(fs::read_to_string(path.join("trainer_state/critic/head")).unwrap(), "value");
+        assert_eq!((RunProgress::load(&path).unwrap().seed, RunProgress::load(&from).unwrap()), (2, old));
+        manifest::verify(&from, false).unwrap();
     }
 
     #[test]
@@ -273,7 +398,9 @@ mod tests {
         let run = RunDir::create(root.path(), "demo").unwrap();
         write(&run, 5, 0);
         let path = run
-            .checkpoint(5, 0, |dir, _| RunProgress { step: 5, seed: 9, ..RunProgress::default() }.save(dir))
+            .checkpoint(5, KeepRule::newest(0), |dir, _| {
+                RunProgress { step: 5, seed: 9, ..RunProgress::default() }.save(dir)
+            })
             .unwrap();
         assert_eq!(RunProgress::load(&path).unwrap().seed, 9);
         assert_eq!(files::list(&run.checkpoints()).unwrap().len(), 2);
@@ -285,7 +412,7 @@ mod tests {
         let run = RunDir::create(root.path(), "demo").unwrap();
         write(&run, 1, 0);
         let mut inside = PathBuf::new();
-        let error = run.checkpoint(2, 1, |dir, _| {
+        let error = run.checkpoint(2, KeepRule::newest(1), |dir, _| {
             inside = dir.to_owned();
             fs::write(dir.join("model.safetensors"), "half").unwrap();
             assert_eq!(latest_checkpoint(run.path()).unwrap().unwrap().0, 1);

@@ -92,6 +92,7 @@ pub const TRAJECTORY_COLUMNS: &[TrajectoryColumn] = &[
     column("seconds", ColumnFold::Number, &["seconds"], "wall time of the rollout"),
     column("retries", ColumnFold::Number, &["retries"], "retries after failures"),
     column("parent", ColumnFold::Text, &["parent"], "id of the trajectory that it branches from"),
+    column("forked_at", ColumnFold::Number, &["forked_at"], "number of steps shared with its parent"),
     column("policy_version", ColumnFold::Number, &["policy_version"], "updates of the sampling weights"),
     column("script_hash", ColumnFold::Text, &["script_hash"], "version of the script"),
 ];

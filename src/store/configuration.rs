@@ -108,6 +108,9 @@ pub struct Origins {
     /// Files of other datasets.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<FileVersion>,
+    /// The run from whose checkpoint this one began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fork: Option<ForkOrigin>,
     /// Hub datasets of mixtures, by `train.NAME` and `eval.NAME`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub parts: BTreeMap<String, Origin>,
@@ -137,6 +140,15 @@ pub struct Origin {
     /// Commit, for models and datasets from the Hub.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub commit: Option<String>,
+}
+
+/// The origin of a fork: a checkpoint of another run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ForkOrigin {
+    /// Absolute path of that run.
+    pub run: PathBuf,
+    /// Step of the checkpoint; the fork's first step is the next one.
+    pub step: u64,
 }
 
 /// The file `config.json` of a run.

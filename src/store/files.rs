@@ -156,7 +156,7 @@ pub(super) fn list(path: &Path) -> Result<Vec<std::path::PathBuf>> {
 
 /// The folders and files of a run.
 const PARTS: &str = "trajectories evaluations checkpoints scripts best init sft profile tb config.json evaluation.json \
-                     recipe.lua metrics.jsonl log.jsonl examples.txt";
+                     recipe.lua metrics.jsonl log.jsonl examples.txt curation.jsonl";
 
 /// Refuses a run with parts that can't be read to their end, such as a FIFO. In one that is
 /// `written`, also links: files would be written and removed where they lead.

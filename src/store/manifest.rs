@@ -32,6 +32,8 @@ struct Sum {
 pub(super) fn write(checkpoint: &Path) -> Result<()> {
     let mut manifest = ChecksumManifest::default();
     collect(checkpoint, checkpoint, &mut manifest.files)?;
+    // An earlier one is replaced.
+    manifest.files.remove(&format!("{TRAINER_STATE}/{FILE}"));
     files::write_json(&checkpoint.join(TRAINER_STATE).join(FILE), "the manifest", &manifest)
 }
 
@@ -52,29 +54,46 @@ fn collect(root: &Path, folder: &Path, sums: &mut BTreeMap<String, Sum>) -> Resu
 /// # Errors
 /// [`Kind::Store`] with the path of a missing or changed file.
 pub fn verify(checkpoint: &Path, model_only: bool) -> Result<()> {
+    damage(checkpoint, model_only)?.map_or(Ok(()), Err)
+}
+
+/// What is damaged in a checkpoint, as [`verify`]; `None` if it is complete.
+///
+/// # Errors
+/// [`Kind::Store`] with the path of a file that this user may not read: it may be complete.
+pub fn damage(checkpoint: &Path, model_only: bool) -> Result<Option<Error>> {
     let path = checkpoint.join(TRAINER_STATE).join(FILE);
     let bytes = match files::read_bytes(&path) {
         Ok(bytes) => bytes,
-        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
         Err(e) => return Err(failed("read the file", &path, &e)),
     };
-    let manifest: ChecksumManifest = files::parse_json(&path, &bytes)?;
+    let manifest: ChecksumManifest = match files::parse_json(&path, &bytes) {
+        Ok(manifest) => manifest,
+        Err(error) => return Ok(Some(error)),
+    };
     for (name, written) in manifest.files.iter().filter(|(name, _)| !(model_only && name.contains('/'))) {
         let file = checkpoint.join(name);
-        let now = sum(&file).map_err(|e| failed("read the checkpoint's file", &file, &e))?;
+        let now = match sum(&file) {
+            Ok(now) => now,
+            Err(e) => {
+                let error = failed("read the checkpoint's file", &file, &e);
+                return if e.kind() == io::ErrorKind::PermissionDenied { Err(error) } else { Ok(Some(error)) };
+            }
+        };
         if now != *written {
             let message = if now.bytes == written.bytes {
                 "the file has changed since the checkpoint was written".to_owned()
             } else {
                 format!("the file has {} bytes; {} were written", now.bytes, written.bytes)
             };
-            return Err(Error::new(Kind::Store, message).at_path(&file).hint(format!(
+            return Ok(Some(Error::new(Kind::Store, message).at_path(&file).hint(format!(
                 "copy it again or use another checkpoint; if it was changed on purpose, remove {}",
                 path.display()
-            )));
+            ))));
         }
     }
-    Ok(())
+    Ok(None)
 }
 
 fn sum(path: &Path) -> io::Result<Sum> {

@@ -11,6 +11,8 @@
 //!   checkpoints/step-000120/         a model in Hugging Face layout, with trainer_state/
 //!   checkpoints/latest               the name of the newest checkpoint, as text
 //!   metrics.jsonl, tb/               written by `telemetry`
+//!   .lock                            the process that writes to the run
+//!   curation.jsonl                   notes of people about trajectories, written by `r1 view`
 //! ```
 //!
 //! Writes are atomic: files are written under a temporary name (`.….part`), synced and renamed.
@@ -22,11 +24,13 @@ mod check;
 mod checkpoint;
 mod columns;
 mod configuration;
+mod curation;
 mod files;
 mod manifest;
 mod read;
 mod record;
 mod run_dir;
+mod run_lock;
 mod scan;
 mod scan_values;
 mod stored;
@@ -37,11 +41,14 @@ mod trajectory_row;
 
 pub use arrow_file::ArrowFile;
 pub use check::{FileCheck, TrajectoryChecks, missing_steps, unfinished_files};
-pub use checkpoint::{BEST, BestCheckpoint, RunProgress, find_model, latest_checkpoint, link_model, trainer_state};
+pub use checkpoint::{
+    BEST, BestCheckpoint, KeepRule, RunProgress, checkpoints, find_model, latest_checkpoint, link_model, trainer_state,
+};
 pub use columns::{ColumnKind, TRAJECTORY_COLUMNS, TrajectoryColumn};
-pub use configuration::{Configuration, FileVersion, Origin, Origins, ScriptVersion};
+pub use configuration::{Configuration, FileVersion, ForkOrigin, Origin, Origins, ScriptVersion};
+pub use curation::{CURATION, Curation, read_curation, write_curation};
 pub use files::{check_writable, read_json, write_atomic, write_bytes};
-pub use manifest::verify;
+pub use manifest::{damage, verify};
 pub use read::read_trajectories;
 pub use run_dir::{RunDir, ScriptsDir, newest_run};
 pub use scan::{TrajectoryFile, scan_trajectories};

@@ -1,13 +1,15 @@
 //! The directory of a run: creation, lock against a second writer, configuration.
 
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
+use super::checkpoint::KeepRule;
 use super::configuration::{ConfigFile, Configuration};
 use super::files::{self, failed, step_of};
+use super::run_lock::{RunLock, is_lock};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Split;
 
@@ -15,8 +17,8 @@ use crate::mdp::Split;
 #[derive(Debug)]
 pub struct RunDir {
     path: PathBuf,
-    /// Advisory lock on the directory, held for the lifetime of this value.
-    _lock: Option<File>,
+    /// Held for the lifetime of this value.
+    _lock: RunLock,
 }
 
 impl RunDir {
@@ -40,9 +42,9 @@ impl RunDir {
                 Err(e) => return Err(failed("make the directory", &path, &e)),
             }
             // Two runs may find the same directory; the lock decides.
-            let Ok(lock) = lock(&path)? else { continue };
+            let Ok(lock) = RunLock::take(&path)? else { continue };
             // Without locks, a run that begins now can't be told from one that was killed.
-            if !is_unstarted(&path)? || lock.is_none() && !files::list(&path)?.is_empty() {
+            if !is_unstarted(&path)? || !lock.is_held() && !files::list(&path)?.iter().all(|entry| is_lock(entry)) {
                 continue;
             }
             files::check_parts(&path, true)?;
@@ -73,10 +75,9 @@ impl RunDir {
                 .at_path(path)
                 .hint("name a directory that `r1 run` or `r1 sft` made, such as runs/NAME"));
         }
-        let Ok(lock) = lock(path)? else {
-            return Err(Error::new(Kind::Store, "another r1 process is writing to this run")
-                .at_path(path)
-                .hint("wait for it to end, or stop it"));
+        let lock = match RunLock::take(path)? {
+            Ok(lock) => lock,
+            Err(holder) => return Err(holder.refusal(path)),
         };
         let run = Self { path: path.to_owned(), _lock: lock };
         run.make_parts()?;
@@ -96,9 +97,13 @@ impl RunDir {
     }
 
     /// Prepares a run that resumes from a checkpoint and its step, or from the beginning: removes
-    /// the trajectories of later steps, which are repeated, and completes what a killed process
-    /// left of [`checkpoint`](Self::checkpoint).
-    pub fn repeats_after(&self, checkpoint: Option<(u64, &Path)>, keep: usize) -> Result<()> {
+    /// the checkpoints and trajectories of later steps, which are repeated, and completes what a
+    /// killed process left of [`checkpoint`](Self::checkpoint). Checkpoints that are `damaged` are
+    /// not removed, but renamed.
+    pub fn repeats_after(&self, checkpoint: Option<(u64, &Path)>, keep: KeepRule, damaged: &[PathBuf]) -> Result<()> {
+        // The newest first, and before the trajectories: if the process is killed here, the newest
+        // checkpoint still has the trajectories of all its steps.
+        self.drop_checkpoints_after(checkpoint.map_or(0, |(step, _)| step), damaged)?;
         for folder in [self.trajectories(), self.evaluations()] {
             for path in files::list(&folder)? {
                 if step_of(&path, ".parquet").is_some_and(|step| checkpoint.is_none_or(|(last, _)| step > last)) {
@@ -249,7 +254,7 @@ fn is_unstarted(path: &Path) -> Result<bool> {
     if !path.is_dir() {
         return Ok(false);
     }
-    let entries = files::list(path)?;
+    let entries: Vec<PathBuf> = files::list(path)?.into_iter().filter(|entry| !is_lock(entry)).collect();
     let early = |entry: &PathBuf| -> Result<bool> {
         Ok(match entry.file_name().unwrap_or_default().to_string_lossy().as_ref() {
             TRAJECTORIES | "checkpoints" => entry.is_dir() && files::list(entry)?.is_empty(),
@@ -291,17 +296,6 @@ pub fn newest_run(root: &Path, name: &str) -> Result<Option<PathBuf>> {
     };
     let runs = files::list(root)?.into_iter().filter(|path| path.join("config.json").is_file());
     Ok(runs.filter_map(|path| Some((number(&path)?, path))).max().map(|(_, path)| path))
-}
-
-/// Locks a directory; the inner error means that another process has the lock. `None` on file
-/// systems without locks.
-fn lock(path: &Path) -> Result<std::result::Result<Option<File>, ()>> {
-    let directory = File::open(path).map_err(|e| failed("open the directory", path, &e))?;
-    Ok(match directory.try_lock() {
-        Ok(()) => Ok(Some(directory)),
-        Err(TryLockError::WouldBlock) => Err(()),
-        Err(TryLockError::Error(_)) => Ok(None),
-    })
 }
 
 #[cfg(test)]
@@ -365,8 +359,13 @@ mod tests {
         assert!(RunDir::open(&path).unwrap_err().message.starts_with("not a run directory"));
         fs::remove_file(path.join("config.json")).unwrap();
         run.write_recipe(version("aa"), "return 1", &[]).unwrap();
-        assert!(RunDir::open(&path).unwrap_err().message.contains("another r1 process"));
+        let refused = RunDir::open(&path).unwrap_err();
+        let pid = std::process::id();
+        assert!(refused.message.contains(&format!("is writing to this run: process {pid} on ")), "{refused:?}");
+        assert!(refused.hint.unwrap().contains(&format!("kill {pid}")));
         drop(run);
+        // What a killed process left of the lock file locks nothing.
+        assert!(path.join(".lock").is_file());
         fs::write(path.join("trajectories/.step-000001.parquet-x.part"), "half").unwrap();
         let run = RunDir::open(&path).unwrap();
         assert!(files::list(&run.trajectories()).unwrap().is_empty());

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use super::checkpoint::find_model;
-use super::configuration::{ConfigFile, Configuration, FileVersion};
+use super::configuration::{ConfigFile, Configuration, FileVersion, ForkOrigin};
 use super::files::{self, failed, step_of};
 use super::read_trajectories;
 use super::run_dir::{ScriptsDir, file_of, folder, short};
@@ -105,11 +105,27 @@ impl StoredRun {
         before.or_else(|| self.config.all().next()).unwrap_or(&self.config.current)
     }
 
+    /// The run and the step that this one was forked from.
+    pub fn fork(&self) -> Option<&ForkOrigin> {
+        self.config.current.origins.fork.as_ref()
+    }
+
     /// Name of the run.
     pub fn name(&self) -> String {
         self.path
             .file_name()
             .map_or_else(|| self.path.display().to_string(), |name| name.to_string_lossy().into_owned())
+    }
+
+    /// The configurations of the run, the current one last.
+    pub fn configurations(&self) -> impl DoubleEndedIterator<Item = &Configuration> {
+        self.config.all()
+    }
+
+    /// Path and hash of the script in the current configuration.
+    pub fn script(&self) -> (PathBuf, &str) {
+        let script = &self.config.current.script;
+        (script.located(), &script.hash)
     }
 
     /// Maximum length of prompt plus response in its rollouts, tokens.

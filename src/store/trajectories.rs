@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use arrow_schema::{DataType, FieldRef, Schema};
 use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::basic::{Compression, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
@@ -80,12 +80,10 @@ fn encode(
     path: &Path,
 ) -> Result<()> {
     let mut properties = WriterProperties::builder();
-    // Numbers that are seldom equal compress better by byte than in a dictionary.
+    // Numbers that are seldom equal take less space without a dictionary.
     for name in NUMBERS_OF_TOKENS {
-        let column = ColumnPath::from(vec![name.to_owned(), "list".to_owned(), "item".to_owned()]);
-        properties = properties
-            .set_column_dictionary_enabled(column.clone(), false)
-            .set_column_encoding(column, Encoding::BYTE_STREAM_SPLIT);
+        let column = ColumnPath::from(vec![name.to_owned(), "list".to_owned(), "element".to_owned()]);
+        properties = properties.set_column_dictionary_enabled(column, false);
     }
     let properties = properties
         .set_compression(Compression::ZSTD(ZstdLevel::default()))

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::prometheus::Exporter;
-use super::tensorboard::EventFile;
+use super::tensorboard::{EventFile, drop_events};
 use crate::error::{Error, Kind, Result};
 
 /// Metric values by name, sorted. Names are listed in [`names`](super::names).
@@ -65,6 +65,9 @@ impl From<Metrics> for BTreeMap<String, f64> {
 /// The log of a run's metrics, one JSON object per line.
 pub(super) const FILE: &str = "metrics.jsonl";
 
+/// The folder of a run with its TensorBoard events.
+const EVENTS: &str = "tb";
+
 /// Writes the metrics of each step to `metrics.jsonl` and `tb/` in a run directory.
 #[derive(Debug)]
 pub struct MetricsLog {
@@ -86,7 +89,11 @@ impl MetricsLog {
         let path = run.join(FILE);
         let (file, length, last) =
             opened(&path, from, |_| false).map_err(|error| Error::io(Kind::Store, "write metrics", &path, &error))?;
-        let events = EventFile::create(&run.join("tb"), now(), from)?;
+        let folder = run.join(EVENTS);
+        if let Some(from) = from {
+            drop_events(&folder, |step, _| step >= from)?;
+        }
+        let events = EventFile::create(&folder, now(), from)?;
         Ok(Self { path, file, length, last, events, exporter: None })
     }
 
@@ -101,6 +108,17 @@ impl MetricsLog {
         }
         self.exporter = Some((run, exporter));
         Ok(())
+    }
+
+    /// Prepares an evaluation after a step that a resumed run repeats: removes the events that a
+    /// killed process wrote of it.
+    ///
+    /// # Errors
+    /// `Kind::Store`.
+    pub fn repeats_evaluation(&self, step: u64) -> Result<()> {
+        let folder = self.path.with_file_name(EVENTS);
+        let is_of_evaluation = |tag: &str| tag.starts_with("eval/") || tag.starts_with("trajectory/eval/");
+        drop_events(&folder, |at, tag| at == step && is_of_evaluation(tag))
     }
 
     /// Whether the last line is of this step and has this metric.
@@ -133,6 +151,8 @@ impl MetricsLog {
         object.entry("step").or_insert_with(|| Value::from(step));
         object.entry("time").or_insert_with(|| Value::from((time * 1e3).round() / 1e3));
         object.extend(metrics.to_json());
+        // The line comes last: a resumed run does not repeat an evaluation that has one.
+        self.events.scalars(time, step, metrics.iter())?;
         if let Err(e) = self.put(start, &object) {
             // Restores the previous line. If this fails too, readers skip the incomplete line.
             let _ = if before.is_empty() { self.file.set_len(start).map(|()| start) } else { self.put(start, &before) };
@@ -142,7 +162,7 @@ impl MetricsLog {
             exporter.set(run, &object);
         }
         self.last = Some((start, object));
-        self.events.scalars(time, step, metrics.iter())
+        Ok(())
     }
 
     /// Writes histograms to TensorBoard, by name.

@@ -141,6 +141,50 @@ struct SessionLog {
     status: i32,
 }
 
+/// Start of the names of event files.
+const FILES: &str = "events.out.tfevents.";
+
+/// Cuts off the event files in `dir`, each at the first value that is `dropped` by its step and
+/// tag. The events of a file are in the order of the steps.
+///
+/// # Errors
+/// [`Kind::Store`] with the path of a file that can't be read or written.
+pub(super) fn drop_events(dir: &Path, dropped: impl Fn(u64, &str) -> bool) -> Result<()> {
+    let failed = |path: &Path, e: &io::Error| Error::io(Kind::Store, "write TensorBoard events", path, e);
+    let entries = match std::fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(failed(dir, &e)),
+    };
+    for entry in entries {
+        let path = entry.map_err(|e| failed(dir, &e))?.path();
+        if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(FILES)) {
+            continue;
+        }
+        let bytes = std::fs::read(&path).map_err(|e| failed(&path, &e))?;
+        let mut kept = 0;
+        while let Some((event, length)) = first_event(&bytes[kept..]) {
+            let values = event.summary.map(|summary| summary.value).unwrap_or_default();
+            if values.iter().any(|value| dropped(event.step as u64, &value.tag)) {
+                let file = File::options().write(true).open(&path);
+                file.and_then(|file| file.set_len(kept as u64)).map_err(|e| failed(&path, &e))?;
+                break;
+            }
+            kept += length;
+        }
+    }
+    Ok(())
+}
+
+/// The first event in the bytes of a file and the length of its record; `None` at the end, and for
+/// a record that is damaged or incomplete.
+fn first_event(bytes: &[u8]) -> Option<(TensorboardEvent, usize)> {
+    let length = u64::from_le_bytes(bytes.get(..8)?.try_into().ok()?);
+    let end = usize::try_from(length).ok()?.checked_add(12)?;
+    let event = TensorboardEvent::decode(bytes.get(12..end)?).ok()?;
+    (bytes.len() >= end + 4).then_some((event, end + 4))
+}
+
 /// One event file, open for appending.
 #[derive(Debug)]
 pub(super) struct EventFile {
@@ -153,7 +197,7 @@ impl EventFile {
     pub(super) fn create(dir: &Path, time: f64, from: Option<u64>) -> Result<Self> {
         std::fs::create_dir_all(dir).map_err(|e| Error::io(Kind::Store, "make the directory", dir, &e))?;
         // TensorBoard reads the files of a directory in the order of their names.
-        let path = dir.join(format!("events.out.tfevents.{:017.6}.{}", time, std::process::id()));
+        let path = dir.join(format!("{FILES}{:017.6}.{}", time, std::process::id()));
         let file = File::options()
             .create(true)
             .append(true)
@@ -341,6 +385,38 @@ mod tests {
         assert_eq!(summary.value[0].tag, "reward/mean");
         assert_eq!(summary.value[0].simple_value, Some(0.25));
         assert!(summary.value[1].simple_value.unwrap().is_nan());
+    }
+
+    #[test]
+    fn events_are_dropped_by_step_and_tag() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut file = EventFile::create(dir.path(), 1.5, None).unwrap();
+        file.hyperparameters(1.5, &BTreeMap::new()).unwrap();
+        for step in [1, 2] {
+            file.scalars(2.5, step, std::iter::once(("policy/loss", 0.5))).unwrap();
+            file.scalars(2.5, step, std::iter::once(("eval/accuracy", 0.5))).unwrap();
+        }
+        let tags = || -> Vec<(i64, String)> {
+            let of = |event: TensorboardEvent| {
+                event
+                    .summary
+                    .into_iter()
+                    .flat_map(move |s| s.value.into_iter().map(move |value| (event.step, value.tag)))
+            };
+            read(&file.path).into_iter().flat_map(of).collect()
+        };
+        // An incomplete record ends a file.
+        let length = std::fs::metadata(&file.path).unwrap().len();
+        let all = std::fs::read(&file.path).unwrap();
+        assert_eq!(tags().len(), 5);
+        drop_events(dir.path(), |step, tag| step == 2 && tag.starts_with("eval/")).unwrap();
+        assert_eq!(tags().last().unwrap(), &(2, "policy/loss".to_owned()));
+        drop_events(dir.path(), |step, _| step >= 1).unwrap();
+        assert_eq!(tags(), [(0, "_hparams_/session_start_info".to_owned())]);
+        std::fs::write(&file.path, &all[..all.len() - 1]).unwrap();
+        drop_events(dir.path(), |step, _| step >= 3).unwrap();
+        assert_eq!(std::fs::metadata(&file.path).unwrap().len(), length - 1);
+        drop_events(&dir.path().join("none"), |_, _| true).unwrap();
     }
 
     #[test]

@@ -36,6 +36,7 @@ pub use self::run::cold_start::check as check_cold_start;
 pub use self::run::masks::{ShownToken, ShownTrajectory, masks};
 pub use self::run::plan::{MemoryPlan, plan};
 pub use self::run::policy_loop::run;
+pub use self::run::rerun::{COMPARED, RepeatedStep, RerunOptions, rerun};
 pub use self::run::sft::run as run_supervised;
 pub(crate) use self::run::training::Training;
 pub use self::start::agent::{Agent, LoadedAgent};

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::config::CheckpointSettings;
 use crate::hub::Fetching;
 use crate::mdp::Evaluation;
 use crate::telemetry::{Interrupt, Reporter};
@@ -18,6 +19,10 @@ pub struct RunOptions {
     pub name: Option<String>,
     /// The run directory to resume.
     pub resume: Option<PathBuf>,
+    /// The run directory from whose checkpoint a new run begins.
+    pub fork: Option<PathBuf>,
+    /// The step of the checkpoint of `resume` or `fork`; `None`: the newest one.
+    pub from_step: Option<u64>,
     /// CPU threads, if they were given; part of the command that resumes the run.
     pub threads: Option<u16>,
     /// Also write the final model, or its adapter, here (HF layout, PEFT's).
@@ -90,6 +95,11 @@ pub(crate) fn quoted(text: &str) -> String {
     } else {
         format!("'{}'", text.replace('\'', r"'\''"))
     }
+}
+
+/// Whether a checkpoint is due after `step`.
+pub(crate) fn checkpoint_due(step: u64, settings: &CheckpointSettings, total: usize) -> bool {
+    due(step, settings.every, total) || due(step, settings.keep_every, total)
 }
 
 /// Whether an action with an interval of `every` steps (0: never) is due after `step`; the last

@@ -65,6 +65,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("rollout", &["algorithms", "script", "text", "mdp", "config", "timeline"]),
     ("telemetry", &["host_lua", "net"]),
+    // Pages about stored runs.
+    ("view", &["mdp", "net", "script", "store", "telemetry", "text"]),
     // Scripts and models by name.
     ("load", &["config", "encoders", "hub", "model", "native", "rollout", "script", "store", "telemetry", "text"]),
     (
@@ -142,6 +144,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "text",
             "tools",
             "train",
+            "view",
         ],
     ),
 ];
@@ -156,7 +159,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("tch", &["adamw", "libtorch", "native", "model", "rl", "engine", "load", "train", "programs"]),
     ("clap", &["cli"]),
     ("rustyline", &["cli"]),
-    ("hyper", &["net", "tools"]),
+    ("hyper", &["net", "tools", "view"]),
     ("hf_hub", &["hub"]),
     ("indicatif", &["telemetry"]),
     ("rhai", &["tools"]),

@@ -5,7 +5,6 @@
 //! call on files.
 #![cfg(target_os = "linux")]
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -13,11 +12,10 @@ use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
-
 use super::cold_start::{COLD_START, ROWS};
 use super::recipe::{Fields, HELD_OUT, recipe};
-use super::run_files::{files, json_lines};
+use super::run_contents::{assert_same, left};
+use super::run_files::json_lines;
 use super::{directory, fail, r1, shown, succeed};
 
 static RECIPE: LazyLock<String> = LazyLock::new(|| {
@@ -26,7 +24,7 @@ static RECIPE: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// A recipe that prints in its functions, so that the process can be killed there.
-fn printing(fields: &Fields<'_>) -> String {
+pub(super) fn printing(fields: &Fields<'_>) -> String {
     let advantage = r#"function(group)
     print("advantages")
     return { group[1].total - group[2].total, group[2].total - group[1].total }
@@ -87,7 +85,7 @@ const POINTS: &[(&str, &str, u32)] = &[
 ];
 
 /// The library that kills, compiled once.
-fn library(dir: &Path) -> PathBuf {
+pub(super) fn library(dir: &Path) -> PathBuf {
     let (source, library) =
         (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kill.cpp"), dir.join("kill.so"));
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
@@ -98,7 +96,7 @@ fn library(dir: &Path) -> PathBuf {
 }
 
 /// `r1` that is killed at a call.
-fn killed_at(dir: &Path, args: &[&str], call: &str, count: u32) -> Command {
+pub(super) fn killed_at(dir: &Path, args: &[&str], call: &str, count: u32) -> Command {
     let mut command = r1(dir, args);
     command.env("LD_PRELOAD", dir.join("kill.so")).env("KILL_AT", call).env("KILL_COUNT", count.to_string());
     command
@@ -106,64 +104,6 @@ fn killed_at(dir: &Path, args: &[&str], call: &str, count: u32) -> Command {
 
 fn assert_killed(dir: &Path, output: &Output, point: &str) {
     assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{point} is not reached: {}", shown(dir, output));
-}
-
-/// What a run leaves, by file name, without times and measurements of the machine.
-fn left(run: &Path) -> BTreeMap<String, Vec<u8>> {
-    fn scrub(value: &mut Value) {
-        match value {
-            Value::Object(fields) => {
-                fields.retain(|name, _| {
-                    let measured = [
-                        "time",
-                        "throughput/",
-                        "memory/",
-                        "script/memory",
-                        "rollout/cached_share",
-                        "seconds",
-                        "prefilled",
-                        "script_hash",
-                    ];
-                    !measured.iter().any(|part| name.starts_with(part))
-                });
-                fields.values_mut().for_each(scrub);
-            }
-            Value::Array(all) => all.iter_mut().for_each(scrub),
-            _ => {}
-        }
-    }
-    let scrubbed = |mut value: Value| {
-        scrub(&mut value);
-        value.to_string().into_bytes()
-    };
-    let mut kept = files(run);
-    // TensorBoard has a file for each process. The configuration keeps the history of the run.
-    kept.retain(|name, _| !name.contains("tb/events") && !name.ends_with("config.json") || name.contains("step-"));
-    for (name, bytes) in &mut kept {
-        if name.ends_with(".jsonl") {
-            // Lines of trajectories that run at the same time have no order.
-            let mut lines: Vec<Vec<u8>> =
-                json_lines(std::str::from_utf8(bytes).unwrap()).into_iter().map(scrubbed).collect();
-            if name.ends_with("log.jsonl") {
-                lines.sort();
-            }
-            *bytes = lines.join(&b'\n');
-        } else if name.ends_with(".parquet") {
-            let all = r1::store::read_trajectories(&run.join(name)).unwrap();
-            *bytes = scrubbed(serde_json::to_value(all).unwrap());
-        }
-    }
-    kept
-}
-
-fn assert_same(whole: &BTreeMap<String, Vec<u8>>, run: &Path, point: &str) {
-    let resumed = left(run);
-    let names = |files: &BTreeMap<String, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(names(whole), names(&resumed), "{point}");
-    for (name, bytes) in whole {
-        let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(3000)]).into_owned();
-        assert!(*bytes == resumed[name], "{point}: {name}\n{}\n{}", text(bytes), text(&resumed[name]));
-    }
 }
 
 #[test]

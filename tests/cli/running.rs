@@ -25,6 +25,10 @@ impl Running {
         Self { child: RefCell::new(child), dir: dir.to_owned() }
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.borrow().id()
+    }
+
     pub(crate) fn stderr(&self) -> String {
         fs::read_to_string(self.dir.join("stderr")).unwrap()
     }

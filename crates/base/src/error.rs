@@ -200,6 +200,10 @@ impl Error {
                 "raise the limit of file sizes (ulimit -f); what was written before is intact, and --resume continues from the \
                  last checkpoint",
             ),
+            std::io::ErrorKind::ReadOnlyFilesystem => new.hint(
+                "make the file system writable, or use another one (--runs-dir); what was written before is intact, and \
+                 --resume continues from the last checkpoint",
+            ),
             std::io::ErrorKind::PermissionDenied => new.hint("check the permissions of the path"),
             _ => new,
         }

@@ -36,8 +36,8 @@ pub use http::{
 pub use incoming::Incoming;
 pub use names::is_public;
 pub use server::{
-    HeldBytes, ServedRequest, ServedResponse, ServerLimits, is_local, read_body, refuse_web_pages, refused, serve,
-    serve_streams, serve_text,
+    HeldBytes, ServedRequest, ServedResponse, ServerLimits, is_equal, is_local, query_pairs, read_body,
+    refuse_web_pages, refused, serve, serve_streams, serve_text,
 };
 pub use ureq::http::{HeaderMap, HeaderName, HeaderValue};
 pub use url::{escape, host_and_port, origin, redirect};

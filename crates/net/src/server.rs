@@ -97,6 +97,16 @@ pub fn is_local(listener: &TcpListener) -> bool {
     listener.local_addr().is_ok_and(|address| address.ip().is_loopback())
 }
 
+/// Equality whose time does not depend on the place of the first difference, for secrets.
+pub fn is_equal(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}
+
+/// Decoded names and values of the query of an address.
+pub fn query_pairs(query: &str) -> Vec<(String, String)> {
+    form_urlencoded::parse(query.as_bytes()).into_owned().collect()
+}
+
 /// The refusal of a request that a web page of another site makes in a browser on this machine: its
 /// `Origin`, or, where the page's name was made to resolve to this server (DNS rebinding), its
 /// `Host`. `local`: [`is_local`].
@@ -238,11 +248,10 @@ where
         Ok(body) => body,
         Err(refusal) => return *refusal,
     };
-    let query = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes());
     let request = ServedRequest {
         method: head.method.to_string(),
         path: head.uri.path().to_owned(),
-        query: query.into_owned().collect(),
+        query: query_pairs(head.uri.query().unwrap_or_default()),
         body,
     };
     let ServedResponse { status, body } = handler(request).await;
@@ -394,6 +403,11 @@ mod tests {
         assert!(!half.contains("200 OK"), "{half}");
         assert!(!sent(address, b"GET / HT").contains("200 OK"));
         assert!(sent(address, b"GET / HTTP/1.1\r\n\r\n").contains("200 OK"));
+    }
+
+    #[test]
+    fn secrets_are_equal_in_all_bytes() {
+        assert!(is_equal(b"Bearer a", b"Bearer a") && !is_equal(b"Bearer a", b"Bearer b") && !is_equal(b"", b"a"));
     }
 
     #[test]

@@ -14,8 +14,8 @@ use super::super::{print, print_json};
 use super::selected::{Damage, Selected};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, Role, Trajectory};
-use crate::script::trajectory_table;
-use crate::store::{write_atomic, write_selected};
+use crate::script::{add_notes, trajectory_table};
+use crate::store::{Curation, read_curation, write_atomic, write_selected};
 
 /// What was written, and what was left out with the reason.
 #[derive(Default)]
@@ -33,6 +33,17 @@ enum NoExample {
     NoReply,
     #[error("with images")]
     Images,
+    /// A note of `r1 view` leaves it out.
+    #[error("by a note")]
+    Excluded,
+}
+
+impl ExportCounts {
+    fn leave_out(&mut self, why: NoExample, count: usize) {
+        if count > 0 {
+            *self.left_out.entry(why).or_default() += count;
+        }
+    }
 }
 
 pub(super) fn run(args: &ExportArgs, output: OutputArgs) -> Result<()> {
@@ -60,9 +71,11 @@ pub(super) fn run(args: &ExportArgs, output: OutputArgs) -> Result<()> {
     Ok(())
 }
 
-/// Calls `each` for the selected trajectories of every file that can be read.
-fn each(selected: &Selected, mut each: impl FnMut(Trajectory, u64) -> Result<()>) -> Result<()> {
-    let mut damage = Damage::default();
+/// Calls `each` for the selected trajectories of every file that can be read, with their notes.
+/// Returns the number of those that a note leaves out.
+fn each(selected: &Selected, mut each: impl FnMut(Trajectory, u64, Option<&Curation>) -> Result<()>) -> Result<usize> {
+    let (mut damage, mut excluded) = (Damage::default(), 0);
+    let notes = read_curation(selected.run.path())?;
     for file in &selected.files {
         let Some(scanned) = damage.or_warn(selected.scan(file, &["policy_version"]), &selected.reporter)? else {
             continue;
@@ -75,20 +88,24 @@ fn each(selected: &Selected, mut each: impl FnMut(Trajectory, u64) -> Result<()>
         let mut wanted = scanned.rows.iter().peekable();
         for (row, trajectory) in trajectories.into_iter().enumerate() {
             if wanted.next_if(|wanted| **wanted == row).is_some() {
-                each(trajectory, scanned.numbers("policy_version")[row] as u64)?;
+                match notes.get(&trajectory.id) {
+                    Some(notes) if notes.exclude => excluded += 1,
+                    notes => each(trajectory, scanned.numbers("policy_version")[row] as u64, notes)?,
+                }
             }
         }
     }
-    damage.unless_all(selected.files.len())
+    damage.unless_all(selected.files.len()).map(|()| excluded)
 }
 
 fn parquet(selected: &Selected, path: &Path, counts: &mut ExportCounts) -> Result<()> {
     let (mut trajectories, mut versions) = (Vec::new(), Vec::new());
-    each(selected, |trajectory, version| {
+    let excluded = each(selected, |trajectory, version, _| {
         trajectories.push(trajectory);
         versions.push(version);
         Ok(())
     })?;
+    counts.leave_out(NoExample::Excluded, excluded);
     counts.written = trajectories.len();
     write_selected(path, &versions, &trajectories)
 }
@@ -100,9 +117,11 @@ fn lines(
     write: &mut dyn FnMut(&Value) -> Result<()>,
 ) -> Result<()> {
     let mut tools = ToolSchemas::new(args, selected)?;
-    each(selected, |trajectory, _| {
+    let excluded = each(selected, |trajectory, _, notes| {
         let line = if args.jsonl {
-            Ok(trajectory_table(&trajectory, true, true))
+            let mut table = trajectory_table(&trajectory, true, true);
+            add_notes(&mut table, notes);
+            Ok(table)
         } else {
             conversation(&trajectory).and_then(|messages| {
                 let schemas = tools.of(&trajectory, selected);
@@ -115,11 +134,13 @@ fn lines(
                 write(&line)
             }
             Err(why) => {
-                *counts.left_out.entry(why).or_default() += 1;
+                counts.leave_out(why, 1);
                 Ok(())
             }
         }
-    })
+    })?;
+    counts.leave_out(NoExample::Excluded, excluded);
+    Ok(())
 }
 
 /// The messages up to the last reply, or the reason why it is no example.

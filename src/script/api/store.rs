@@ -17,7 +17,7 @@ use crate::script::runtime::bind::bind;
 use crate::script::runtime::convert::from_json;
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Host, place};
-use crate::store::{StoredRun, read_trajectories};
+use crate::store::{Curation, StoredRun, read_curation, read_trajectories};
 
 /// Directory of runs by name.
 const RUNS: &str = "runs";
@@ -65,23 +65,26 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let step: Option<usize> = optional(lua, NAME, "step", &step)?;
         let TrajectoriesOptions { ids, record, split } = TrajectoriesOptions::read_optional(lua, NAME, &options)?;
         let list = lua.create_table()?;
-        let add = |read: Result<Vec<Trajectory>, Error>| -> mlua::Result<()> {
+        let add = |read: Result<Vec<Trajectory>, Error>, notes: &BTreeMap<String, Curation>| -> mlua::Result<()> {
             for trajectory in read.map_err(raise)? {
-                list.raw_push(from_json(lua, &trajectory_table(&trajectory, ids, record))?)?;
+                let mut table = trajectory_table(&trajectory, ids, record);
+                add_notes(&mut table, notes.get(&trajectory.id));
+                list.raw_push(from_json(lua, &table)?)?;
             }
             Ok(())
         };
         if is_file {
-            add(read_trajectories(&run))?;
+            add(read_trajectories(&run), &BTreeMap::new())?;
             return Ok(list);
         }
         let run = open(&run)?;
+        let notes = read_curation(run.path()).map_err(raise)?;
         let steps = match step {
             Some(step) => vec![step as u64],
             None => run.steps(split).map_err(raise)?,
         };
         for step in steps {
-            add(run.trajectories(split, step))?;
+            add(run.trajectories(split, step), &notes)?;
         }
         Ok(list)
     })?;
@@ -159,6 +162,13 @@ pub fn trajectory_table(trajectory: &Trajectory, ids: bool, record: bool) -> Jso
         table["record"] = json!(trajectory.record);
     }
     table
+}
+
+/// Adds what people noted about a trajectory to its table.
+pub fn add_notes(table: &mut Json, notes: Option<&Curation>) {
+    if let Some(Curation { tags, note, quality, exclude, .. }) = notes {
+        table["notes"] = json!({ "tags": tags, "note": note, "quality": quality, "exclude": exclude });
+    }
 }
 
 fn plain_step(step: &Step, ids: bool) -> Json {

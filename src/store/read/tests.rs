@@ -250,6 +250,14 @@ fn the_start_of_a_prompt_that_the_row_before_has_is_stored_once() {
     let new_ids = |row: usize| new_ids.value(row).as_primitive::<UInt32Type>().values().to_vec();
     assert_eq!([0, 1, 2, 3].map(new_ids), [vec![1, 2, 3, 4], vec![7, 8], vec![30], vec![3, 4]]);
     assert_eq!(read_trajectories(&path).unwrap(), trajectories);
+    // Numbers of tokens are not in dictionaries.
+    let metadata = ParquetRecordBatchReaderBuilder::try_new(File::open(&path).unwrap()).unwrap().metadata().clone();
+    let columns = metadata.row_group(0).columns();
+    let has_dictionary = |name: &str| {
+        let column = columns.iter().find(|column| column.column_path().string() == name).unwrap();
+        column.dictionary_page_offset().is_some()
+    };
+    assert_eq!(["logprobs.list.element", "response_ids.list.element"].map(has_dictionary), [false, true]);
 }
 
 /// A file of the version before: two trajectories of each of two tasks, one of them with two steps.

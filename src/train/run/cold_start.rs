@@ -19,6 +19,7 @@ use crate::train::rules::unused::unused_settings;
 use crate::train::rules::validate::{check_supervised, validate};
 use crate::train::start::cold_start_result::{FOLDER, no_result, result};
 use crate::train::start::resume::{Resumed, StartState, record};
+use crate::train::start::resume_point::{ResumePoint, ResumeSource};
 
 /// Runs the recipe's cold start, if it has one and this run has not completed it. If the user stops
 /// it, returns the directory of the run.
@@ -39,12 +40,13 @@ pub(crate) fn run(opened: &mut StartState, reporter: &Reporter) -> Result<Option
         let run = opened.directory()?;
         record(&run, script, &options.overrides, &Origins::default(), 0, 0)?;
         let stored = run.configuration()?;
-        Resumed { run, checkpoint: None, stored }
+        let source = ResumeSource { path: run.path().to_owned(), run: Some(run) };
+        Resumed { source, point: ResumePoint::default(), stored }
     };
     // Reinforcement learning records its model when it begins.
-    let finished = resumed.checkpoint.is_some() || resumed.stored.origins.model.is_some();
+    let finished = resumed.point.checkpoint.is_some() || resumed.stored.origins.model.is_some();
     if !finished {
-        let run = resumed.run.path();
+        let run = resumed.source.path.as_path();
         let folder = run.join(FOLDER);
         let begun = folder.join("config.json").is_file();
         if !begun && !RunDir::is_free(&folder)? {
@@ -56,6 +58,7 @@ pub(crate) fn run(opened: &mut StartState, reporter: &Reporter) -> Result<Option
             runs_dir: run.to_owned(),
             name: Some(FOLDER.to_owned()),
             resume: begun.then_some(folder),
+            from_step: None,
             out: None,
             cold_start: true,
             // The settings of the run, even if the script has changed.

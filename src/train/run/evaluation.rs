@@ -61,12 +61,13 @@ impl Training {
             |trajectory: &Trajectory| stored.contains(&trajectory.id).then(|| replay_command(script, run, trajectory));
         let what = format!("the evaluation ({label})");
         self.failures.report(&self.run.reporter, &what, &trajectories, again);
-        report::evaluation(&self.run.reporter, &mut self.run.log, self.run.state.step, label, &evaluation)?;
         tensorboard::samples(&mut self.run.log, self.run.state.step, "eval", &trajectories)?;
         if examples {
             let (at, verbose) = ((label, self.run.state.step), self.run.options.verbose);
             report::examples(&self.run.reporter, at, &trajectories, &self.run.dir, verbose)?;
         }
+        // Its line in the metrics comes last: an evaluation without one is repeated.
+        report::evaluation(&self.run.reporter, &mut self.run.log, self.run.state.step, label, &evaluation)?;
         Ok(Some(evaluation))
     }
 

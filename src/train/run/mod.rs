@@ -13,6 +13,7 @@ pub(crate) mod open_step;
 pub(crate) mod plan;
 pub(crate) mod policy_loop;
 pub(crate) mod reload;
+pub(crate) mod rerun;
 pub(crate) mod run_state;
 pub(crate) mod sft;
 pub(crate) mod training;

@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use crate::config::CheckpointSettings;
 use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
 use crate::script::Script;
-use crate::store::{Origins, RunDir, RunProgress, latest_checkpoint};
+use crate::store::{KeepRule, Origins, RunDir, RunProgress, latest_checkpoint};
 use crate::telemetry::{MetricsLog, Reporter};
 use crate::train::options::RunOptions;
 use crate::train::start::checkpoint::{Contents, with_kept};
@@ -39,8 +40,8 @@ impl RunState {
     pub(crate) fn open(opened: StartState, dir: Rc<RunDir>, origins: Origins, reporter: &Reporter) -> Result<Self> {
         let (state, repeats_from) = (opened.state(), opened.repeats_from());
         if repeats_from.is_some() {
-            let keep = opened.script.settings.checkpoint.keep;
-            dir.repeats_after(opened.checkpoint().map(|path| (state.step, path)), keep)?;
+            let keep = keep_rule(&opened.script.settings.checkpoint);
+            dir.repeats_after(opened.checkpoint().map(|path| (state.step, path)), keep, opened.damaged())?;
         }
         let mut log = MetricsLog::open(dir.path(), repeats_from)?;
         let StartState { script, options, standing, .. } = opened;
@@ -108,7 +109,7 @@ impl RunState {
         {
             return Ok(path);
         }
-        let keep = self.script.settings.checkpoint.keep;
+        let keep = keep_rule(&self.script.settings.checkpoint);
         self.standing.saving(step, || contents.write(&self.dir, keep, more))
     }
 
@@ -129,6 +130,10 @@ impl RunState {
         let (settings, origin) = (&self.script.settings.checkpoint, self.origins.model.as_ref());
         files::export(model, out, settings, kind, origin, self.fetching())
     }
+}
+
+fn keep_rule(settings: &CheckpointSettings) -> KeepRule {
+    KeepRule { newest: settings.keep, every: settings.keep_every }
 }
 
 pub(crate) fn no_training_data(options: &RunOptions) -> Error {

@@ -19,12 +19,12 @@ use crate::model::{Model, available_memory};
 use crate::rl::pack::Row;
 use crate::rl::schedule::Schedule;
 use crate::script::{Split, Worker};
-use crate::store::BEST;
+use crate::store::{BEST, Origins};
 use crate::telemetry::{Bar, Metrics, Reporter};
 use crate::text::{FormatChoice, Renderer, Style};
 use crate::train::eval::held_out::{HeldOut, is_best, stops_early};
 use crate::train::learn::supervised::update;
-use crate::train::options::{RunOptions, Summary, due};
+use crate::train::options::{RunOptions, Summary, checkpoint_due, due};
 use crate::train::rows::demonstrations::Samples;
 use crate::train::rows::order::Order;
 use crate::train::rows::row_check::{PATIENCE, RowCheck};
@@ -132,7 +132,7 @@ impl<'a> SupervisedTraining<'a> {
                 (directory, Some(origin))
             }
         };
-        let origins = origins::origins(script, origin)?;
+        let origins = Origins { fork: opened.fork_origin(), ..origins::origins(script, origin)? };
         record(&dir, script, &options.overrides, &origins, 0, state.step)?;
         report::literal_keys(reporter, script);
         for note in script.left_out_of_rows() {
@@ -290,7 +290,7 @@ impl<'a> SupervisedTraining<'a> {
     }
 
     fn save_if_due(&self) -> Result<()> {
-        if due(self.run.state.step, self.run.script.settings.checkpoint.every, self.sft.steps) {
+        if checkpoint_due(self.run.state.step, &self.run.script.settings.checkpoint, self.sft.steps) {
             self.save()?;
         }
         Ok(())

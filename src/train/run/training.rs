@@ -16,14 +16,14 @@ use crate::rl::ema::Ema;
 use crate::rl::kl::KlController;
 use crate::rl::rewards::ReturnScale;
 use crate::script::{ReloadedScript, Watcher};
-use crate::store::{BEST, trainer_state};
+use crate::store::{BEST, Origins, trainer_state};
 use crate::telemetry::Reporter;
 use crate::train::learn::critic::TrainedCritic;
 use crate::train::learn::policy::TrainedPolicy;
 use crate::train::learn::profile::RunProfile;
 use crate::train::learn::score::Reference;
 use crate::train::learn::weights::{self, freeze, trained};
-use crate::train::options::{RunOptions, Summary, due};
+use crate::train::options::{RunOptions, Summary, checkpoint_due};
 use crate::train::rows::curriculum::Curriculum;
 use crate::train::rows::order::Order;
 use crate::train::rules::objective::Objective;
@@ -106,7 +106,7 @@ impl Training {
         let (script, options) = (&opened.script, &opened.options);
         let mut learner = learner;
         learner.tokens_per_batch = *session.settings.trainer.tokens_per_batch_mut();
-        let origins = origins::origins(script, Some(origin))?;
+        let origins = Origins { fork: opened.fork_origin(), ..origins::origins(script, Some(origin))? };
         if let Some(resumed) = &opened.resumed {
             warn_of_data(&resumed.stored.origins, &origins, reporter);
         }
@@ -161,6 +161,9 @@ impl Training {
         // The evaluation at the end of a run is always repeated.
         let ends = state.step >= learner.steps as u64 && session.settings.eval.after;
         let evaluation = repeats_from.map(|_| state.step).filter(|step| ends || !run.log.has(*step, EVALUATED));
+        if let Some(step) = evaluation {
+            run.log.repeats_evaluation(step)?;
+        }
         session.log.open(run.dir.path(), repeats_from, evaluation)?;
         session.log.at(state.step);
         report::opening(reporter, &session.settings, &session.model, &run.dir, rows, (&learner, state.step));
@@ -227,7 +230,7 @@ impl Training {
 
     /// The checkpoint of every `checkpoint.every` steps.
     pub(crate) fn save_if_due(&self) -> Result<()> {
-        if due(self.run.state.step, self.session.settings.checkpoint.every, self.learner.steps) {
+        if checkpoint_due(self.run.state.step, &self.session.settings.checkpoint, self.learner.steps) {
             self.save()?;
         }
         Ok(())

@@ -7,7 +7,7 @@ use crate::adamw::AdamW;
 use crate::error::{Error, Result};
 use crate::model::{Model, write_tensors};
 use crate::rl::ema::Ema;
-use crate::store::{RunDir, RunProgress, trainer_state};
+use crate::store::{KeepRule, RunDir, RunProgress, trainer_state};
 use crate::train::learn::tensors::{read_tensors, require_finite};
 use crate::train::learn::weights::trained;
 
@@ -28,13 +28,18 @@ pub(crate) struct Contents<'a> {
 }
 
 impl Contents<'_> {
-    /// Writes the checkpoint of `state.step`; `more` adds to its folder `trainer_state`. The newest
-    /// `keep` stay (0: all).
+    /// Writes the checkpoint of `state.step`; `more` adds to its folder `trainer_state`. Of the
+    /// earlier ones those that `keep` names stay.
     ///
     /// # Errors
     /// `Kind::Numeric` names a weight that is not finite, `Kind::Store` the path that can't be
     /// written. No checkpoint is written then, and earlier ones stay.
-    pub(crate) fn write(&self, run: &RunDir, keep: usize, more: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    pub(crate) fn write(
+        &self,
+        run: &RunDir,
+        keep: KeepRule,
+        more: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<PathBuf> {
         let Self { model, files, optimizer, ema, state } = self;
         require_finite(&trained(model), "the weight")?;
         require_finite(&optimizer.state(), "the optimiser state")?;

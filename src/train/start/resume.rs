@@ -1,4 +1,5 @@
-//! The start of a run: new, or from the newest checkpoint of an earlier one.
+//! The start of a run: new, or from a checkpoint of an earlier one, which it continues, or from
+//! which it is forked.
 //!
 //! A resumed run continues the interrupted run, with the current script, the `key=value` settings
 //! of all its command lines (the last one for a key is in effect), and its original seed.
@@ -15,14 +16,13 @@ use super::cold_start_result;
 use super::files::run_name;
 use super::interrupt::InterruptState;
 use super::origins;
+use super::resume_point::{ResumePoint, ResumeSource};
 use crate::config::refuse_server;
 use crate::config::{Choice, PolicySettings, Settings};
 use crate::error::{Error, Kind, Result};
 use crate::load::load_script;
 use crate::script::{Change, Script, changes};
-use crate::store::{
-    Configuration, FileVersion, Origin, Origins, RunDir, RunProgress, ScriptVersion, latest_checkpoint, verify,
-};
+use crate::store::{Configuration, FileVersion, ForkOrigin, Origin, Origins, RunDir, RunProgress, ScriptVersion};
 use crate::telemetry::{OutputMode, Reporter, last_step};
 use crate::train::options::RunOptions;
 
@@ -36,13 +36,11 @@ pub(crate) struct StartState {
     pub(crate) standing: InterruptState,
 }
 
-/// What `--resume` reads from the run directory before the script is loaded.
+/// What `--resume` or `--fork` reads from a run directory before the script is loaded.
 pub(crate) struct Resumed {
-    /// Locked against other processes.
-    pub(crate) run: Rc<RunDir>,
-    /// The newest checkpoint and its progress; none if the run ended before its first.
-    pub(crate) checkpoint: Option<(PathBuf, RunProgress)>,
-    /// The run's last configuration.
+    pub(crate) source: ResumeSource,
+    pub(crate) point: ResumePoint,
+    /// The run's last configuration; for a fork the one at its step.
     pub(crate) stored: Configuration,
 }
 
@@ -64,29 +62,33 @@ impl StartState {
 
     fn load(options: &RunOptions, reporter: &Reporter, part: impl Fn(Script) -> Result<Script>) -> Result<Self> {
         let standing = InterruptState::new(options.interrupt, reporter)?;
-        let Some(path) = &options.resume else {
+        let Some(source) = ResumeSource::open(options)? else {
             let script = part(load_script(&options.script, &options.overrides)?)?;
             refuse_server(&script.settings.policy).map_err(|error| script.placed(error))?;
             return Ok(Self { script, options: options.clone(), resumed: None, standing });
         };
-        // The lock comes first, so that no file is read while another process may change it.
-        let run = RunDir::open(path)?;
-        let stored = run.configuration()?;
-        let checkpoint = if let Some((_, path)) = latest_checkpoint(path)? {
-            verify(&path, false)?;
-            Some((path.clone(), RunProgress::load(&path)?))
-        } else {
+        let mut point = source.point(options.from_step, reporter)?;
+        let (path, stored) = (&source.path, source.configuration(&point)?);
+        let is_fork = source.run.is_none();
+        if point.checkpoint.is_none() {
             refuse_lost_checkpoints(path, &stored)?;
-            None
-        };
+            if is_fork {
+                return Err(Error::new(Kind::Store, "the run has no checkpoint to begin from").at_path(path));
+            }
+        }
         let overrides = in_effect(&stored.overrides, &options.overrides);
         let script = load_script(&options.script, &overrides).and_then(part);
         let mut script = script.map_err(|error| of_the_run(error, &stored.overrides, &path.join("config.json")))?;
-        refuse_other_recipe(&script, &stored, run.path())?;
-        let seed = checkpoint.as_ref().map_or(stored.seed, |(_, state)| state.seed);
-        if script.settings.seed != seed {
+        if !is_fork {
+            refuse_other_recipe(&script, &stored, path)?;
+        }
+        let seed = point.checkpoint.as_ref().map_or(stored.seed, |(_, state)| state.seed);
+        let typed = options.overrides.iter().find(|typed| key_of(typed) == "seed");
+        if let (Some((_, state)), true, Some(_)) = (&mut point.checkpoint, is_fork, typed) {
+            state.seed = script.settings.seed;
+        } else if script.settings.seed != seed {
             let new = script.settings.seed;
-            if let Some(typed) = options.overrides.iter().find(|typed| key_of(typed) == "seed") {
+            if let Some(typed) = typed {
                 return Err(Error::new(Kind::Usage, format!("the run's seed is {seed}, and a run keeps its seed"))
                     .at(typed)
                     .hint("leave it out, or start a new run"));
@@ -105,23 +107,39 @@ impl StartState {
             .hint("start a new run with policy.model=RUN to continue from its weights"));
         }
         // The policy keeps the tools of its first start.
-        script.listings.extend(&run.scripts().tool_lists()?);
+        script.listings.extend(&source.tool_lists()?);
         origins::pin_data(&mut script, &stored.origins, options.fetching(reporter))?;
         let options = RunOptions { overrides, ..options.clone() };
-        let resumed = Resumed { run: Rc::new(run), checkpoint, stored };
+        let resumed = Resumed { source, point, stored };
         resumed.print_summary(&script, reporter);
         Ok(Self { script, options, resumed: Some(resumed), standing })
     }
 
-    /// The directory of the run, which a new run makes.
+    /// The directory of the run, which a new run makes; a fork with the checkpoint that it begins
+    /// from.
     ///
     /// # Errors
-    /// Errors of [`RunDir::create`].
+    /// Errors of [`RunDir::create`] and [`RunDir::adopt`].
     pub(crate) fn directory(&self) -> Result<Rc<RunDir>> {
-        match &self.resumed {
-            Some(resumed) => Ok(Rc::clone(&resumed.run)),
-            None => RunDir::create(&self.options.runs_dir, &run_name(&self.options, &self.script)).map(Rc::new),
+        if let Some(run) = self.resumed.as_ref().and_then(|resumed| resumed.source.run.as_ref()) {
+            return Ok(Rc::clone(run));
         }
+        let run = RunDir::create(&self.options.runs_dir, &run_name(&self.options, &self.script))?;
+        if let Some((checkpoint, state)) = self.resumed.as_ref().and_then(|resumed| resumed.point.checkpoint.as_ref()) {
+            run.adopt(checkpoint, state)?;
+        }
+        Ok(Rc::new(run))
+    }
+
+    /// The run and the step that this one was forked from, now or when it began.
+    pub(crate) fn fork_origin(&self) -> Option<ForkOrigin> {
+        let Resumed { source, point, stored } = self.resumed.as_ref()?;
+        source.fork_origin(point).or_else(|| stored.origins.fork.clone())
+    }
+
+    /// Checkpoints that the run had after the one that it continues from, and can't use.
+    pub(crate) fn damaged(&self) -> &[PathBuf] {
+        self.resumed.as_ref().map_or(&[], |resumed| &resumed.point.damaged)
     }
 
     /// The policy's settings with the model that the run started from: for a resumed run its
@@ -134,7 +152,7 @@ impl StartState {
         if self.script.settings.cold_start.is_some()
             && let Some(resumed) = &self.resumed
         {
-            let run = resumed.run.path();
+            let run = resumed.source.path.as_path();
             if let Some(made) = cold_start_result::result(run)? {
                 policy.model = made.display().to_string();
                 return Ok(policy);
@@ -157,7 +175,7 @@ impl StartState {
 
     /// The checkpoint that a resumed run continues from.
     pub(crate) fn checkpoint(&self) -> Option<&Path> {
-        let (path, _) = self.resumed.as_ref()?.checkpoint.as_ref()?;
+        let (path, _) = self.resumed.as_ref()?.point.checkpoint.as_ref()?;
         Some(path)
     }
 
@@ -165,18 +183,18 @@ impl StartState {
     /// run.
     pub(crate) fn repeats_from(&self) -> Option<u64> {
         let resumed = self.resumed.as_ref()?;
-        Some(resumed.checkpoint.as_ref().map_or(0, |(_, state)| state.step + 1))
+        Some(resumed.point.checkpoint.as_ref().map_or(0, |(_, state)| state.step + 1))
     }
 
     /// Whether a resumed run continues from a checkpoint with the script that it had.
     pub(crate) fn same_script(&self) -> bool {
-        let resumed = self.resumed.as_ref().filter(|resumed| resumed.checkpoint.is_some());
-        resumed.is_some_and(|resumed| resumed.stored.script.hash == self.script.hash)
+        let goes_on = |resumed: &&Resumed| resumed.point.checkpoint.is_some() && resumed.source.run.is_some();
+        self.resumed.as_ref().filter(goes_on).is_some_and(|resumed| resumed.stored.script.hash == self.script.hash)
     }
 
     /// The progress of training: after the checkpoint's step, or at the beginning.
     pub(crate) fn state(&self) -> RunProgress {
-        let saved = self.resumed.as_ref().and_then(|resumed| resumed.checkpoint.as_ref());
+        let saved = self.resumed.as_ref().and_then(|resumed| resumed.point.checkpoint.as_ref());
         saved.map_or_else(
             || RunProgress { seed: self.script.settings.seed, ..RunProgress::default() },
             |(_, state)| state.clone(),
@@ -187,23 +205,30 @@ impl StartState {
 impl Resumed {
     /// Prints the step from which the run continues, and the changes.
     fn print_summary(&self, script: &Script, reporter: &Reporter) {
-        let (run, stored) = (self.run.path().display(), &self.stored);
-        let step = self.checkpoint.as_ref().map_or(0, |(_, state)| state.step);
+        let (run, stored) = (self.source.path.display(), &self.stored);
+        let step = self.point.checkpoint.as_ref().map_or(0, |(_, state)| state.step);
+        let is_fork = self.source.run.is_none();
         let changed = self.changed(script);
         let hashes = [&stored.script.hash, &script.hash].map(|hash| hash.chars().take(12).collect::<String>());
         if reporter.mode() == OutputMode::Json {
             let fields: Map<String, Value> =
                 changed.iter().map(|change| (change.key.clone(), json!([change.old, change.new]))).collect();
-            let checkpoint = self.checkpoint.as_ref().map(|(path, _)| path);
+            let checkpoint = self.point.checkpoint.as_ref().map(|(path, _)| path);
             let resources = differing(&stored.script.resources, script.resources());
             let indexes = differing(&stored.script.indexes, script.indexes());
-            let fields = json!({ "run": self.run.path(), "step": step, "checkpoint": checkpoint, "changed": fields,
-                "script": hashes, "resources": resources, "indexes": indexes });
-            return reporter.event("resume", &fields);
+            let fields = json!({ "run": self.source.path, "step": step, "checkpoint": checkpoint, "changed": fields,
+                "script": hashes, "resources": resources, "indexes": indexes, "dropped": self.point.dropped_json() });
+            return reporter.event(if is_fork { "fork" } else { "resume" }, &fields);
         }
-        match &self.checkpoint {
+        match &self.point.checkpoint {
+            Some((path, _)) if is_fork => {
+                reporter.info(&format!("a new run begins from step {step} of {run} ({})", path.display()));
+            }
             Some((path, _)) => reporter.info(&format!("resuming {run} from step {step} ({})", path.display())),
             None => reporter.info(&format!("resuming {run} from step 0: it has no checkpoint yet")),
+        }
+        if let Some(dropped) = self.point.dropped() {
+            reporter.info(&dropped);
         }
         if hashes[0] != hashes[1] {
             let [old, new] = hashes;
