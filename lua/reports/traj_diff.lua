@@ -1,5 +1,5 @@
---- The result of r1 traj diff: the fields that differ and the first token that differs. The lines of
---- the conversations follow.
+--- The result of r1 traj diff: the fields that differ and the first token that differs. The lines
+--- of the conversations follow.
 
 local formats = ...
 

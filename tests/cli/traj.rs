@@ -110,8 +110,17 @@ fn trajectories_are_listed_by_step_by_number_and_by_expression() {
             "tokens": 3, "tool_calls": 1, "seconds": 2
         })
     );
-    cli_snapshot!(in &dir, ["traj", "where", "demo", "reward < 0.5 and group == 1", "-n", "2"], @"");
-    cli_snapshot!(in &dir, ["traj", "ls", "demo", "--last", "1"], @"");
+    cli_snapshot!(in &dir, ["traj", "where", "demo", "reward < 0.5 and group == 1", "-n", "2"], @r#"
+    exit: 0
+    --- stdout
+      id         status  reward  advantage  steps  tokens  calls  seconds  group
+      1-1-0  terminated   +0.25     +0.250      2       3      1    [time]      1
+      1-1-1  terminated   +0.25     +0.250      2       3      1    [time]      1
+
+    5 of 12 trajectories in steps 1 to 3 of demo; the first 2 are shown, -n sets how many
+    "#);
+    let listed = succeed(at, &["traj", "ls", "demo", "--last", "1"]);
+    assert!(listed.ends_with("the last 4 trajectories of demo, which has step 3; -n 0 lists all\n"), "{listed}");
 }
 
 #[test]
@@ -122,7 +131,7 @@ fn names_and_ranges_that_do_not_exist_are_refused() {
         (&["traj", "ls", "demo", "--eval"], "leave out --eval"),
         (&["traj", "ls", "demo", "--steps", "7.."], "it has the steps 1 to 3"),
         (&["traj", "ls", "demo", "--steps", "3..1"], "must be a step or a range"),
-        (&["traj", "where", "demo", "rewrad < 0"], "did you mean `reward`?"),
+        (&["traj", "where", "demo", "rewrad < 0"], "did you mean `reward`"),
         (&["traj", "where", "demo", "reward <"], "is refused"),
         (&["traj", "where", "demo", "error:find('x')"], "`error and error:find"),
         (&["traj", "top", "demo", "--by", "advantages"], "did you mean `advantage`?"),
@@ -141,7 +150,30 @@ fn names_and_ranges_that_do_not_exist_are_refused() {
 #[test]
 fn a_trajectory_is_shown_with_its_conversation_and_steps() {
     let dir = run_of_three_steps();
-    cli_snapshot!(in &dir, ["traj", "show", "demo", "2-0-1"], @"");
+    cli_snapshot!(in &dir, ["traj", "show", "demo", "2-0-1"], @r#"
+    exit: 0
+    --- stdout
+    trajectory 2-0-1: terminated, reward -1
+      2 steps, 3 sampled tokens, 1 tool call, [time], task 0, seed 0, policy version 1
+      accuracy -1
+
+      task      level: 0
+                question: 1+1?
+
+      system    Be brief.
+      user      1+1?
+      assistant → add { a = 1 }
+      tool      sum ␛[31m2
+      assistant the answer is -1
+
+      step  reward  advantage  prompt  tokens  calls            finish
+      0         +0     -1.000       2       2      1              stop
+      1         -1     -1.000       5       1      0  stop, terminated
+
+      step 0: add ok, [time]
+                { a = 1 }
+      →       sum ␛[31m2
+    "#);
     let shown = &events(dir.path(), &["traj", "show", "demo", "2-0-1"])[0];
     assert_eq!((&shown["advantages"], &shown["policy_version"]), (&json!([-1.0, -1.0]), &json!(1)));
     assert_eq!(shown["messages"].as_array().unwrap().len(), 5);
@@ -162,7 +194,22 @@ fn messages_are_searched_and_escapes_do_nothing() {
 #[test]
 fn two_trajectories_are_compared() {
     let dir = run_of_three_steps();
-    cli_snapshot!(in &dir, ["traj", "diff", "demo", "1-0-0", "1-0-1"], @"");
+    cli_snapshot!(in &dir, ["traj", "diff", "demo", "1-0-0", "1-0-1"], @r#"
+    exit: 0
+    --- stdout
+                             1-0-0  1-0-1
+      reward                     1     -1
+      reward_parts.accuracy      1     -1
+
+    every prompt and every reply has the same tokens
+        [user] 1+1?
+        [assistant]
+      - → add {"a":0}
+      + → add {"a":1}
+        [tool] sum ␛[31m2
+      - [assistant] the answer is 1
+      + [assistant] the answer is -1
+    "#);
     let same = succeed(dir.path(), &["traj", "diff", "demo", "1-0-0", "runs/demo:2-0-0"]);
     assert!(same.contains("every prompt and every reply has the same tokens"), "{same}");
     let event = &events(dir.path(), &["traj", "diff", "demo", "1-0-0", "3-1-1"])[0];
@@ -173,7 +220,23 @@ fn two_trajectories_are_compared() {
 #[test]
 fn distributions_are_those_of_the_selected_trajectories() {
     let dir = run_of_three_steps();
-    cli_snapshot!(in &dir, ["traj", "stats", "demo"], @"");
+    cli_snapshot!(in &dir, ["traj", "stats", "demo"], @r#"
+    exit: 0
+    --- stdout
+    demo, steps 1 to 3: 12 trajectories, 33 sampled tokens
+
+                              mean    std  lowest    p10    p50    p90  highest
+      reward                 0.125  0.725      -1     -1  0.250      1        1
+      advantage              0.136  0.757      -1     -1  0.250      1        1
+      steps                  1.833  0.553       0      2      2      2        2
+      tokens                 2.750  0.829       0      3      3      3        3
+      tool_calls             0.917  0.276       0      1      1      1        1
+      seconds                [time]  [time]   [time]  [time]  [time]  [time]    [time]
+      reward_parts.accuracy  0.188  0.744      -1     -1  0.250      1        1
+
+    status: terminated 11 (91.7%), env_error 1 (8.3%)
+    finish_reason: stop 11 (91.7%)
+    "#);
     let stats = &events(dir.path(), &["traj", "stats", "demo", "--where", "reward < 0", "--steps", "2.."])[0];
     assert_eq!((&stats["trajectories"], &stats["total"], &stats["tokens"]), (&json!(2), &json!(8), &json!(6.0)));
     assert_eq!(stats["numbers"]["reward"]["mean"], -1.0);
@@ -212,9 +275,18 @@ fn files_are_checked_and_readable_ones_stay_readable() {
 
     let whole = fs::read(file(at, 2)).unwrap();
     let mut bytes = whole.clone();
-    bytes[whole.len() / 3] ^= 1;
+    // A page; the footer is longer than all pages.
+    bytes[100] ^= 1;
     fs::write(file(at, 2), &bytes).unwrap();
-    cli_snapshot!(in &dir, ["traj", "verify", "demo"], @"");
+    cli_snapshot!(in &dir, ["traj", "verify", "demo"], @r#"
+    exit: 8
+    --- stdout
+    runs/demo/trajectories/step-000002.parquet
+      damaged file of trajectories: checksum mismatch
+      nothing in it can be read safely
+
+    demo: 2 of 3 files right; 8 trajectories, 14 steps, 21 sampled tokens can be read
+    "#);
     fs::write(file(at, 2), &whole[..whole.len() / 2]).unwrap();
     let listed = printed(at, &["traj", "ls", "demo"]);
     assert!(listed.starts_with("exit: 0") && listed.contains("warning") && listed.contains("step-000002"), "{listed}");
@@ -274,4 +346,22 @@ return r1.recipe {
     assert_eq!((rows.len(), &rows[0]["tools"][0]["function"]["name"]), (8, &json!("add")));
     succeed(at, &["sft", "sft.lua", "-q"]);
     succeed(at, &["traj", "verify", "a"]);
+}
+
+#[test]
+fn an_export_leaves_out_what_a_note_excludes() {
+    let dir = run_of_three_steps();
+    let at = dir.path();
+    let all: Vec<String> = succeed(at, &["traj", "export", "demo", "--jsonl"]).lines().map(str::to_owned).collect();
+    let id = |line: &str| serde_json::from_str::<Value>(line).unwrap()["id"].as_str().unwrap().to_owned();
+    let (first, second) = (id(&all[0]), id(&all[1]));
+    let notes =
+        format!("{{\"id\":\"{first}\",\"exclude\":true}}\n{{\"id\":\"{second}\",\"note\":\"odd\",\"quality\":2}}\n");
+    fs::write(at.join("runs/demo/curation.jsonl"), notes).unwrap();
+    let rest = succeed(at, &["traj", "export", "demo", "--jsonl"]);
+    assert_eq!(rest.lines().count(), all.len() - 1);
+    let noted: Value = serde_json::from_str(rest.lines().next().unwrap()).unwrap();
+    assert_eq!((noted["id"].as_str(), &noted["notes"]["quality"]), (Some(second.as_str()), &json!(2)));
+    let told = succeed(at, &["traj", "export", "demo", "--parquet", "-o", "some.parquet", "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&told).unwrap()["left_out"], json!({ "by a note": 1 }));
 }

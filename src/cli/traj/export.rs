@@ -21,14 +21,25 @@ use crate::store::{Curation, read_curation, write_atomic, write_selected};
 #[derive(Default)]
 struct ExportCounts {
     written: usize,
-    left_out: BTreeMap<&'static str, usize>,
+    left_out: BTreeMap<NoExample, usize>,
 }
 
-/// The reason of a note that leaves a trajectory out.
-const EXCLUDED: &str = "by a note";
+/// Why a trajectory is no example.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+enum NoExample {
+    #[error("failed")]
+    Failed,
+    #[error("without a reply in its messages")]
+    NoReply,
+    #[error("with images")]
+    Images,
+    /// A note of `r1 view`.
+    #[error("by a note")]
+    Excluded,
+}
 
 impl ExportCounts {
-    fn leave_out(&mut self, why: &'static str, count: usize) {
+    fn leave_out(&mut self, why: NoExample, count: usize) {
         if count > 0 {
             *self.left_out.entry(why).or_default() += count;
         }
@@ -49,8 +60,11 @@ pub(super) fn run(args: &ExportArgs, output: OutputArgs) -> Result<()> {
     // Standard output has the lines alone.
     let Some(path) = &args.out else { return Ok(()) };
     if output.json {
-        let ExportCounts { written, left_out } = counts;
-        return print_json(json!({ "event": "export", "path": path, "written": written, "left_out": left_out }));
+        let left_out = counts.left_out.iter().map(|(why, count)| (why.to_string(), *count));
+        let left_out = left_out.collect::<BTreeMap<String, usize>>();
+        return print_json(json!({
+            "event": "export", "path": path, "written": counts.written, "left_out": left_out,
+        }));
     }
     let left_out: String = counts.left_out.iter().map(|(why, count)| format!("; {count} left out: {why}")).collect();
     selected.reporter.info(&format!("{} trajectories in {}{left_out}", counts.written, path.display()));
@@ -91,7 +105,7 @@ fn parquet(selected: &Selected, path: &Path, counts: &mut ExportCounts) -> Resul
         versions.push(version);
         Ok(())
     })?;
-    counts.leave_out(EXCLUDED, excluded);
+    counts.leave_out(NoExample::Excluded, excluded);
     counts.written = trajectories.len();
     write_selected(path, &versions, &trajectories)
 }
@@ -125,17 +139,17 @@ fn lines(
             }
         }
     })?;
-    counts.leave_out(EXCLUDED, excluded);
+    counts.leave_out(NoExample::Excluded, excluded);
     Ok(())
 }
 
 /// The messages up to the last reply, or the reason why it is no example.
-fn conversation(trajectory: &Trajectory) -> Result<&[Message], &'static str> {
+fn conversation(trajectory: &Trajectory) -> Result<&[Message], NoExample> {
     if trajectory.status.is_failure() {
-        return Err("failed");
+        return Err(NoExample::Failed);
     }
     let last = trajectory.messages.iter().rposition(|message| message.role == Role::Assistant);
-    last.map(|last| &trajectory.messages[..=last]).ok_or("without a reply in its messages")
+    last.map(|last| &trajectory.messages[..=last]).ok_or(NoExample::NoReply)
 }
 
 fn with_tools(messages: Value, tools: &[Value]) -> Value {
@@ -144,11 +158,11 @@ fn with_tools(messages: Value, tools: &[Value]) -> Value {
 
 /// A row of OpenAI's fine-tuning: arguments are text, a result names its call, and reasoning is
 /// left out, which that format does not have.
-fn openai(messages: &[Message], tools: &[Value]) -> Result<Value, &'static str> {
+fn openai(messages: &[Message], tools: &[Value]) -> Result<Value, NoExample> {
     let (mut rows, mut open, mut number) = (Vec::new(), VecDeque::new(), 0);
     for message in messages {
         if message.content.first_image().is_some() {
-            return Err("with images");
+            return Err(NoExample::Images);
         }
         let text = message.content.text();
         let mut row = json!({ "role": message.role, "content": text });
@@ -265,8 +279,8 @@ mod tests {
     #[test]
     fn failures_and_conversations_without_a_reply_are_left_out() {
         let failed = Trajectory { status: crate::mdp::Status::EnvError, ..trajectory() };
-        assert_eq!(conversation(&failed), Err("failed"));
+        assert_eq!(conversation(&failed), Err(NoExample::Failed));
         let silent = Trajectory { messages: vec![Message::user("?")], ..trajectory() };
-        assert_eq!(conversation(&silent), Err("without a reply in its messages"));
+        assert_eq!(conversation(&silent), Err(NoExample::NoReply));
     }
 }

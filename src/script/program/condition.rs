@@ -1,8 +1,8 @@
 //! A condition on rows of columns as a Luau expression: `reward < 0 and steps > 3`.
 //!
 //! The names that it uses decide which columns are read. It is compiled to a loop over the rows of
-//! a file, so that a row costs no call of the host. Numbers that are not stored are NaN, of which no
-//! comparison is true; texts are nil.
+//! a file, so that a row costs no call of the host. Numbers that are not stored are NaN, of which
+//! no comparison is true; texts are nil.
 
 use std::collections::BTreeSet;
 
