@@ -1,6 +1,7 @@
 //! A static copy: the page, and its JSON as files that it loads as scripts, because a page from a
 //! disk may not read other files.
 
+use std::fmt::Write;
 use std::path::Path;
 
 use serde_json::Value;
@@ -98,7 +99,8 @@ fn file_name(key: &str) -> String {
         if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'=') {
             name.push(char::from(byte));
         } else {
-            name.push_str(&format!("~{byte:02x}"));
+            // Writing to a string does not fail.
+            let _ = write!(name, "~{byte:02x}");
         }
     }
     name + ".js"

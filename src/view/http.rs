@@ -78,7 +78,8 @@ async fn answer(view: Arc<View>, token: &str, request: Request<Incoming>) -> Htt
     };
     let is_write = rest == "api/curation";
     let allowed = if is_write { Method::POST } else { Method::GET };
-    if *request.method() != allowed && !(!is_write && *request.method() == Method::HEAD) {
+    let is_head = *request.method() == Method::HEAD && !is_write;
+    if *request.method() != allowed && !is_head {
         let mut wrong = failed(405, &Error::new(Kind::Usage, format!("the method is not {allowed}")));
         wrong.headers_mut().insert(ALLOW, HeaderValue::from_static(if is_write { "POST" } else { "GET" }));
         return wrong;

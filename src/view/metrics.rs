@@ -1,7 +1,7 @@
 //! The metrics of a run, read from `metrics.jsonl` as it grows. No value is left out: curves that
 //! are drawn from a sample of the steps hide single bad ones.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(super) struct RunMetrics {
     /// How often earlier values changed: the file was replaced, or a resumed run repeated steps.
     epoch: u64,
     rows: BTreeMap<u64, StepMetrics>,
-    names: BTreeMap<String, ()>,
+    names: BTreeSet<String>,
 }
 
 #[derive(Debug, Default)]
@@ -79,8 +79,8 @@ impl RunMetrics {
         let row = self.rows.entry(step).or_default();
         row.time = fields.remove("time").and_then(|time| time.as_f64()).or(row.time);
         for (name, value) in fields.into_iter().filter(|(name, _)| name.contains('/')) {
-            if !self.names.contains_key(&name) {
-                self.names.insert(name.clone(), ());
+            if !self.names.contains(&name) {
+                self.names.insert(name.clone());
             }
             row.values.insert(name, value);
         }
@@ -97,7 +97,7 @@ impl RunMetrics {
             "step": self.rows.last_key_value().map(|(step, _)| *step),
             "began": self.rows.values().find_map(|row| row.time),
             "last": self.rows.values().rev().find_map(|row| row.time),
-            "names": self.names.keys().collect::<Vec<_>>(),
+            "names": self.names.iter().collect::<Vec<_>>(),
             "values": MAIN.into_iter().filter_map(last).collect::<Map<_, _>>(),
         })
     }
@@ -116,7 +116,7 @@ impl RunMetrics {
             tokens += row.tokens();
             tokens
         });
-        let wanted = self.names.keys().filter(|name| names.is_none_or(|names| names.contains(&name.as_str())));
+        let wanted = self.names.iter().filter(|name| names.is_none_or(|names| names.contains(&name.as_str())));
         let value = |row: &StepMetrics, name: &String| match row.values.get(name) {
             Some(Value::Null) => json!("nan"),
             value => json!(value.and_then(Value::as_f64)),

@@ -57,9 +57,9 @@ impl View {
     /// can't be read.
     fn get(&self, name: &str, query: Query<'_>) -> Result<String> {
         match name {
-            "runs" => json(&self.list()?),
+            "runs" => json(&self.list()),
             "metrics" => json(&self.metrics(query)?),
-            "versions" => json(&versions::versions(&self.run(query.text("run")?)?)?),
+            "versions" => json(&versions::versions(&self.run(query.text("run")?)?)),
             "trajectories" => json(&self.trajectories(query)?),
             "groups" => json(&self.groups(query)?),
             "trajectory" => self.trajectory(query),

@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use similar::{ChangeTag, TextDiff};
 
-use crate::error::Result;
 use crate::store::{Configuration, Sources, StoredRun};
 
 /// Lines of context around a change.
@@ -15,7 +14,7 @@ const AROUND: usize = 3;
 const TIME: Duration = Duration::from_millis(500);
 
 /// The configurations of the run, oldest first, each with the changes since the one before.
-pub(super) fn versions(run: &StoredRun) -> Result<Value> {
+pub(super) fn versions(run: &StoredRun) -> Value {
     let mut versions: Vec<Value> = Vec::new();
     let mut before: Option<(&Configuration, Option<Sources>)> = None;
     for now in run.configurations() {
@@ -23,7 +22,7 @@ pub(super) fn versions(run: &StoredRun) -> Result<Value> {
         let sources = run.sources(&now.script.hash).ok();
         let (mut settings, mut files) = (Vec::new(), Vec::new());
         if let Some((was, was_sources)) = &before {
-            changed_settings(&was.settings, &now.settings, String::new(), &mut settings);
+            changed_settings(&was.settings, &now.settings, "", &mut settings);
             if let (Some(was), Some(is)) = (was_sources, &sources) {
                 files = changed_files(was, is);
             }
@@ -41,17 +40,17 @@ pub(super) fn versions(run: &StoredRun) -> Result<Value> {
         before = Some((now, sources));
     }
     let current = run.configurations().next_back().map(|one| &one.settings);
-    Ok(json!({ "versions": versions, "settings": current }))
+    json!({ "versions": versions, "settings": current })
 }
 
 /// Settings with different values: name, before, after.
-fn changed_settings(was: &Value, is: &Value, name: String, changed: &mut Vec<Value>) {
+fn changed_settings(was: &Value, is: &Value, name: &str, changed: &mut Vec<Value>) {
     let below = |key: &str| if name.is_empty() { key.to_owned() } else { format!("{name}.{key}") };
     match (was, is) {
         (Value::Object(was), Value::Object(is)) => {
             for key in was.keys().chain(is.keys()).collect::<BTreeSet<_>>() {
                 let of = |fields: &serde_json::Map<String, Value>| fields.get(key).cloned().unwrap_or_default();
-                changed_settings(&of(was), &of(is), below(key), changed);
+                changed_settings(&of(was), &of(is), &below(key), changed);
             }
         }
         _ if was != is => changed.push(json!({ "name": name, "was": was, "is": is })),
@@ -114,7 +113,7 @@ mod tests {
         write("bbbbbbbbbbbbbbbb", 3, 0.25, "one\n2\n", "same");
         let path = run.path().to_owned();
         drop(run);
-        let all = versions(&StoredRun::open(&path, root.path()).unwrap()).unwrap();
+        let all = versions(&StoredRun::open(&path, root.path()).unwrap());
         let second = &all["versions"][1];
         assert_eq!((&second["from_step"], &second["hash"]), (&json!(3), &json!("bbbbbbbbbbbb")));
         assert_eq!(second["settings"], json!([{ "name": "trainer.lr", "was": 0.5, "is": 0.25 }]));
@@ -123,7 +122,7 @@ mod tests {
         assert_eq!((&all["versions"][0]["files"], &all["settings"]["trainer"]["steps"]), (&json!([]), &json!(5)));
         // Without the folder of a version there is no diff.
         std::fs::remove_dir_all(path.join("scripts/aaaaaaaaaaaa")).unwrap();
-        let all = versions(&StoredRun::open(&path, root.path()).unwrap()).unwrap();
+        let all = versions(&StoredRun::open(&path, root.path()).unwrap());
         assert_eq!(all["versions"][1]["files"], json!([]));
     }
 }

@@ -347,3 +347,21 @@ return r1.recipe {
     succeed(at, &["sft", "sft.lua", "-q"]);
     succeed(at, &["traj", "verify", "a"]);
 }
+
+#[test]
+fn an_export_leaves_out_what_a_note_excludes() {
+    let dir = run_of_three_steps();
+    let at = dir.path();
+    let all: Vec<String> = succeed(at, &["traj", "export", "demo", "--jsonl"]).lines().map(str::to_owned).collect();
+    let id = |line: &str| serde_json::from_str::<Value>(line).unwrap()["id"].as_str().unwrap().to_owned();
+    let (first, second) = (id(&all[0]), id(&all[1]));
+    let notes =
+        format!("{{\"id\":\"{first}\",\"exclude\":true}}\n{{\"id\":\"{second}\",\"note\":\"odd\",\"quality\":2}}\n");
+    fs::write(at.join("runs/demo/curation.jsonl"), notes).unwrap();
+    let rest = succeed(at, &["traj", "export", "demo", "--jsonl"]);
+    assert_eq!(rest.lines().count(), all.len() - 1);
+    let noted: Value = serde_json::from_str(rest.lines().next().unwrap()).unwrap();
+    assert_eq!((noted["id"].as_str(), &noted["notes"]["quality"]), (Some(second.as_str()), &json!(2)));
+    let told = succeed(at, &["traj", "export", "demo", "--parquet", "-o", "some.parquet", "--json"]);
+    assert_eq!(serde_json::from_str::<Value>(&told).unwrap()["left_out"], json!({ "by a note": 1 }));
+}

@@ -33,7 +33,7 @@ enum NoExample {
     NoReply,
     #[error("with images")]
     Images,
-    /// A note of `r1 view` leaves it out.
+    /// A note of `r1 view`.
     #[error("by a note")]
     Excluded,
 }
