@@ -346,6 +346,18 @@ function Training:save(out) end
 ---@field response_ids? number[]
 ---@field logprobs? number[] Log-probabilities of the response ids under the policy that sampled them
 ---@field support? table<string, any> The sampled-from tokens, if top-k, top-p or min-p restricted the distribution
+---@field trained? r1.TrainedTokens What the update computed for the sampled tokens, in stored trajectories
+
+---What an update computed for the sampled tokens of a step: lists with an entry per token. A list that was not computed is absent.
+---@class r1.TrainedTokens
+---@field advantages? number[]
+---@field values? number[] Values of the critic before the update
+---@field returns? number[] Training targets of the critic; absent entries are NaN
+---@field learner_logprobs? number[] Log-probabilities under the learner in the first optimiser step that had the token
+---@field reference_logprobs? number[] Log-probabilities under the reference policy
+---@field entropies? number[] Entropies of the learner's distribution, nats
+---@field loss_mask? boolean[] Whether the token was in the loss: false in the steps that a fork shares with its parent
+---@field clipped? boolean[] Whether the loss clipped the token's ratio
 
 ---A model behind an OpenAI-compatible server (docs/guide/environments.md).
 ---@class r1.ModelServer
@@ -410,6 +422,7 @@ function Training:save(out) end
 ---@field messages r1.Message[]
 ---@field steps r1.Step[]
 ---@field record? (table<string, any>)[]
+---@field notes? { tags: string[], note: string, quality?: number, exclude: boolean } What people noted about it (`r1 view`); `exclude`: leave it out of training and exports
 ---@field branch? number Index of the continuation, with `branch` of r1.rollout
 
 ---A recipe: the value that a recipe script returns.
