@@ -68,7 +68,8 @@ fn event_list(run: &Path) -> Vec<u8> {
     let shown = events(run).into_iter().filter(|(tag, ..)| !is_measured(tag) && !tag.starts_with("_hparams_"));
     shown
         .map(|(tag, step, value)| format!("{tag} {step} {:08x}\n", crc32c::crc32c(&value)))
-        .collect::<String>()
+        .collect::<Vec<_>>()
+        .concat()
         .into_bytes()
 }
 

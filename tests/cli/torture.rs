@@ -128,11 +128,11 @@ local count = r1.tool {
                     for line in &mut lines {
                         line.as_object_mut().unwrap().retain(|name, _| !name.starts_with("script/"));
                     }
-                    lines.iter().map(|line| format!("{line}\n")).collect::<String>().into_bytes()
+                    lines.iter().map(|line| format!("{line}\n")).collect::<Vec<_>>().concat().into_bytes()
                 }
                 "log.jsonl" | "tb" => {
                     let kept = text.lines().filter(|line| !line.contains("loaded") && !line.starts_with("script/"));
-                    kept.map(|line| format!("{line}\n")).collect::<String>().into_bytes()
+                    kept.map(|line| format!("{line}\n")).collect::<Vec<_>>().concat().into_bytes()
                 }
                 _ => continue,
             };
@@ -321,6 +321,7 @@ fn a_run_killed_at_random_moments_resumes_to_the_same_files() {
     let wanted = std::env::var("R1_TORTURE_CASE").ok();
     let cases: Vec<_> = CASES.iter().filter(|case| wanted.as_ref().is_none_or(|name| name == case.name)).collect();
     let mut table = "case     kills  resumes  runs  differences  moments\n".to_owned();
+    eprint!("{table}");
     let mut differences = Vec::new();
     for (index, case) in cases.iter().enumerate() {
         let mut torture = Torture::new(case);
@@ -335,16 +336,15 @@ fn a_run_killed_at_random_moments_resumes_to_the_same_files() {
         }
         let Counts { kills, resumes, runs, moments, .. } = &counts;
         let moments: Vec<String> = moments.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
-        writeln!(
-            table,
-            "{:<8} {kills:>5}  {resumes:>7}  {runs:>4}  {:>11}  {}",
+        let row = format!(
+            "{:<8} {kills:>5}  {resumes:>7}  {runs:>4}  {:>11}  {}\n",
             case.name,
             counts.differences.len(),
             moments.join(", ")
-        )
-        .unwrap();
+        );
+        eprint!("{row}");
+        table.push_str(&row);
         differences.append(&mut counts.differences);
     }
-    eprint!("{table}");
     assert!(differences.is_empty(), "R1_TORTURE_SEED={seed}\n{table}\n{}", differences.join("\n"));
 }
