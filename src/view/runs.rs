@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::Query;
 use super::metrics::RunMetrics;
-use super::table::TableCache;
+use super::table::TrajectoryTables;
 use super::tokens::Vocabularies;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::store::{CURATION, StoredRun, run_names};
@@ -26,7 +26,7 @@ pub struct View {
     named: Vec<PathBuf>,
     root: PathBuf,
     metrics: Mutex<BTreeMap<PathBuf, RunMetrics>>,
-    pub(super) tables: TableCache,
+    pub(super) tables: TrajectoryTables,
     pub(super) vocabularies: Vocabularies,
 }
 

@@ -1,4 +1,4 @@
-//! TableCache of trajectories and of groups: filtered, sorted, and sent in pages, so that a run with
+//! Tables of trajectories and of groups: filtered, sorted, and sent in pages, so that a run with
 //! 100,000 trajectories is shown at once. The filter is a Luau expression, as of `r1 traj where`.
 
 use std::cell::Cell;
@@ -34,7 +34,7 @@ const NOTES: [&str; 4] = ["excluded", "quality", "tags", "note"];
 
 /// What has been read and selected.
 #[derive(Debug, Default)]
-pub(super) struct TableCache {
+pub(super) struct TrajectoryTables {
     pub(super) files: ReadFiles,
     filtered: Mutex<Filtered>,
     /// The last selection; a page asks for the next rows of the same one.
