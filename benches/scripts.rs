@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use r1::mdp::{Action, FinishReason, Limit, Observation, Policy, Scripted, Status, Step, Support, Trajectory};
+use r1::mdp::{Action, FinishReason, Limit, Observation, Policy, Scripted, Status, Step, Trajectory};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Script, Split, TrajectoryOutcome, Watcher, WatcherOptions, Worker};
 use r1::text::Renderer;
@@ -117,23 +117,12 @@ async fn episode(worker: &Worker, seed: u64) -> Result<Trajectory> {
         let result = worker.step(&state, &action).await.map_err(|failure| failure.error)?;
         trajectory.steps.push(Step {
             prompt_ids: shown.bytes().map(u32::from).collect(),
-            response_ids: Vec::new(),
-            logprobs: Vec::new(),
             text: action.text.clone(),
-            finish_reason: FinishReason::Stop,
             reward: result.reward,
             terminated: result.done,
-            truncated: false,
             tools: result.tools,
-            prefilled: 0,
             new_row: true,
-            support: Support::default(),
-            routing: r1::mdp::Routing::default(),
-            privileged: None,
-            next_privileged: None,
-            next_prompt_ids: Vec::new(),
-            server: None,
-            generated: false,
+            ..Step::default()
         });
         if result.done {
             trajectory.status = Status::Terminated;

@@ -25,8 +25,7 @@ pub(super) fn run(args: RerunArgs, output: OutputArgs) -> Result<ExitCode> {
         None => unchanged(&stored)?,
     };
     let folder = tempfile::Builder::new().prefix("r1-rerun-").tempdir();
-    let folder =
-        folder.map_err(|error| Error::io(Kind::Store, "make a directory in", &std::env::temp_dir(), &error))?;
+    let folder = folder.map_err(|error| Error::io(Kind::Store, "make a directory in", std::env::temp_dir(), &error))?;
     let (runs_dir, name) = match args.name {
         Some(name) => (args.runs_dir, name),
         None => (folder.path().to_owned(), "rerun".to_owned()),

@@ -50,12 +50,11 @@ impl FromStr for StepRange {
             "" => Ok(missing),
             text => text.parse::<u64>().map_err(|_| InvalidRange),
         };
-        let (first, last) = match text.split_once("..") {
-            Some((first, last)) => (number(first, 0)?, number(last, u64::MAX)?),
-            None => {
-                let step = text.parse().map_err(|_| InvalidRange)?;
-                (step, step)
-            }
+        let (first, last) = if let Some((first, last)) = text.split_once("..") {
+            (number(first, 0)?, number(last, u64::MAX)?)
+        } else {
+            let step = text.parse().map_err(|_| InvalidRange)?;
+            (step, step)
         };
         if first <= last { Ok(Self { first, last }) } else { Err(InvalidRange) }
     }
@@ -272,6 +271,7 @@ pub(super) struct TrajStatsArgs {
 
 --sft and --openai leave out failed trajectories, and messages after the last reply. Every format
 leaves out the trajectories that a note of `r1 view` excludes.")]
+#[expect(clippy::struct_excessive_bools, reason = "a switch for each format")]
 pub(super) struct ExportArgs {
     #[command(flatten)]
     pub(super) selection: SelectionArgs,

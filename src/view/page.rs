@@ -54,7 +54,7 @@ mod tests {
             sum.update(bytes);
         }
         let written = std::fs::read_to_string(view.join("dist/sources.sha256")).unwrap();
-        let sum: String = sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        let sum = sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat();
         assert_eq!(written.trim(), sum, "view/dist is not made from view/src: run `just view`");
     }
 

@@ -198,6 +198,10 @@ fn a_run_killed_during_a_reload_or_an_update_resumes_to_the_same_files() {
                         line.as_object_mut().unwrap().retain(|name, _| !name.starts_with("script/"));
                     }
                     *bytes = serde_json::to_vec(&lines).unwrap();
+                } else if name == "tb" {
+                    let text = String::from_utf8(std::mem::take(bytes)).unwrap();
+                    let kept = text.lines().filter(|line| !line.starts_with("script/"));
+                    *bytes = kept.collect::<Vec<_>>().join("\n").into_bytes();
                 }
             }
             actual

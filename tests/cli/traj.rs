@@ -333,7 +333,7 @@ return r1.recipe {
     let at = dir.path();
     succeed(at, &["run", "a.lua", "-q"]);
     let tokens = succeed(at, &["traj", "show", "a", "2-0-0", "--tokens"]);
-    assert!(tokens.contains("Say") && tokens.contains("]") && tokens.contains("below: advantage"), "{tokens}");
+    assert!(tokens.contains("Say") && tokens.contains(']') && tokens.contains("below: advantage"), "{tokens}");
     let shown = &events(at, &["traj", "show", "a", "2-0-0", "--tokens"])[0];
     let all: Vec<&Value> = shown["rows"].as_array().unwrap().iter().flat_map(|row| row.as_array().unwrap()).collect();
     let sampled: Vec<&&Value> = all.iter().filter(|token| token["sampled"] == true).collect();

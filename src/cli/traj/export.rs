@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::super::args::OutputArgs;
@@ -66,7 +67,8 @@ pub(super) fn run(args: &ExportArgs, output: OutputArgs) -> Result<()> {
             "event": "export", "path": path, "written": counts.written, "left_out": left_out,
         }));
     }
-    let left_out: String = counts.left_out.iter().map(|(why, count)| format!("; {count} left out: {why}")).collect();
+    let left_out = counts.left_out.iter().map(|(why, count)| format!("; {count} left out: {why}"));
+    let left_out = left_out.collect::<Vec<_>>().concat();
     selected.reporter.info(&format!("{} trajectories in {}{left_out}", counts.written, path.display()));
     Ok(())
 }
@@ -125,7 +127,7 @@ fn lines(
         } else {
             conversation(&trajectory).and_then(|messages| {
                 let schemas = tools.of(&trajectory, selected);
-                if args.openai { openai(messages, schemas) } else { Ok(with_tools(json!(messages), schemas)) }
+                if args.openai { openai(messages, schemas) } else { Ok(with_tools(&messages, schemas)) }
             })
         };
         match line {
@@ -152,7 +154,7 @@ fn conversation(trajectory: &Trajectory) -> Result<&[Message], NoExample> {
     last.map(|last| &trajectory.messages[..=last]).ok_or(NoExample::NoReply)
 }
 
-fn with_tools(messages: Value, tools: &[Value]) -> Value {
+fn with_tools(messages: &impl Serialize, tools: &[Value]) -> Value {
     if tools.is_empty() { json!({ "messages": messages }) } else { json!({ "messages": messages, "tools": tools }) }
 }
 
@@ -187,7 +189,7 @@ fn openai(messages: &[Message], tools: &[Value]) -> Result<Value, NoExample> {
         }
         rows.push(row);
     }
-    Ok(with_tools(json!(rows), tools))
+    Ok(with_tools(&rows, tools))
 }
 
 /// The schemas of the tools of the run's scripts.
@@ -270,7 +272,7 @@ mod tests {
     #[test]
     fn rows_of_sft_are_read_as_the_same_messages() {
         let one = trajectory();
-        let row = with_tools(json!(conversation(&one).unwrap()), &[]);
+        let row = with_tools(&conversation(&one).unwrap(), &[]);
         let read = Demonstration::read(&row).unwrap();
         assert_eq!(read.messages, one.messages[..7]);
         assert_eq!(read.trained, [false, true, false, false, true, false, true]);

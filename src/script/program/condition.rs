@@ -139,10 +139,10 @@ fn reason(error: &mlua::Error) -> String {
 
 /// The loop. Its own names begin with `__`, so that an expression does not read them by mistake.
 fn source(text: &str, columns: &[&str]) -> String {
-    let lists: String = (0..columns.len()).map(|index| format!(", __{index}")).collect();
+    let lists = (0..columns.len()).map(|index| format!(", __{index}")).collect::<Vec<_>>().concat();
     // Either kind of list, decided once for all rows.
-    let readers: String =
-        (0..columns.len()).map(|index| format!("local __is{index} = type(__{index}) == \"buffer\"\n")).collect();
+    let readers = (0..columns.len()).map(|index| format!("local __is{index} = type(__{index}) == \"buffer\"\n"));
+    let readers = readers.collect::<Vec<_>>().concat();
     let value = |(index, name): (usize, &&str)| {
         format!("local {name} = if __is{index} then __number(__{index}, __row * 8) else __{index}[__row + 1]\n")
     };

@@ -1,5 +1,5 @@
 //! Tests of reading columns.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::float_cmp)]
 use std::fs;
 
 use serde_json::json;

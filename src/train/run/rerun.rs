@@ -81,7 +81,8 @@ impl RerunComparison {
         for index in 0..stored.len().max(repeated.len()) {
             let at = |list: &[f64]| list.get(index).copied().unwrap_or(f64::NAN);
             let (stored, repeated) = (at(stored), at(repeated));
-            if stored.to_bits() == repeated.to_bits() || stored == repeated {
+            // Zeros of both signs are equal, as are two NaN.
+            if stored.total_cmp(&repeated).is_eq() || (stored - repeated).abs() <= 0.0 {
                 continue;
             }
             self.differ += 1;
