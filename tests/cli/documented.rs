@@ -9,12 +9,13 @@ use super::{r1, shown};
 
 /// Commands that access other hosts, wait for clients, read files that are not there, or write into
 /// the repository: only the parser checks them.
-const OUTSIDE: [&str; 9] = [
+const OUTSIDE: [&str; 10] = [
     "--hf ",
     "--api-base ",
     "Qwen/",
     "r1 index ",
     "r1 mcp ",
+    "r1 view ",
     " train.jsonl",
     "r1 data show",
     "--resume",
