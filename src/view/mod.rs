@@ -2,7 +2,7 @@
 //! the program (its sources are in `view/`). It reads runs that other processes write, and writes
 //! only their `curation.jsonl`.
 //!
-//! `http` answers requests: `ADDRESS/TOKEN/api/NAME?…` is the JSON of [`View::get`], and everything
+//! `http` answers requests: `ADDRESS/TOKEN/api/NAME?…` is the JSON of `View::get`, and everything
 //! that is not below the token is refused. `export` writes the same JSON as files. The page learns
 //! of changes from server-sent events (`events`).
 

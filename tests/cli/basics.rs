@@ -87,6 +87,8 @@ fn help() {
                    rewards and statuses
       mcp          Serve the tools of a recipe to MCP clients, over standard input and output or HTTP
       new          Write a script from a template, and a test for it
+      rerun        Repeat steps of a stored run from a checkpoint and report the first number that
+                   differs
       rescore      Compute the rewards of stored trajectories with a changed script and compare them
                    with the old ones
       test         Run tests written in Lua
