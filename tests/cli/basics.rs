@@ -78,6 +78,7 @@ fn help() {
       eval         Evaluate one model or several on the held-out tasks of a recipe
       compare      Compare the metrics of runs: curves and final figures, in the terminal and as a
                    picture
+      view         Show runs in a browser: curves, trajectories token by token, evaluations
       check        Test a recipe with scripted replies: report errors with their places and remedies
       infer        Chat with a model, or get one reply
       lua          Run a Lua program with access to tokenizers, templates, models and files
