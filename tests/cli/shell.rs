@@ -30,7 +30,7 @@ fn offered(line: &[&str]) -> Vec<String> {
 #[test]
 fn a_shell_completes_commands_flags_files_and_settings() {
     assert_eq!(offered(&["r1", "rep"]), ["repl", "replay"]);
-    assert_eq!(offered(&["r1", "run", "--res"]), ["--resume"]);
+    assert_eq!(offered(&["r1", "run", "--res"]), ["--resume", "--resume-from"]);
     let files = offered(&["r1", "run", ""]);
     assert!(files.contains(&"a.lua".to_owned()) && !files.contains(&"b.txt".to_owned()), "{files:?}");
     assert_eq!(offered(&["r1", "run", "a.lua", "policy.lora.rank_"]), ["policy.lora.rank_stabilized="]);
