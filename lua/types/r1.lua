@@ -422,7 +422,7 @@ function Training:save(out) end
 ---@field messages r1.Message[]
 ---@field steps r1.Step[]
 ---@field record? (table<string, any>)[]
----@field notes? { tags: string[], note: string, quality?: number, exclude: boolean } What people noted about it (`r1 view`); `exclude`: leave it out of training and exports
+---@field notes? { tags: string[], note: string, quality?: number, exclude: boolean } What people noted about it (`r1 view`); `exclude`: exports leave it out
 ---@field branch? number Index of the continuation, with `branch` of r1.rollout
 
 ---A recipe: the value that a recipe script returns.

@@ -15,10 +15,10 @@ use clap::Args;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::{Mutex, mpsc};
 
 use super::completers::{recipe_settings, scripts_and_runs};
+use super::listen_on;
 use crate::error::{Error, Kind, Result};
 use crate::load::Loaded;
 use crate::script::{Split, State, Worker};
@@ -107,12 +107,7 @@ pub(super) fn run(args: &McpArgs, reporter: &Reporter) -> Result<()> {
         let Some(address) = args.http else {
             return tokio::join!(serve_stdio(tools), sessions.answer(queue)).0;
         };
-        let failed = |error: std::io::Error| {
-            let error = Error::io(Kind::Usage, "listen on", address.to_string(), &error);
-            error.hint("--http 0 takes a free port")
-        };
-        let listener = TcpListener::bind(address).await.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
+        let (listener, address) = listen_on(address, "--http 0 takes a free port").await?;
         let token = token()?;
         if token.is_none() {
             let who =

@@ -47,11 +47,13 @@ mod view_args;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
+use tokio::net::TcpListener;
 
 use crate::error::{Error, Kind, Result};
 use crate::hub;
@@ -141,6 +143,20 @@ async fn interrupted(interrupt: Interrupt) {
         tokio::time::sleep(LOOK_EVERY).await;
     }
 }
+
+/// Listens on an address; `hint` says how to choose another port. Returns the address with its port.
+///
+/// # Errors
+/// [`Kind::Usage`] if the address can't be used.
+async fn listen_on(address: SocketAddr, hint: &str) -> Result<(TcpListener, SocketAddr)> {
+    let failed = |error: io::Error| Error::io(Kind::Usage, "listen on", address.to_string(), &error).hint(hint);
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    Ok((listener, address))
+}
+
+/// How to choose another port with `--port`.
+const PORT_HINT: &str = "--port N is another port, --port 0 a free one";
 
 /// Writes a result to stdout.
 fn print(text: &str) -> Result<()> {

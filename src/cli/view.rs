@@ -6,11 +6,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::json;
-use tokio::net::TcpListener;
 
 use super::args::OutputArgs;
 use super::view_args::ViewArgs;
-use super::{interrupted, print, print_json};
+use super::{PORT_HINT, interrupted, listen_on, print, print_json};
 use crate::error::{Error, Kind, Result};
 use crate::telemetry::ctrl_c;
 use crate::view::{View, export, serve};
@@ -53,13 +52,7 @@ pub(super) fn run(args: &ViewArgs, output: OutputArgs) -> Result<()> {
 }
 
 async fn listen(args: &ViewArgs, output: OutputArgs, view: Arc<View>, token: String) -> Result<()> {
-    let address = SocketAddr::new(args.host, args.port);
-    let failed = |error: std::io::Error| {
-        let error = Error::io(Kind::Usage, "listen on", address.to_string(), &error);
-        error.hint("--port N is another port, --port 0 a free one")
-    };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
+    let (listener, address) = listen_on(SocketAddr::new(args.host, args.port), PORT_HINT).await?;
     let url = format!("http://{address}/{token}/");
     if output.json {
         print_json(json!({ "event": "view", "url": url }))?;

@@ -15,7 +15,7 @@ use super::completers::runs;
   r1 view retool --port 0                at a free port
   r1 view retool --export retool-pages   a static copy; open retool-pages/index.html
 
-Open the address that is printed. Its token lets in nobody else on this machine; with
+Open the address that is printed. Other users of this machine cannot guess its token; with
 R1_VIEW_TOKEN the address is the same each time. There is no TLS: for another machine use a tunnel,
 as in: ssh -L 6060:127.0.0.1:6060 HOST")]
 pub(super) struct ViewArgs {

@@ -32,7 +32,7 @@ pub struct Curation {
     /// From 1 (bad) to 5 (good).
     #[serde(default)]
     pub quality: Option<u8>,
-    /// Leave it out of training on stored trajectories, and of exports.
+    /// Exports leave it out. Programs that train on stored trajectories can read the mark.
     #[serde(default)]
     pub exclude: bool,
 }

@@ -46,7 +46,7 @@ fn read(path: &Path) -> Result<Vec<Trajectory>> {
     Ok(trajectories)
 }
 
-/// Refuses files that are not of trajectories, and those of a later version.
+/// Refuses other files than trajectories, and files of a later version.
 pub(super) fn check_format(metadata: &FileMetaData, path: &Path) -> Result<()> {
     let format = entry(metadata, FORMAT_KEY).unwrap_or_default();
     if format == FORMAT || EARLIER_FORMATS.contains(&format) {

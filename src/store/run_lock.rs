@@ -76,7 +76,7 @@ impl LockHolder {
     }
 }
 
-/// Whether a path is that of a lock file.
+/// Whether a path names a lock file.
 pub(super) fn is_lock(path: &Path) -> bool {
     path.file_name().is_some_and(|name| name == FILE)
 }

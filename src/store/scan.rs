@@ -27,7 +27,7 @@ use super::trajectory_row::damaged;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{CallKind, ServerReply, Split};
 
-/// FileRows that are decoded at once.
+/// Number of rows that are decoded at once.
 const BATCH: usize = 2048;
 
 /// A file of trajectories of a run.

@@ -67,7 +67,7 @@ pub fn write_trajectories(path: &Path, policy_version: u64, trajectories: &[Traj
     write_atomic(path, |file| encode(file, &|_| policy_version, trajectories, path))
 }
 
-/// Writes trajectories of several files as one, atomically. `policy_versions` has that of each.
+/// Writes trajectories of several files as one, atomically, each with its policy version.
 pub fn write_selected(path: &Path, policy_versions: &[u64], trajectories: &[Trajectory]) -> Result<()> {
     let version = |position: u32| policy_versions.get(position as usize).copied().unwrap_or_default();
     write_atomic(path, |file| encode(file, &version, trajectories, path))

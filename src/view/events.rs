@@ -1,4 +1,4 @@
-//! Server-sent events: a message when files of runs have changed. The page then asks for what it
+//! Server-sent events: a message when files of runs have changed. The page then requests what it
 //! shows. Files are looked at once a second: a run may be on a network file system, which reports
 //! no changes of other machines.
 

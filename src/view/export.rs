@@ -23,8 +23,8 @@ pub struct Exported {
 /// Rows of a table in one file.
 const ROWS: usize = 1000;
 
-/// Writes a copy of everything that the page shows to a directory. `last`: the trajectories of this
-/// number of last steps, token by token; the table has those of all steps.
+/// Writes a copy of everything that the page shows to a directory. `last`: only trajectories of
+/// this number of last steps have pages with their tokens; the table has all trajectories.
 ///
 /// # Errors
 /// [`Kind::Usage`] for a directory that has other files, [`Kind::Store`] for what can't be read or

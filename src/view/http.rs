@@ -61,9 +61,11 @@ pub async fn serve(listener: TcpListener, view: Arc<View>, token: String, stop: 
 
 async fn answer(view: Arc<View>, token: &str, request: Request<Incoming>) -> HttpReply {
     let path = request.uri().path().to_owned();
-    let (first, rest) = match path[1..].split_once('/') {
+    // CONNECT and OPTIONS may have a target that is no path.
+    let path = path.strip_prefix('/').unwrap_or_default();
+    let (first, rest) = match path.split_once('/') {
         Some((first, rest)) => (first, Some(rest)),
-        None => (&path[1..], None),
+        None => (path, None),
     };
     if !is_equal(first.as_bytes(), token.as_bytes()) {
         let why = "the address lacks the token: open the one that `r1 view` printed";

@@ -16,7 +16,7 @@ use crate::error::{Error, Kind, Result, suggest};
 use crate::store::{CURATION, StoredRun, run_names};
 use crate::telemetry::prometheus::exposition;
 
-/// Files and folders whose changes the page is told of.
+/// Files and folders whose changes are sent to the page.
 const WATCHED: [&str; 6] = ["metrics.jsonl", "trajectories", "evaluations", "config.json", "report.json", CURATION];
 
 /// Runs, and what has been read of them.

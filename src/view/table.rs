@@ -37,7 +37,7 @@ const NOTES: [&str; 4] = ["excluded", "quality", "tags", "note"];
 pub(super) struct TrajectoryTables {
     pub(super) files: ReadFiles,
     filtered: Mutex<Filtered>,
-    /// The last selection; a page asks for the next rows of the same one.
+    /// The last selection; a page requests the next rows of the same one.
     selected: Mutex<Option<(TableSelection, Arc<Vec<At>>)>>,
 }
 

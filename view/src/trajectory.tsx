@@ -179,7 +179,7 @@ function Curation({ shown }: { shown: Shown }) {
           Note <textarea rows={3} value={notes.note} onInput={(event) => set({ ...notes, note: event.currentTarget.value })} onChange={(event) => save({ ...notes, note: event.currentTarget.value })} />
         </label>
         <label>
-          <input type="checkbox" checked={notes.exclude} onChange={() => save({ ...notes, exclude: !notes.exclude })} /> Leave out of training and export
+          <input type="checkbox" checked={notes.exclude} onChange={() => save({ ...notes, exclude: !notes.exclude })} /> Leave out of exports
         </label>
       </fieldset>
       {isStatic && <p class="hint">A copy can't be changed.</p>}

@@ -4,12 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde_json::json;
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use super::super::args::OutputArgs;
 use super::super::index_args::ServeArgs;
-use super::super::{interrupted, print, print_json};
+use super::super::{PORT_HINT, interrupted, listen_on, print, print_json};
 use crate::error::{Error, Kind, Result};
 use crate::net::{ServedRequest, ServedResponse, ServerLimits, serve};
 use crate::search::{Index, SearchOptions, SearchRequest, respond};
@@ -30,13 +29,7 @@ pub(super) fn run(args: &ServeArgs, output: OutputArgs) -> Result<()> {
 }
 
 async fn listen(args: &ServeArgs, output: OutputArgs, index: Arc<Index>, options: SearchOptions) -> Result<()> {
-    let address = SocketAddr::new(args.host, args.port);
-    let failed = |error: std::io::Error| {
-        let error = Error::io(Kind::Usage, "listen on", address.to_string(), &error);
-        error.hint("--port N is another port, --port 0 a free one")
-    };
-    let listener = TcpListener::bind(address).await.map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
+    let (listener, address) = listen_on(SocketAddr::new(args.host, args.port), PORT_HINT).await?;
     let url = format!("http://{address}");
     if output.json {
         print_json(json!({ "index": args.directory, "url": url, "retrieve": format!("{url}/retrieve") }))?;

@@ -107,7 +107,7 @@ impl Selected {
         let condition = self.condition_columns();
         let mut names = condition.to_vec();
         names.extend(others.iter().filter(|name| !condition.contains(name)));
-        // A column with a value for each trajectory, whatever is asked for.
+        // A column with a value for each trajectory, to count them.
         if names.is_empty() {
             names.push("step");
         }
@@ -137,7 +137,7 @@ impl Selected {
     /// a warning, unless it is the only one.
     ///
     /// # Errors
-    /// The first one, if no file can be read; those of `each`.
+    /// The first error, if no file can be read; errors of `each`.
     pub(super) fn each(
         &self,
         columns: &[&'static str],

@@ -26,10 +26,11 @@ pub struct Condition {
     select: Function,
     text: String,
     columns: Vec<&'static str>,
+    stops: fn() -> bool,
 }
 
 impl Condition {
-    /// Compiles an expression over `columns`. `stops` is asked while it runs.
+    /// Compiles an expression over `columns`. It is stopped when `stops` returns true.
     ///
     /// # Errors
     /// [`Kind::Usage`] for what is not one expression, and for the name of no column, with the
@@ -57,7 +58,7 @@ impl Condition {
         let columns: Vec<&str> = used.into_iter().collect();
         let select = lua.load(source(text, &columns)).set_name("=").into_function();
         let select = select.map_err(|error| refused(text, &reason(&error)))?;
-        Ok(Self { lua, select, text: text.to_owned(), columns })
+        Ok(Self { lua, select, text: text.to_owned(), columns, stops })
     }
 
     /// The columns that it uses.
@@ -70,7 +71,7 @@ impl Condition {
     /// # Errors
     /// [`Kind::Usage`] for an expression that fails.
     pub fn select(&self, values: &[ColumnValues], rows: usize) -> Result<Vec<bool>> {
-        let at = self.lua.create_buffer([0_u8; 8]).map_err(|error| self.failed(&error, 0))?;
+        let at = self.lua.create_buffer([0_u8; 8]).map_err(|error| self.failed(&error, values, 0))?;
         let run = || {
             let holds = self.lua.create_buffer_with_capacity(rows)?;
             let columns = values.iter().map(|values| self.to_lua(values));
@@ -79,7 +80,7 @@ impl Condition {
             self.select.call::<()>(arguments)?;
             Ok(holds.to_vec().into_iter().map(|byte| byte != 0).collect())
         };
-        run().map_err(|error: mlua::Error| self.failed(&error, f64::from_le_bytes(at.read_bytes(0)) as usize))
+        run().map_err(|error: mlua::Error| self.failed(&error, values, f64::from_le_bytes(at.read_bytes(0)) as usize))
     }
 
     /// Numbers as a buffer of doubles, texts and data as a list.
@@ -109,14 +110,14 @@ impl Condition {
         }
     }
 
-    fn failed(&self, error: &mlua::Error, row: usize) -> Error {
-        let why = reason(error);
-        if why == "stopped" {
-            return Error::new(Kind::Interrupted, why);
+    /// The error of an expression that failed at a row.
+    fn failed(&self, error: &mlua::Error, values: &[ColumnValues], row: usize) -> Error {
+        if (self.stops)() {
+            return Error::new(Kind::Interrupted, "stopped");
         }
-        let error = refused(&self.text, &format!("{why}, at trajectory {} of the file", row + 1));
-        if why.contains("nil") {
-            return error.hint("a text that is not there is nil, as in `error and error:find(\"timeout\")`");
+        let error = refused(&self.text, &format!("{}, at trajectory {} of the file", reason(error), row + 1));
+        if values.iter().any(|column| column.json(row).is_null()) {
+            return error.hint("a value that is not stored is nil, as in `error and error:find(\"timeout\")`");
         }
         error
     }
@@ -175,7 +176,7 @@ fn free_names(returned: &str) -> Option<BTreeSet<String>> {
     parsed.flatten()
 }
 
-/// ExpressionNames that are used, and names that functions in an expression define.
+/// The names that an expression uses, and those that functions in it define.
 #[derive(Default)]
 struct ExpressionNames {
     used: BTreeSet<String>,

@@ -103,7 +103,7 @@ pub fn rerun(options: &RerunOptions, reporter: &Reporter, mut each: impl FnMut(&
     let stored = StoredRun::open(&path, Path::new(""))?;
     let mut training = Training::open(StartState::new(&options.run, reporter)?, reporter)?;
     if training.objective.needs(AlgorithmNeed::Greedy) && !options.sample {
-        let message = "the algorithm has greedy baselines, which can't be told from the stored trajectories";
+        let message = "the algorithm has greedy baselines, and the store does not say which trajectories they are";
         return Err(Error::new(Kind::Usage, message).hint("add --sample, which samples them again"));
     }
     let from = training.run.state.step;
@@ -164,16 +164,16 @@ pub const COMPARED: [&str; 11] = [
 const OF_TOKENS: [(&str, NumbersOfStep); 9] = [
     ("prompt ids", |step| step.prompt_ids.iter().map(|id| f64::from(*id)).collect()),
     ("ids", |step| step.response_ids.iter().map(|id| f64::from(*id)).collect()),
-    ("log-probabilities", |step| of(&step.logprobs)),
+    ("log-probabilities", |step| as_doubles(&step.logprobs)),
     ("advantages", |step| step.trained.advantages.clone()),
-    ("values", |step| of(&step.trained.values)),
-    ("returns", |step| of(&step.trained.returns)),
-    ("learner's log-probabilities", |step| of(&step.trained.learner_logprobs)),
-    ("reference's log-probabilities", |step| of(&step.trained.reference_logprobs)),
-    ("entropies", |step| of(&step.trained.entropies)),
+    ("values", |step| as_doubles(&step.trained.values)),
+    ("returns", |step| as_doubles(&step.trained.returns)),
+    ("learner's log-probabilities", |step| as_doubles(&step.trained.learner_logprobs)),
+    ("reference's log-probabilities", |step| as_doubles(&step.trained.reference_logprobs)),
+    ("entropies", |step| as_doubles(&step.trained.entropies)),
 ];
 
-fn of(numbers: &[f32]) -> Vec<f64> {
+fn as_doubles(numbers: &[f32]) -> Vec<f64> {
     numbers.iter().map(|number| f64::from(*number)).collect()
 }
 

@@ -93,7 +93,7 @@ impl ResumeSource {
             match read {
                 Ok(state) => {
                     if !point.damaged.is_empty() {
-                        reporter.warn(&format!("the checkpoint before it is used, that of step {step}"));
+                        reporter.warn(&format!("the run continues from the checkpoint of step {step}"));
                         point.last = self.last_step()?;
                     }
                     point.checkpoint = Some((path, state));
@@ -116,10 +116,10 @@ impl ResumeSource {
             let steps: Vec<String> = all.iter().map(|(step, _)| step.to_string()).collect();
             let error = Error::new(Kind::Store, format!("the run has no checkpoint of step {step}"));
             return Err(error.at_path(self.path.join("checkpoints")).hint(if steps.is_empty() {
-                "it has none yet".to_owned()
+                "it has no checkpoint yet".to_owned()
             } else {
                 format!(
-                    "it has those of the steps {}; checkpoint.keep and checkpoint.keep_every keep more",
+                    "it has checkpoints of the steps {}; checkpoint.keep and checkpoint.keep_every keep more",
                     steps.join(", ")
                 )
             }));
