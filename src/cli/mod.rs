@@ -144,7 +144,8 @@ async fn interrupted(interrupt: Interrupt) {
     }
 }
 
-/// Listens on an address; `hint` says how to choose another port. Returns the address with its port.
+/// Listens on an address; `hint` says how to choose another port. Returns the address with its
+/// port.
 ///
 /// # Errors
 /// [`Kind::Usage`] if the address can't be used.

@@ -101,7 +101,7 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
     for part in [
         "the checkpoint of step 5 is damaged: runs/k/checkpoints/step-000005/model.safetensors: the file has ",
         "the checkpoint of step 4 is damaged: runs/k/checkpoints/step-000004/trainer_state/manifest.json: damaged file: ",
-        "the checkpoint before it is used, that of step 3",
+        "the run continues from the checkpoint of step 3",
         "resuming runs/k from step 3",
         "steps 4 to 5 are repeated",
     ] {

@@ -199,7 +199,7 @@ fn a_run_killed_during_a_reload_or_an_update_resumes_to_the_same_files() {
                     }
                     *bytes = serde_json::to_vec(&lines).unwrap();
                 } else if name == "tb" {
-                    // The planned number of steps decides at which of them sample texts are written.
+                    // The planned number of steps decides at which steps sample texts are written.
                     let text = String::from_utf8(std::mem::take(bytes)).unwrap();
                     let is_equal = |line: &&str| !line.starts_with("script/") && !line.starts_with("trajectory/");
                     *bytes = text.lines().filter(is_equal).collect::<Vec<_>>().join("\n").into_bytes();
