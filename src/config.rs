@@ -386,10 +386,35 @@ section! {
         /// A checkpoint of every such step is written and never removed, as for a later --fork or
         /// --resume-from; 0 keeps none.
         keep_every: usize = 0, unit("steps"), range("≥ 0");
+        /// Metric of evaluations, such as eval/reward; the model of the best evaluation is kept in
+        /// RUN/best.
+        best: String = "eval/accuracy".to_owned(), restart(), needs("data.eval", Is::Set);
+        /// Whether the largest or the smallest value of that metric is the best.
+        best_mode: BestMode = BestMode::Max, restart(), needs("data.eval", Is::Set);
         /// Type of the weights written by --out; auto is the type of the initial model.
         export: Dtype = Dtype::Auto, restart();
         /// --out merges the adapter into the weights instead of writing the adapter alone.
         merge: bool = false, restart();
+    }
+}
+
+choices! {
+    /// The value of a metric that is the best.
+    pub enum BestMode {
+        /// The largest.
+        Max = "max",
+        /// The smallest.
+        Min = "min",
+    }
+}
+
+impl BestMode {
+    /// Whether a value is better than the best one so far.
+    pub fn is_better(self, new: f64, best: f64) -> bool {
+        match self {
+            Self::Max => new > best,
+            Self::Min => new < best,
+        }
     }
 }
 

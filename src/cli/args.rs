@@ -175,6 +175,9 @@ pub(super) struct RecipeArgs {
     /// With --resume: continue from the checkpoint of this step; later steps are dropped
     #[arg(long, value_name = "STEP", requires = "resume")]
     resume_from: Option<u64>,
+    /// Resume without asking, although the script or settings have changed
+    #[arg(long)]
+    yes: bool,
     /// Begin a new run from a checkpoint of another one, with its settings and the overrides given
     /// here: RUN@STEP, or RUN for its newest one
     #[arg(long, value_name = "RUN@STEP", conflicts_with = "resume", add = runs())]
@@ -302,6 +305,7 @@ impl RecipeArgs {
             runs_dir: self.runs_dir,
             name: self.name,
             resume,
+            confirm: !self.yes,
             threads: self.threads,
             verbose: self.verbose,
             out: self.out,

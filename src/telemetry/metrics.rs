@@ -130,12 +130,12 @@ impl MetricsLog {
     ///
     /// # Errors
     /// `Kind::Store` if the file can't be read.
-    pub fn highest(&self, metric: &str) -> Result<Option<(u64, f64)>> {
+    pub fn best(&self, metric: &str, is_better: impl Fn(f64, f64) -> bool) -> Result<Option<(u64, f64)>> {
         let text = std::fs::read_to_string(&self.path)
             .map_err(|error| Error::io(Kind::Store, "read metrics", &self.path, &error))?;
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let values = lines.filter_map(|line| Some((line["step"].as_u64()?, line[metric].as_f64()?)));
-        Ok(values.reduce(|best, point| if point.1 > best.1 { point } else { best }))
+        Ok(values.reduce(|best, point| if is_better(point.1, best.1) { point } else { best }))
     }
 
     /// Logs the metrics of a step. Each step has one line: metrics of the same step as the last

@@ -137,6 +137,18 @@ impl Reporter {
         }
     }
 
+    /// Asks the user; `None` if there is no terminal to ask at. No is the default.
+    pub fn confirm(&self, question: &str) -> Option<bool> {
+        let can_ask = matches!(self.0.mode, OutputMode::Bars | OutputMode::Plain);
+        if !can_ask || !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+            return None;
+        }
+        self.0.error_line(&format!("{} [y/N]", without_control_characters(question)));
+        let mut line = String::new();
+        let read = io::stdin().read_line(&mut line);
+        Some(read.is_ok() && matches!(line.trim().to_lowercase().as_str(), "y" | "yes"))
+    }
+
     pub fn warn(&self, message: &str) {
         if self.0.mode == OutputMode::Json {
             return self.0.event("warning", &json!({ "message": message }));

@@ -23,6 +23,9 @@ pub struct RunOptions {
     pub fork: Option<PathBuf>,
     /// The step of the checkpoint of `resume` or `fork`; `None`: the newest one.
     pub from_step: Option<u64>,
+    /// Whether a run is resumed with changes of its script, or of settings that are not in
+    /// `overrides`, only after a confirmation.
+    pub confirm: bool,
     /// CPU threads, if they were given; part of the command that resumes the run.
     pub threads: Option<u16>,
     /// Also write the final model, or its adapter, here (HF layout, PEFT's).

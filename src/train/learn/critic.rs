@@ -5,7 +5,7 @@ use std::path::Path;
 use tch::Tensor;
 
 use super::privileged::{self, Prefixes};
-use super::tensors::{read_tensors, require_finite};
+use super::tensors::read_tensors;
 use super::update::{Update, UpdateStats};
 use super::value::{self, CriticStats, target_count, update_critic};
 use crate::adamw::{self, AdamW};
@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
 use crate::load::load_model;
 use crate::mdp::Trajectory;
-use crate::model::{Critic, Model, write_tensors};
+use crate::model::{Critic, Model, UnwrittenFile};
 use crate::rl::pack::{MicroBatch, Row};
 use crate::store::trainer_state;
 use crate::text::Tokenizer;
@@ -122,11 +122,10 @@ impl TrainedCritic {
         Ok((Some(policy_stats), stats))
     }
 
-    /// Writes the critic into the folder `trainer_state` of a checkpoint.
-    pub(crate) fn save(&self, trainer_state: &Path) -> Result<()> {
-        let dir = trainer_state.join(DIR);
-        require_finite(&self.critic.parameters(), "the critic's weight")?;
-        self.critic.save(&dir)?;
-        write_tensors(&dir.join(OPTIMIZER), &self.optimizer.state())
+    /// The files of the critic for the folder `trainer_state` of a checkpoint.
+    pub(crate) fn unwritten(&self) -> Result<Vec<UnwrittenFile>> {
+        let mut files = self.critic.unwritten()?;
+        files.push(UnwrittenFile::tensors(OPTIMIZER, "", &self.optimizer.state()));
+        Ok(files.into_iter().map(|file| file.of("the critic's weight").within(DIR)).collect())
     }
 }

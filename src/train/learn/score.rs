@@ -11,7 +11,7 @@ use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
 use crate::load::{adapter, load_model};
 use crate::mdp::{Routing, Scoring};
-use crate::model::{Model, OnHost, Packed, upload};
+use crate::model::{Model, OnHost, Packed, UnwrittenFile, upload};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 
 /// Number of positions whose logits are in memory at once: a fixed number of MiB in f32, within
@@ -120,10 +120,10 @@ impl Reference {
         Ok(Self::new(adapter::load(dir, base, fetching)?.0))
     }
 
-    /// Writes it for [`saved`](Self::saved).
-    pub(crate) fn save(&self, dir: &Path) -> Result<()> {
+    /// The files for [`saved`](Self::saved).
+    pub(crate) fn unwritten(&self) -> Result<Vec<UnwrittenFile>> {
         match self {
-            Self::Own(model) => model.save_trained(dir),
+            Self::Own(model) => model.unwritten_trained(),
             Self::Base(_) => Err(Error::new(Kind::Internal, "the reference policy is the policy without its adapter")),
         }
     }

@@ -22,7 +22,7 @@ use crate::error::{Error, Kind, Result};
 use crate::eval::score;
 use crate::mdp::Trajectory;
 use crate::script::{Script, Worker};
-use crate::store::{read_json, trainer_state, write_bytes};
+use crate::store::{read_json, trainer_state};
 use crate::telemetry::{Metrics, Reporter};
 
 /// The file of a checkpoint's `trainer_state`.
@@ -210,11 +210,11 @@ impl Curriculum {
         }
     }
 
-    /// Writes the counts into a checkpoint's folder `trainer_state`.
-    pub(crate) fn save(&self, folder: &Path) -> Result<()> {
+    /// The counts for a checkpoint's folder `trainer_state`: name of the file and its bytes.
+    pub(crate) fn file(&self) -> Result<(&'static str, Vec<u8>)> {
         let text = serde_json::to_string(&self.done)
             .map_err(|error| Error::new(Kind::Internal, format!("can't write the counts as JSON: {error}")))?;
-        write_bytes(&folder.join(FILE), text.as_bytes())
+        Ok((FILE, text.into_bytes()))
     }
 }
 

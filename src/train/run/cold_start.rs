@@ -61,6 +61,7 @@ pub(crate) fn run(opened: &mut StartState, reporter: &Reporter) -> Result<Option
             from_step: None,
             out: None,
             cold_start: true,
+            confirm: false,
             // The settings of the run, even if the script has changed.
             overrides: [options.overrides.as_slice(), &[format!("seed={}", script.settings.seed)]].concat(),
             ..options.clone()

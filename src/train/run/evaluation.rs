@@ -3,13 +3,15 @@
 use std::collections::BTreeSet;
 
 use super::training::Training;
-use crate::error::{Kind, Result};
+use crate::error::{Kind, Result, suggest};
 use crate::mdp::{Evaluation, Trajectory};
+use crate::store::BEST;
+use crate::telemetry::Metrics;
 use crate::train::eval::evaluate::{evaluate, stored};
 use crate::train::options::due;
 use crate::train::start::best::{self, EVALUATED};
 use crate::train::watch::failures::replay_command;
-use crate::train::watch::{report, tensorboard};
+use crate::train::watch::{metrics, report, tensorboard};
 
 impl Training {
     /// The evaluation before the first step, or the one after the newest step that a killed run did
@@ -50,12 +52,7 @@ impl Training {
             Err(error) => return Err(error),
         };
         let stored = self.store_evaluation(&trajectories)?;
-        let Self { session, run, .. } = &*self;
-        let is_saved = self.run.standing.is_saved(run.state.step);
-        self.best = best::keep(self.best, evaluation.accuracy, &run.state, &run.dir, is_saved, |dir| {
-            session.model.save_trained(dir)?;
-            session.files.write(dir)
-        })?;
+        self.keep_best(&evaluation)?;
         let (script, run) = (&self.run.script.path, self.run.dir.path());
         let again =
             |trajectory: &Trajectory| stored.contains(&trajectory.id).then(|| replay_command(script, run, trajectory));
@@ -69,6 +66,32 @@ impl Training {
         // Its line in the metrics comes last: an evaluation without one is repeated.
         report::evaluation(&self.run.reporter, &mut self.run.log, self.run.state.step, label, &evaluation)?;
         Ok(Some(evaluation))
+    }
+
+    /// Keeps the model in `RUN/best` if its evaluation is the best one.
+    fn keep_best(&mut self, evaluation: &Evaluation) -> Result<()> {
+        self.run.writer.finish()?;
+        let Self { session, run, best, .. } = self;
+        let settings = &run.script.settings.checkpoint;
+        let mut values = Metrics::new();
+        metrics::evaluation(&mut values, evaluation);
+        let Some(value) = values.get(&settings.best) else {
+            if session.warned.insert("best") {
+                let candidates: Vec<&str> = values.iter().map(|(name, _)| name).collect();
+                run.reporter.warn(&format!(
+                    "checkpoint.best is `{}`, which evaluations do not have, so no model is kept in {BEST}; {}",
+                    settings.best,
+                    suggest(&settings.best, candidates)
+                ));
+            }
+            return Ok(());
+        };
+        let is_saved = run.standing.is_saved(run.state.step);
+        *best = best::keep(*best, (value, settings.best_mode), &run.state, &run.dir, is_saved, |dir| {
+            session.model.save_trained(dir)?;
+            session.files.write(dir)
+        })?;
+        Ok(())
     }
 
     /// Stores the trajectories of an evaluation that `eval.store` selects, and returns their ids.

@@ -2,7 +2,7 @@
 //! directory.
 
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::config::CheckpointSettings;
 use crate::error::{Error, Kind, Result};
@@ -12,6 +12,7 @@ use crate::store::{KeepRule, Origins, RunDir, RunProgress, latest_checkpoint};
 use crate::telemetry::{MetricsLog, Reporter};
 use crate::train::options::RunOptions;
 use crate::train::start::checkpoint::{Contents, with_kept};
+use crate::train::start::checkpoint_writer::CheckpointWriter;
 use crate::train::start::files;
 use crate::train::start::interrupt::InterruptState;
 use crate::train::start::resume::StartState;
@@ -24,7 +25,7 @@ pub(crate) struct RunState {
     /// As typed, with the overrides in effect.
     pub(crate) options: RunOptions,
     pub(crate) reporter: Reporter,
-    pub(crate) dir: Rc<RunDir>,
+    pub(crate) dir: Arc<RunDir>,
     pub(crate) log: MetricsLog,
     pub(crate) origins: Origins,
     /// The progress, which checkpoints have.
@@ -32,12 +33,13 @@ pub(crate) struct RunState {
     /// Completed steps when this process began.
     pub(crate) began_after: u64,
     pub(crate) standing: InterruptState,
+    pub(crate) writer: CheckpointWriter,
 }
 
 impl RunState {
     /// Opens the records of a run in its directory, which has its configuration already; what a
     /// resumed run repeats is removed.
-    pub(crate) fn open(opened: StartState, dir: Rc<RunDir>, origins: Origins, reporter: &Reporter) -> Result<Self> {
+    pub(crate) fn open(opened: StartState, dir: Arc<RunDir>, origins: Origins, reporter: &Reporter) -> Result<Self> {
         let (state, repeats_from) = (opened.state(), opened.repeats_from());
         if repeats_from.is_some() {
             let keep = keep_rule(&opened.script.settings.checkpoint);
@@ -54,7 +56,8 @@ impl RunState {
             log.serve(name.display().to_string(), port)?;
         }
         let began_after = state.step;
-        Ok(Self { script, options, reporter: reporter.clone(), dir, log, origins, state, began_after, standing })
+        let (reporter, writer) = (reporter.clone(), CheckpointWriter::default());
+        Ok(Self { script, options, reporter, dir, log, origins, state, began_after, standing, writer })
     }
 
     pub(crate) fn fetching(&self) -> Fetching<'_> {
@@ -92,25 +95,47 @@ impl RunState {
     /// Called before the weights change.
     ///
     /// # Errors
-    /// `Kind::Interrupted` if the user stops the run at once.
+    /// `Kind::Interrupted` if the user stops the run at once; those of the checkpoint that is
+    /// written in the background.
     pub(crate) fn begin_update(&self) -> Result<()> {
+        self.writer.finish()?;
         if self.standing.update_begins() {
             return Ok(());
         }
         Err(Error::new(Kind::Interrupted, "stopped before the update"))
     }
 
-    /// Writes a checkpoint, unless the newest one is of this step already; `more` adds to its
-    /// folder `trainer_state`.
-    pub(crate) fn save(&self, contents: &Contents<'_>, more: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+    /// Writes a checkpoint, unless the newest one is of this step already.
+    ///
+    /// # Errors
+    /// Errors of [`UnwrittenCheckpoint::write`].
+    pub(crate) fn save(&self, contents: Contents<'_>) -> Result<PathBuf> {
+        self.standing.saving(|| {
+            self.begin_save(contents)?;
+            self.writer.finish()
+        })?;
+        let newest = latest_checkpoint(self.dir.path())?;
+        newest.map(|(_, path)| path).ok_or_else(|| Error::new(Kind::Internal, "there is no checkpoint"))
+    }
+
+    /// Begins to write a checkpoint in the background, unless the newest one is of this step
+    /// already. [`begin_update`](Self::begin_update) waits until it is written.
+    ///
+    /// # Errors
+    /// Those of the checkpoint before.
+    pub(crate) fn begin_save(&self, contents: Contents<'_>) -> Result<()> {
+        self.writer.finish()?;
         let step = self.state.step;
-        if self.standing.is_saved(step)
-            && let Some((_, path)) = latest_checkpoint(self.dir.path())?
-        {
-            return Ok(path);
+        if self.standing.is_saved(step) {
+            return Ok(());
         }
-        let keep = keep_rule(&self.script.settings.checkpoint);
-        self.standing.saving(step, || contents.write(&self.dir, keep, more))
+        let (checkpoint, keep) = (contents.unwritten()?, keep_rule(&self.script.settings.checkpoint));
+        let (dir, standing) = (Arc::clone(&self.dir), self.standing.clone());
+        self.writer.start(move || {
+            let path = checkpoint.write(&dir, keep)?;
+            standing.saved(step);
+            Ok(path)
+        })
     }
 
     /// The error that ends a run before the update of a step: the weights of the step before are

@@ -255,6 +255,7 @@ impl<'a> SupervisedTraining<'a> {
         self.run.standing.step_is_done(step);
         values.set("sft/overlong", batch.too_long as f64);
         metrics::memory(&mut values, self.model.device());
+        self.run.writer.report(&mut values);
         let last = step == self.sft.steps as u64;
         if last || due(step, self.run.script.settings.eval.every, self.sft.steps) {
             self.evaluate(&mut values)?;
@@ -285,13 +286,19 @@ impl<'a> SupervisedTraining<'a> {
 
     /// Writes a checkpoint, unless the newest one is of this step already.
     fn save(&self) -> Result<PathBuf> {
-        let Self { run, model, files, optimizer, .. } = self;
-        run.save(&Contents { model, files, optimizer, ema: None, state: &run.state }, |_| Ok(()))
+        self.run.save(self.contents())
     }
 
+    fn contents(&self) -> Contents<'_> {
+        let Self { run, model, files, optimizer, .. } = self;
+        Contents { model, files, optimizer, ema: None, state: &run.state, more: Vec::new() }
+    }
+
+    /// Begins the checkpoint of every `checkpoint.every` steps. The next update, which changes the
+    /// weights, waits for it.
     fn save_if_due(&self) -> Result<()> {
         if checkpoint_due(self.run.state.step, &self.run.script.settings.checkpoint, self.sft.steps) {
-            self.save()?;
+            self.run.begin_save(self.contents())?;
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use crate::config::{Learner, PolicySettings};
 use crate::engine::ReferenceScorer;
 use crate::error::{Error, Result};
 use crate::load::model_dir;
-use crate::model::Model;
+use crate::model::{Model, UnwrittenFile};
 use crate::rl::ema::Ema;
 use crate::rl::kl::KlController;
 use crate::rl::rewards::ReturnScale;
@@ -151,7 +151,7 @@ impl Training {
         record(&run_dir, script, &options.overrides, &origins, session.max_context, state.step)?;
         let profile = options.profile.then(|| RunProfile::new(run_dir.path()));
         let run = RunState::open(opened, run_dir, origins, reporter)?;
-        let best = best_so_far(&run.dir, &run.log)?;
+        let best = best_so_far(&run.dir, &run.log, &run.script.settings.checkpoint)?;
         if state.step >= learner.steps as u64 && repeats_from.is_some() {
             reporter.warn(&format!(
                 "nothing is left to train: the run has done {} of {} steps; trainer.steps=N makes it longer",
@@ -205,35 +205,38 @@ impl Training {
 
     /// Writes a checkpoint, unless the newest one is of this step already.
     pub(crate) fn save(&self) -> Result<PathBuf> {
+        self.run.save(self.contents()?)
+    }
+
+    /// The checkpoint of every `checkpoint.every` steps, which is written in the background.
+    pub(crate) fn save_if_due(&self) -> Result<()> {
+        if checkpoint_due(self.run.state.step, &self.session.settings.checkpoint, self.learner.steps) {
+            self.run.begin_save(self.contents()?)?;
+        }
+        Ok(())
+    }
+
+    fn contents(&self) -> Result<Contents<'_>> {
         let Self { session, policy, .. } = self;
-        let contents = Contents {
+        let mut more = Vec::new();
+        if let Some(critic) = &policy.critic {
+            more.extend(critic.unwritten()?);
+        }
+        if let Some(curriculum) = &session.curriculum {
+            let (name, bytes) = curriculum.file()?;
+            more.push(UnwrittenFile::bytes(name, bytes));
+        }
+        if let Some(reference) = policy.reference.as_ref().filter(|_| self.renewed) {
+            more.extend(reference.unwritten()?.into_iter().map(|file| file.within(REFERENCE)));
+        }
+        Ok(Contents {
             model: &session.model,
             files: &session.files,
             optimizer: &policy.optimizer,
             ema: policy.ema.as_ref(),
             state: &self.run.state,
-        };
-        let more = |dir: &Path| {
-            if let Some(critic) = &policy.critic {
-                critic.save(dir)?;
-            }
-            if let Some(curriculum) = &self.session.curriculum {
-                curriculum.save(dir)?;
-            }
-            match policy.reference.as_ref().filter(|_| self.renewed) {
-                Some(reference) => reference.save(&dir.join(REFERENCE)),
-                None => Ok(()),
-            }
-        };
-        self.run.save(&contents, more)
-    }
-
-    /// The checkpoint of every `checkpoint.every` steps.
-    pub(crate) fn save_if_due(&self) -> Result<()> {
-        if checkpoint_due(self.run.state.step, &self.session.settings.checkpoint, self.learner.steps) {
-            self.save()?;
-        }
-        Ok(())
+            more,
+        })
     }
 
     /// Saves the trained weights before a run ends with an error in a step whose update has not
@@ -256,6 +259,8 @@ impl Training {
 
     /// Makes the current policy the reference policy.
     pub(crate) fn renew_reference(&mut self) -> Result<()> {
+        // The checkpoint that is being written has the reference policy of before.
+        self.run.writer.finish()?;
         let reference = Reference::new(self.session.model.duplicate()?);
         let weights = Some(reference.clone());
         let scorer = reference_scorer(&self.session.model, &self.base, &self.run.options, &self.run.reporter, weights);
@@ -296,6 +301,7 @@ impl Training {
         summary.steps = self.run.state.step as usize;
         let best = self.best.filter(|best| best.step > 0);
         summary.best = best.map(|_| self.run.dir.path().join(BEST));
+        let best = best.map(|best| (best, self.run.script.settings.checkpoint.best.as_str()));
         report::closing(&self.run.reporter, &summary, self.run.began_after, best, &self.curves, &self.run.options);
         Ok(summary)
     }

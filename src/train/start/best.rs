@@ -1,4 +1,5 @@
-//! `RUN/best`: the model of the evaluation with the highest accuracy.
+//! `RUN/best`: the model of the evaluation with the best value of a metric, by default the highest
+//! accuracy (`checkpoint.best`, `checkpoint.best_mode`).
 //!
 //! It is saved when an evaluation is better than all earlier ones, including the evaluation of the
 //! initial model. A run without such an evaluation has no `best`. Its files are links to the files
@@ -7,6 +8,7 @@
 
 use std::path::Path;
 
+use crate::config::{BestMode, CheckpointSettings};
 use crate::error::Result;
 use crate::store::{BEST, RunDir, RunProgress, latest_checkpoint, link_model};
 use crate::telemetry::MetricsLog;
@@ -19,21 +21,22 @@ pub(crate) const EVALUATED: &str = "eval/accuracy";
 pub(crate) struct BestEvaluation {
     /// 0: the initial model, which is not saved.
     pub(crate) step: u64,
-    pub(crate) accuracy: f64,
+    /// Of the metric `checkpoint.best`.
+    pub(crate) value: f64,
 }
 
-/// Saves the model if its evaluation is better than `best`; returns the best one. `is_saved`: the
-/// newest checkpoint has this model. `save` writes it otherwise.
+/// Saves the model if its evaluation, with this value, is better than `best`; returns the best one.
+/// `is_saved`: the newest checkpoint has this model. `save` writes it otherwise.
 pub(crate) fn keep(
     best: Option<BestEvaluation>,
-    accuracy: f64,
+    (value, mode): (f64, BestMode),
     state: &RunProgress,
     run: &RunDir,
     is_saved: bool,
     save: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<Option<BestEvaluation>> {
     let step = state.step;
-    if best.is_some_and(|best| accuracy <= best.accuracy) {
+    if value.is_nan() || best.is_some_and(|best| !mode.is_better(value, best.value)) {
         return Ok(best);
     }
     if step > 0 {
@@ -46,13 +49,18 @@ pub(crate) fn keep(
             state.save(dir)
         })?;
     }
-    Ok(Some(BestEvaluation { step, accuracy }))
+    Ok(Some(BestEvaluation { step, value }))
 }
 
 /// The best evaluation among the steps that a resumed run does not repeat. A saved model of another
 /// step is removed: its step is repeated.
-pub(crate) fn best_so_far(run: &RunDir, log: &MetricsLog) -> Result<Option<BestEvaluation>> {
-    let best = log.highest(EVALUATED)?.map(|(step, accuracy)| BestEvaluation { step, accuracy });
+pub(crate) fn best_so_far(
+    run: &RunDir,
+    log: &MetricsLog,
+    settings: &CheckpointSettings,
+) -> Result<Option<BestEvaluation>> {
+    let best = log.best(&settings.best, |new, best| settings.best_mode.is_better(new, best))?;
+    let best = best.map(|(step, value)| BestEvaluation { step, value });
     let dir = run.path().join(BEST);
     let saved = if dir.is_dir() { Some(RunProgress::load(&dir)?.step) } else { None };
     if saved == best.map(|best| best.step).filter(|step| *step > 0) {

@@ -4,12 +4,11 @@ use std::path::{Path, PathBuf};
 
 use super::files::ModelFiles;
 use crate::adamw::AdamW;
-use crate::error::{Error, Result};
-use crate::model::{Model, write_tensors};
+use crate::error::{Error, Kind, Result};
+use crate::model::{Model, UnwrittenFile};
 use crate::rl::ema::Ema;
 use crate::store::{KeepRule, RunDir, RunProgress, trainer_state};
-use crate::train::learn::tensors::{read_tensors, require_finite};
-use crate::train::learn::weights::trained;
+use crate::train::learn::tensors::read_tensors;
 
 /// In the folder `trainer_state` of a checkpoint: moments and master weights of the policy's
 /// optimiser.
@@ -25,33 +24,47 @@ pub(crate) struct Contents<'a> {
     pub(crate) optimizer: &'a AdamW,
     pub(crate) ema: Option<&'a Ema>,
     pub(crate) state: &'a RunProgress,
+    /// Further files of the folder `trainer_state`.
+    pub(crate) more: Vec<UnwrittenFile>,
+}
+
+/// The files of a checkpoint before they are written. Their tensors are those of the run, which
+/// must not change until then.
+pub(crate) struct UnwrittenCheckpoint {
+    model: Vec<UnwrittenFile>,
+    trainer_state: Vec<UnwrittenFile>,
+    state: RunProgress,
 }
 
 impl Contents<'_> {
-    /// Writes the checkpoint of `state.step`; `more` adds to its folder `trainer_state`. Of the
-    /// earlier ones those that `keep` names stay.
+    pub(crate) fn unwritten(self) -> Result<UnwrittenCheckpoint> {
+        let mut model = self.model.unwritten_trained()?;
+        model.extend(self.files.unwritten());
+        let optimizer = UnwrittenFile::tensors(OPTIMIZER, "the optimiser state", &self.optimizer.state());
+        let average = |ema: &Ema| UnwrittenFile::tensors(EMA, "the average of the weight", &ema.state());
+        let trainer_state = [optimizer].into_iter().chain(self.ema.map(average)).chain(self.more).collect();
+        Ok(UnwrittenCheckpoint { model, trainer_state, state: self.state.clone() })
+    }
+}
+
+impl UnwrittenCheckpoint {
+    /// Writes the checkpoint. Of the earlier ones those that `keep` names stay.
     ///
     /// # Errors
-    /// `Kind::Numeric` names a weight that is not finite, `Kind::Store` the path that can't be
-    /// written. No checkpoint is written then, and earlier ones stay.
-    pub(crate) fn write(
-        &self,
-        run: &RunDir,
-        keep: KeepRule,
-        more: impl FnOnce(&Path) -> Result<()>,
-    ) -> Result<PathBuf> {
-        let Self { model, files, optimizer, ema, state } = self;
-        require_finite(&trained(model), "the weight")?;
-        require_finite(&optimizer.state(), "the optimiser state")?;
+    /// `Kind::Numeric` names a tensor that is not finite: a run can't resume from it. `Kind::Store`
+    /// has the path that can't be written. No checkpoint is written then, and earlier ones stay.
+    pub(crate) fn write(&self, run: &RunDir, keep: KeepRule) -> Result<PathBuf> {
+        let Self { model, trainer_state, state } = self;
+        for file in model.iter().chain(trainer_state) {
+            file.require_finite().map_err(|error| match error.kind {
+                Kind::Numeric => Error { message: format!("{}; no checkpoint is written", error.message), ..error }
+                    .hint("lower trainer.lr, and resume from the last checkpoint"),
+                _ => error,
+            })?;
+        }
         run.checkpoint(state.step, keep, |dir, folder| {
-            model.save_trained(dir)?;
-            files.write(dir)?;
-            write_tensors(&folder.join(OPTIMIZER), &optimizer.state())?;
-            if let Some(ema) = ema {
-                require_finite(&ema.state(), "the average of the weight")?;
-                write_tensors(&folder.join(EMA), &ema.state())?;
-            }
-            more(folder)?;
+            model.iter().try_for_each(|file| file.write(dir))?;
+            trainer_state.iter().try_for_each(|file| file.write(folder))?;
             state.save(dir)
         })
     }

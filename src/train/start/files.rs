@@ -8,7 +8,7 @@ use crate::config::{CheckpointSettings, DeviceChoice, Dtype, PolicySettings};
 use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
 use crate::load::adapter;
-use crate::model::{LoraConfig, Model};
+use crate::model::{LoraConfig, Model, UnwrittenFile};
 use crate::script::Script;
 use crate::store::Origin;
 use crate::text::{CHATML_TEMPLATE, Renderer, named_templates};
@@ -67,19 +67,17 @@ impl ModelFiles {
         self
     }
 
-    /// Writes the files into `dir`.
+    /// The files before they are written.
+    pub(crate) fn unwritten(&self) -> impl Iterator<Item = UnwrittenFile> {
+        self.0.iter().map(|(name, bytes)| UnwrittenFile::bytes(name, bytes.clone()))
+    }
+
+    /// Writes the files into `dir`, which exists.
     ///
     /// # Errors
     /// `Kind::Store` with the path.
     pub(crate) fn write(&self, dir: &Path) -> Result<()> {
-        for (name, bytes) in &self.0 {
-            let path = dir.join(name);
-            let folder = path.parent().unwrap_or(dir);
-            std::fs::create_dir_all(folder)
-                .map_err(|error| Error::io(Kind::Store, "make the directory", folder, &error))?;
-            std::fs::write(&path, bytes).map_err(|error| Error::io(Kind::Store, "write", &path, &error))?;
-        }
-        Ok(())
+        self.unwritten().try_for_each(|file| file.write(dir))
     }
 }
 

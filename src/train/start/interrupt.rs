@@ -110,15 +110,17 @@ impl InterruptState {
         inner.saved == Some(step) && !inner.changed
     }
 
-    /// Writes a checkpoint of `step` by `write`.
-    pub(crate) fn saving<T>(&self, step: u64, write: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// The newest checkpoint is of `step`, and has the current weights.
+    pub(crate) fn saved(&self, step: u64) {
+        let mut inner = lock(&self.inner);
+        (inner.saved, inner.changed) = (Some(step), false);
+    }
+
+    /// Waits for a checkpoint, which `write` writes.
+    pub(crate) fn saving<T>(&self, write: impl FnOnce() -> Result<T>) -> Result<T> {
         lock(&self.inner).phase = Phase::Saving;
         let written = write();
-        let mut inner = lock(&self.inner);
-        inner.phase = Phase::Whole;
-        if written.is_ok() {
-            (inner.saved, inner.changed) = (Some(step), false);
-        }
+        lock(&self.inner).phase = Phase::Whole;
         written
     }
 }

@@ -3,7 +3,9 @@
 
 pub(crate) mod agent;
 pub(crate) mod best;
+mod changed;
 pub(crate) mod checkpoint;
+pub(crate) mod checkpoint_writer;
 pub(crate) mod cold_start_result;
 pub(crate) mod context;
 pub(crate) mod files;

@@ -7,11 +7,12 @@
 //! has the rules.
 
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
 use super::checkpoint::with_note;
+use super::changed::{self, explained};
 use super::cold_start_result;
 use super::files::run_name;
 use super::interrupt::InterruptState;
@@ -109,9 +110,19 @@ impl StartState {
         // The policy keeps the tools of its first start.
         script.listings.extend(&source.tool_lists()?);
         origins::pin_data(&mut script, &stored.origins, options.fetching(reporter))?;
-        let options = RunOptions { overrides, ..options.clone() };
         let resumed = Resumed { source, point, stored };
-        resumed.print_summary(&script, reporter);
+        let changed = resumed.changed(&script);
+        resumed.print_summary(&script, &changed, reporter);
+        if options.confirm && resumed.source.run.is_some() && resumed.point.checkpoint.is_some() {
+            let path = Some(script.path.as_path()).filter(|_| resumed.stored.script.hash != script.hash);
+            let untyped: Vec<&str> = changed
+                .iter()
+                .map(|change| change.key.as_str())
+                .filter(|key| !options.overrides.iter().any(|typed| decides(key_of(typed), key)))
+                .collect();
+            changed::confirm(reporter, &resumed.source.path, path, &untyped)?;
+        }
+        let options = RunOptions { overrides, ..options.clone() };
         Ok(Self { script, options, resumed: Some(resumed), standing })
     }
 
@@ -120,15 +131,15 @@ impl StartState {
     ///
     /// # Errors
     /// Errors of [`RunDir::create`] and [`RunDir::adopt`].
-    pub(crate) fn directory(&self) -> Result<Rc<RunDir>> {
+    pub(crate) fn directory(&self) -> Result<Arc<RunDir>> {
         if let Some(run) = self.resumed.as_ref().and_then(|resumed| resumed.source.run.as_ref()) {
-            return Ok(Rc::clone(run));
+            return Ok(Arc::clone(run));
         }
         let run = RunDir::create(&self.options.runs_dir, &run_name(&self.options, &self.script))?;
         if let Some((checkpoint, state)) = self.resumed.as_ref().and_then(|resumed| resumed.point.checkpoint.as_ref()) {
             run.adopt(checkpoint, state)?;
         }
-        Ok(Rc::new(run))
+        Ok(Arc::new(run))
     }
 
     /// The run and the step that this one was forked from, now or when it began.
@@ -204,11 +215,10 @@ impl StartState {
 
 impl Resumed {
     /// Prints the step from which the run continues, and the changes.
-    fn print_summary(&self, script: &Script, reporter: &Reporter) {
+    fn print_summary(&self, script: &Script, changed: &[Change], reporter: &Reporter) {
         let (run, stored) = (self.source.path.display(), &self.stored);
         let step = self.point.checkpoint.as_ref().map_or(0, |(_, state)| state.step);
         let is_fork = self.source.run.is_none();
-        let changed = self.changed(script);
         let hashes = [&stored.script.hash, &script.hash].map(|hash| hash.chars().take(12).collect::<String>());
         if reporter.mode() == OutputMode::Json {
             let fields: Map<String, Value> =
@@ -244,7 +254,7 @@ impl Resumed {
             reporter.warn(&format!("{index} {what}"));
         }
         if !changed.is_empty() {
-            let list: Vec<String> = changed.iter().map(|change| format!("\n    {change}")).collect();
+            let list: Vec<String> = changed.iter().map(|change| format!("\n    {}", explained(change))).collect();
             reporter.info(&format!("settings that differ from the run's last configuration:{}", list.concat()));
         }
     }
@@ -367,13 +377,19 @@ pub(crate) fn record(
 /// The stored overrides with new ones on top: a new one replaces the overrides of its key and of
 /// the keys below it.
 pub(crate) fn in_effect(stored: &[String], new: &[String]) -> Vec<String> {
-    let replaced = |old: &String| {
-        new.iter().any(|new| {
-            let rest = key_of(old).strip_prefix(key_of(new));
-            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
-        })
-    };
+    let replaced = |old: &String| new.iter().any(|new| is_within(key_of(old), key_of(new)));
     stored.iter().filter(|old| !replaced(old)).chain(new).cloned().collect()
+}
+
+/// Whether a typed setting decides the setting `key`. An algorithm has defaults of its own for the
+/// settings of the trainer.
+fn decides(typed: &str, key: &str) -> bool {
+    is_within(key, if typed == "trainer.algorithm" { "trainer" } else { typed })
+}
+
+/// Whether a key is `table`, or a key within it.
+fn is_within(key: &str, table: &str) -> bool {
+    key.strip_prefix(table).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
 fn key_of(setting: &str) -> &str {

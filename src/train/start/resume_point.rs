@@ -2,7 +2,7 @@
 //! given step; of the run itself, or of another run that it is forked from.
 
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ pub(crate) struct ResumeSource {
     pub(crate) path: PathBuf,
     /// The run itself, locked against other processes; `None` for a fork, whose directory is made
     /// later.
-    pub(crate) run: Option<Rc<RunDir>>,
+    pub(crate) run: Option<Arc<RunDir>>,
 }
 
 /// A checkpoint, and what comes after it.
@@ -41,7 +41,7 @@ impl ResumeSource {
     pub(crate) fn open(options: &RunOptions) -> Result<Option<Self>> {
         Ok(match (&options.resume, &options.fork) {
             // The lock comes first, so that no file is read while another process may change it.
-            (Some(path), _) => Some(Self { path: path.clone(), run: Some(Rc::new(RunDir::open(path)?)) }),
+            (Some(path), _) => Some(Self { path: path.clone(), run: Some(Arc::new(RunDir::open(path)?)) }),
             (None, Some(path)) => Some(Self { path: path.clone(), run: None }),
             (None, None) if options.from_step.is_some() => {
                 return Err(Error::new(Kind::Usage, "there is no run to resume")

@@ -49,7 +49,7 @@ pub(crate) struct Session {
     /// Longest prompt plus reply, tokens.
     pub(crate) max_context: usize,
     /// Subjects that the user has been warned of.
-    warned: BTreeSet<&'static str>,
+    pub(crate) warned: BTreeSet<&'static str>,
     interrupt: Option<Interrupt>,
     /// Signals that end a rollout: an evaluation ends with the first, the sampling of a step with
     /// the second.

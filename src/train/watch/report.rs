@@ -270,7 +270,7 @@ pub(crate) fn closing(
     reporter: &Reporter,
     summary: &Summary,
     before: u64,
-    best: Option<BestEvaluation>,
+    best: Option<(BestEvaluation, &str)>,
     curves: &Curves,
     options: &RunOptions,
 ) {
@@ -302,8 +302,9 @@ pub(crate) fn closing(
     if examples.is_file() {
         reporter.text(&format!("examples    {}", examples.display()));
     }
-    if let (Some(BestEvaluation { step, accuracy }), Some(path)) = (best, &summary.best) {
-        reporter.text(&format!("best        {} (accuracy {accuracy:.3}, step {step})", path.display()));
+    if let (Some((BestEvaluation { step, value }, metric)), Some(path)) = (best, &summary.best) {
+        let metric = metric.strip_prefix("eval/").unwrap_or(metric);
+        reporter.text(&format!("best        {} ({metric} {value:.3}, step {step})", path.display()));
     }
     if let Some(checkpoint) = &summary.checkpoint {
         reporter.text(&format!("checkpoint  {}", checkpoint.display()));

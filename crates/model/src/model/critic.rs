@@ -10,7 +10,8 @@ use std::path::Path;
 
 use tch::{Kind, Tensor};
 
-use super::{Model, weights};
+use super::unwritten::{UnwrittenFile, write_all};
+use super::{Model, SHARD_BYTES};
 use crate::native;
 use r1_base::error::{self, Error, Result};
 
@@ -63,12 +64,14 @@ impl Critic {
 
     /// Writes the head, and the trunk as a model.
     pub fn save(&self, dir: &Path) -> Result<()> {
-        std::fs::create_dir_all(dir).map_err(|error| Error::io(error::Kind::Store, "write", dir, &error))?;
-        if let Some(trunk) = &self.trunk {
-            trunk.save(dir)?;
-        }
-        let path = dir.join(FILE);
-        weights::write_file(&path, &self.head())
+        write_all(&self.unwritten()?, dir)
+    }
+
+    /// The files of [`save`](Self::save), whose tensors are those of the critic.
+    pub fn unwritten(&self) -> Result<Vec<UnwrittenFile>> {
+        let mut files = self.trunk.as_ref().map_or_else(|| Ok(Vec::new()), |trunk| trunk.unwritten(SHARD_BYTES))?;
+        files.push(UnwrittenFile::tensors(FILE, "the weight", &self.head()));
+        Ok(files)
     }
 
     /// Loads a saved head; the trunk is loaded like any model.

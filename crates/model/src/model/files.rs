@@ -7,6 +7,7 @@ use tch::{Device, Kind, Tensor};
 use super::kernels::packs;
 use super::layers::Parameters;
 use super::stored::StoredTensor;
+use super::unwritten::{UnwrittenFile, write_all};
 use super::{Config, Model, memory, text_model, weights};
 use r1_base::error::{self, Error, Result};
 
@@ -123,9 +124,12 @@ impl Model {
 
     /// [`save`](Self::save) with shards of at most `most` bytes and at least one tensor.
     pub fn save_sharded(&self, dir: &Path, limit: u64) -> Result<()> {
+        write_all(&self.unwritten(limit)?, dir)
+    }
+
+    /// The files of [`save_sharded`](Self::save_sharded).
+    pub(super) fn unwritten(&self, limit: u64) -> Result<Vec<UnwrittenFile>> {
         self.refuse_adapter()?;
-        std::fs::create_dir_all(dir).map_err(|error| Error::io(error::Kind::Store, "write", dir, &error))?;
-        weights::write(dir, &self.parameters.stored(), limit)?;
         let mut config = self.config.to_json();
         // The newer name of the field below, which could have another value.
         if let Some(object) = config.as_object_mut() {
@@ -137,7 +141,8 @@ impl Model {
             Kind::Double => "float64",
             _ => "float32",
         });
-        weights::write_text(&dir.join("config.json"), &format!("{config:#}\n"))
+        let config = UnwrittenFile::bytes("config.json", format!("{config:#}\n").into_bytes());
+        Ok(vec![UnwrittenFile::weights(self.parameters.stored(), limit), config])
     }
 }
 

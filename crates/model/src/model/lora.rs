@@ -16,6 +16,7 @@ use super::config::{Config, ExpertStorage, Joint};
 use super::layers::{Linear, ParameterNode, Parameters};
 use super::plain::Arithmetic;
 use super::stored::StoredTensor;
+use super::unwritten::UnwrittenFile;
 use super::{json_file, text_model, weights};
 use r1_base::error::{Error, Kind as ErrorKind, Result, suggest};
 
@@ -314,11 +315,10 @@ pub(super) fn load(parameters: &mut Parameters, dir: &Path) -> Result<LoraConfig
     Ok(config)
 }
 
-/// Writes the adapter in PEFT's format.
-pub(super) fn save(parameters: &Parameters, config: &LoraConfig, dir: &Path) -> Result<()> {
-    std::fs::create_dir_all(dir).map_err(|error| Error::io(ErrorKind::Store, "make the directory", dir, &error))?;
-    weights::write_file(&dir.join(WEIGHTS), &named(parameters))?;
-    weights::write_text(&dir.join(CONFIG), &format!("{:#}\n", config.to_json()))
+/// The files of the adapter in PEFT's format.
+pub(super) fn unwritten(parameters: &Parameters, config: &LoraConfig) -> Vec<UnwrittenFile> {
+    let config = UnwrittenFile::bytes(CONFIG, format!("{:#}\n", config.to_json()).into_bytes());
+    vec![UnwrittenFile::tensors(WEIGHTS, "the weight", &named(parameters)), config]
 }
 
 /// Removes the adapter, after merging it into the weights if `merged`.

@@ -53,6 +53,7 @@ mod stacked;
 mod stored;
 mod text_model;
 mod transfer;
+mod unwritten;
 mod varlen;
 mod weights;
 
@@ -78,6 +79,7 @@ pub use network::Model;
 pub use pass::Pass;
 pub use reward_model::RewardModel;
 pub use text_model::tensors_beside_text;
+pub use unwritten::UnwrittenFile;
 pub use transfer::HostTransfer;
 pub use transfer::upload;
 pub(crate) use transfer::zeros;

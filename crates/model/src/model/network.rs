@@ -18,8 +18,9 @@ use super::kernels::native_model;
 use super::layers::Parameters;
 use super::own_kernels::Kernels;
 use super::stacked::{gpu_paths, stacks};
+use super::unwritten::{UnwrittenFile, write_all};
 use super::varlen::Varlen;
-use super::{Config, KvCache, LoraConfig, Packed, Span, lora, memory};
+use super::{Config, KvCache, LoraConfig, Packed, SHARD_BYTES, Span, lora, memory};
 use crate::native;
 use r1_base::error::{self, Error, Result};
 
@@ -202,7 +203,7 @@ impl Model {
 
     /// Writes the adapter in PEFT's format.
     pub fn save_adapter(&self, dir: &Path) -> Result<()> {
-        lora::save(&self.parameters, self.adapter()?, dir)
+        write_all(&lora::unwritten(&self.parameters, self.adapter()?), dir)
     }
 
     /// Merges the adapter into the weights, which require gradients again, and removes it.
@@ -221,7 +222,15 @@ impl Model {
 
     /// Writes the trained weights: the adapter if there is one, else the model.
     pub fn save_trained(&self, dir: &Path) -> Result<()> {
-        if self.adapter.is_some() { self.save_adapter(dir) } else { self.save(dir) }
+        write_all(&self.unwritten_trained()?, dir)
+    }
+
+    /// The files of [`save_trained`](Self::save_trained), whose tensors are those of the model.
+    pub fn unwritten_trained(&self) -> Result<Vec<UnwrittenFile>> {
+        match &self.adapter {
+            Some(adapter) => Ok(lora::unwritten(&self.parameters, adapter)),
+            None => self.unwritten(SHARD_BYTES),
+        }
     }
 
     fn adapter(&self) -> Result<&LoraConfig> {

@@ -310,10 +310,14 @@ fn remove_others(dir: &Path, kept: &[String]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Writes a text file atomically.
-pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
+fn write_text(path: &Path, text: &str) -> Result<()> {
+    write_bytes(path, text.as_bytes())
+}
+
+/// Writes a file atomically.
+pub(super) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     let part = path.with_added_extension("part");
-    std::fs::write(&part, text)
+    std::fs::write(&part, bytes)
         .and_then(|()| publish(&part, path))
         .map_err(|error| Error::io(Kind::Store, "write", path, &error))
 }
@@ -326,7 +330,7 @@ pub fn write_file(path: &Path, parameters: &[(String, Tensor)]) -> Result<()> {
     write_stored(path, &StoredTensor::all(parameters))
 }
 
-fn write_stored(path: &Path, parameters: &[StoredTensor]) -> Result<()> {
+pub(super) fn write_stored(path: &Path, parameters: &[StoredTensor]) -> Result<()> {
     let views = parameters
         .iter()
         .map(|stored| Ok((stored.name.as_str(), HeldParameter::new(stored)?)))

@@ -1,0 +1,153 @@
+//! The files of a model before they are written.
+//!
+//! Their tensors share the memory of the model and are not copied. Another thread can write them
+//! while the model samples; the weights must not change until they are written.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use tch::{Tensor, no_grad_guard};
+
+use super::stored::StoredTensor;
+use super::weights;
+use r1_base::error::{Error, Kind, Result};
+
+/// A file before it is written, or the weight files of a model.
+#[derive(Debug)]
+pub struct UnwrittenFile {
+    /// Relative to the directory of [`write`](Self::write).
+    path: PathBuf,
+    content: UnwrittenContent,
+    /// The kind of its tensors in an error, such as `the weight`.
+    what: &'static str,
+}
+
+#[derive(Debug)]
+enum UnwrittenContent {
+    /// One file, or shards of at most this number of bytes, in the folder of the path.
+    Weights(Vec<StoredTensor>, u64),
+    Tensors(Vec<StoredTensor>),
+    Bytes(Vec<u8>),
+}
+
+impl UnwrittenFile {
+    /// A safetensors file. `what` is the kind of its tensors in an error.
+    pub fn tensors(path: impl Into<PathBuf>, what: &'static str, tensors: &[(String, Tensor)]) -> Self {
+        Self { path: path.into(), content: UnwrittenContent::Tensors(StoredTensor::all(tensors)), what }
+    }
+
+    /// Any other file.
+    pub fn bytes(path: impl Into<PathBuf>, bytes: Vec<u8>) -> Self {
+        Self { path: path.into(), content: UnwrittenContent::Bytes(bytes), what: "" }
+    }
+
+    /// The weights of a model in the directory itself.
+    pub(super) fn weights(tensors: Vec<StoredTensor>, limit: u64) -> Self {
+        Self { path: PathBuf::new(), content: UnwrittenContent::Weights(tensors, limit), what: "the weight" }
+    }
+
+    /// The file in this folder.
+    pub fn within(self, folder: impl AsRef<Path>) -> Self {
+        Self { path: folder.as_ref().join(self.path), ..self }
+    }
+
+    /// The file with another kind of tensors in an error.
+    pub fn of(self, what: &'static str) -> Self {
+        Self { what, ..self }
+    }
+
+    /// # Errors
+    /// `Kind::Numeric` names a tensor that contains NaN or infinity.
+    pub fn require_finite(&self) -> Result<()> {
+        let (UnwrittenContent::Weights(tensors, _) | UnwrittenContent::Tensors(tensors)) = &self.content else {
+            return Ok(());
+        };
+        let _guard = no_grad_guard();
+        for stored in tensors {
+            for part in stored.parts().into_iter().filter(|part| part.is_floating_point()) {
+                if part.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
+                    let message = format!("{} `{}` contains NaN or infinity", self.what, stored.name);
+                    return Err(Error::new(Kind::Numeric, message));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the file into `dir`, and makes the folders of its path below `dir`.
+    ///
+    /// # Errors
+    /// `Kind::Store` with the path.
+    pub fn write(&self, dir: &Path) -> Result<()> {
+        let (path, mut folder) = (dir.join(&self.path), dir.to_owned());
+        let parts = match self.content {
+            UnwrittenContent::Weights(..) => self.path.as_path(),
+            _ => self.path.parent().unwrap_or(Path::new("")),
+        };
+        for part in parts {
+            folder.push(part);
+            make_dir(&folder)?;
+        }
+        match &self.content {
+            UnwrittenContent::Weights(tensors, limit) => weights::write(&folder, tensors, *limit),
+            UnwrittenContent::Tensors(tensors) => weights::write_stored(&path, tensors),
+            UnwrittenContent::Bytes(bytes) => weights::write_bytes(&path, bytes),
+        }
+    }
+}
+
+/// Makes a directory if it does not exist. The one above it must exist: if the directory of a run
+/// is moved away, it is not made again.
+///
+/// # Errors
+/// `Kind::Store` with the path.
+pub(super) fn make_dir(dir: &Path) -> Result<()> {
+    match fs::create_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        made => made.map_err(|error| Error::io(Kind::Store, "make the directory", dir, &error)),
+    }
+}
+
+/// Writes files into `dir`, which is made if the directory above it exists.
+///
+/// # Errors
+/// `Kind::Store` with the path.
+pub(super) fn write_all(files: &[UnwrittenFile], dir: &Path) -> Result<()> {
+    make_dir(dir)?;
+    files.iter().try_for_each(|file| file.write(dir))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn tensors_that_are_not_finite_are_named() {
+        let file = |value: f32| {
+            let tensors = [
+                ("step".to_owned(), Tensor::from_slice(&[3_i64])),
+                ("w".to_owned(), Tensor::from_slice(&[1.0_f32, value])),
+            ];
+            UnwrittenFile::tensors("a.safetensors", "the weight", &tensors)
+        };
+        file(2.0).require_finite().unwrap();
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let error = file(bad).require_finite().unwrap_err();
+            assert_eq!(error.kind, Kind::Numeric);
+            assert!(error.message.starts_with("the weight `w` contains NaN"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn folders_are_made_below_a_directory_that_exists() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = UnwrittenFile::bytes("b/c.json", b"{}".to_vec()).within("a");
+        file.write(dir.path()).unwrap();
+        assert_eq!(fs::read(dir.path().join("a/b/c.json")).unwrap(), b"{}");
+        let gone = dir.path().join("gone");
+        assert_eq!(file.write(&gone).unwrap_err().kind, Kind::Store);
+        assert!(write_all(&[file], &gone.join("model")).is_err() && !gone.exists());
+    }
+}

@@ -1,0 +1,124 @@
+//! A thread that writes a checkpoint while the run samples its next trajectories.
+//!
+//! The tensors of the checkpoint are those of the run. They do not change while trajectories are
+//! sampled, so nothing is copied; the run waits for the thread before it changes the weights.
+
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+use crate::error::{Error, Kind, Result};
+use crate::telemetry::Metrics;
+
+/// At most one checkpoint is written at a time.
+#[derive(Default)]
+pub(crate) struct CheckpointWriter {
+    writing: RefCell<Option<JoinHandle<(Result<PathBuf>, f64)>>>,
+    /// Seconds since the last [`report`](Self::report): of the thread, and of the run, which waited
+    /// for it.
+    seconds: Cell<f64>,
+    waited: Cell<f64>,
+}
+
+impl CheckpointWriter {
+    /// Begins to write a checkpoint, after the one before; `write` returns its path.
+    ///
+    /// # Errors
+    /// Those of the checkpoint before; `Kind::Internal` if no thread can be started.
+    pub(crate) fn start(&self, write: impl FnOnce() -> Result<PathBuf> + Send + 'static) -> Result<()> {
+        self.finish()?;
+        let timed = move || {
+            let began = Instant::now();
+            (write(), began.elapsed().as_secs_f64())
+        };
+        let thread = thread::Builder::new().name("checkpoint".to_owned()).spawn(timed);
+        let thread = thread
+            .map_err(|error| Error::new(Kind::Internal, format!("can't start a thread for the checkpoint: {error}")))?;
+        *self.writing.borrow_mut() = Some(thread);
+        Ok(())
+    }
+
+    /// Waits for the checkpoint that is being written; returns its path, or `None` if there is
+    /// none.
+    ///
+    /// # Errors
+    /// Those of the checkpoint.
+    pub(crate) fn finish(&self) -> Result<Option<PathBuf>> {
+        let Some(thread) = self.writing.take() else { return Ok(None) };
+        let began = Instant::now();
+        let (written, seconds) =
+            thread.join().map_err(|_| Error::new(Kind::Internal, "the thread of the checkpoint has panicked"))?;
+        self.waited.set(self.waited.get() + began.elapsed().as_secs_f64());
+        self.seconds.set(self.seconds.get() + seconds);
+        written.map(Some)
+    }
+
+    /// Adds the seconds since the last report to the metrics of a step.
+    pub(crate) fn report(&self, values: &mut Metrics) {
+        values.set("time/checkpoint", self.seconds.take());
+        values.set("time/checkpoint_wait", self.waited.take());
+    }
+}
+
+impl Drop for CheckpointWriter {
+    /// A run that ends with an error completes its checkpoint.
+    fn drop(&mut self) {
+        // The error that ends the run is reported.
+        let _ = self.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_is_written_while_the_run_goes_on() {
+        let writer = CheckpointWriter::default();
+        let (send, receive) = mpsc::channel::<()>();
+        writer
+            .start(move || {
+                receive.recv().unwrap();
+                Ok(PathBuf::from("a"))
+            })
+            .unwrap();
+        // The thread waits for this message, so `start` has returned before it ends.
+        send.send(()).unwrap();
+        assert_eq!(writer.finish().unwrap(), Some(PathBuf::from("a")));
+        assert_eq!(writer.finish().unwrap(), None);
+    }
+
+    #[test]
+    fn an_error_is_returned_by_the_next_operation() {
+        let failing = || Err(Error::new(Kind::Store, "the disk is full"));
+        let writer = CheckpointWriter::default();
+        writer.start(failing).unwrap();
+        assert_eq!(writer.start(|| Ok(PathBuf::new())).unwrap_err().message, "the disk is full");
+        writer.start(failing).unwrap();
+        assert!(writer.finish().is_err() && writer.finish().unwrap().is_none());
+    }
+
+    #[test]
+    fn the_times_are_those_since_the_last_report() {
+        let writer = CheckpointWriter::default();
+        writer
+            .start(|| {
+                thread::sleep(Duration::from_millis(20));
+                Ok(PathBuf::new())
+            })
+            .unwrap();
+        writer.finish().unwrap();
+        let times = || {
+            let mut values = Metrics::new();
+            writer.report(&mut values);
+            [values.get("time/checkpoint").unwrap(), values.get("time/checkpoint_wait").unwrap()]
+        };
+        assert!(times()[0] >= 0.02);
+        assert_eq!(times(), [0.0, 0.0]);
+    }
+}
