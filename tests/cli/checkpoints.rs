@@ -85,6 +85,47 @@ fn checkpoints_of_every_kth_step_stay() {
     assert_eq!(steps(&run_dir(dir.path(), "a")), [3, 6, 8]);
 }
 
+/// The evaluations of five steps are after steps 2 and 4.
+#[test]
+fn the_best_model_is_that_of_the_metric() {
+    let dir = directory(&[("a.lua", &RECIPE)], true);
+    for (name, mode) in [("most", "max"), ("least", "min")] {
+        let settings = ["checkpoint.best=eval/response_tokens", &format!("checkpoint.best_mode={mode}")];
+        let more = ["--name", name, "eval.every=1", "trainer.lr=1", "sampling.max_new_tokens=8"];
+        let printed = exits(dir.path(), 0, &[&["run", "a.lua", "--no-reload"], &settings[..], &more].concat());
+        let lines = metrics(&run_dir(dir.path(), name));
+        let values: Vec<(u64, f64)> = lines
+            .iter()
+            .filter_map(|line| Some((line["step"].as_u64()?, line["eval/response_tokens"].as_f64()?)))
+            .collect();
+        let best = values.iter().copied().reduce(|best, one| {
+            let is_better = if mode == "max" { one.1 > best.1 } else { one.1 < best.1 };
+            if is_better { one } else { best }
+        });
+        let step = read_json(run_dir(dir.path(), name).join("best/trainer_state/state.json"))["step"].as_u64();
+        assert_eq!((step, values.len()), (best.map(|best| best.0), 4), "{name}: {values:?}\n{printed}");
+    }
+    let printed = exits(dir.path(), 0, &["run", "a.lua", "--no-reload", "--name", "no", "checkpoint.best=eval/acuracy"]);
+    assert!(printed.contains("checkpoint.best is `eval/acuracy`, which evaluations do not have"), "{printed}");
+    assert!(printed.contains("eval/accuracy") && !run_dir(dir.path(), "no").join("best").exists(), "{printed}");
+}
+
+/// An error of a checkpoint in the background ends the run before its next update.
+#[test]
+fn a_checkpoint_that_cannot_be_written_ends_the_run() {
+    let dir = directory(&[("a.lua", &RECIPE)], true);
+    run(dir.path(), &["trainer.steps=1"]);
+    let blocked = run_dir(dir.path(), "a").join("checkpoints/step-000002");
+    fs::write(&blocked, "").unwrap();
+    let error = fail(dir.path(), &["run", "a.lua", "--no-reload", "--resume", "a", "trainer.steps=5"]);
+    assert!(error.contains("step-000002"), "{error}");
+    // The step before its checkpoint is complete, and the one after it has not begun.
+    assert_eq!(logged(&run_dir(dir.path(), "a")), [1, 2]);
+    fs::remove_file(&blocked).unwrap();
+    run(dir.path(), &["--resume", "a", "trainer.steps=3"]);
+    assert_eq!(steps(&run_dir(dir.path(), "a")), [1, 2, 3]);
+}
+
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {

@@ -361,3 +361,27 @@ fn the_closing_page_fits_a_screen_and_each_step_has_one_metrics_line() {
     let reported = succeed(dir.path(), &["run", "a.lua", "--verbose", "trainer.steps=1"]);
     assert!(reported.contains("Trajectories before training") && reported.contains("1 step in "), "{reported}");
 }
+
+/// A script that was edited while no process ran, and settings that it decides.
+#[test]
+fn a_resume_with_changes_needs_a_confirmation() {
+    let dir = directory(&[("a.lua", &RECIPE)], true);
+    let dir = dir.path();
+    succeed(dir, &["run", "a.lua", "-q", "trainer.steps=2"]);
+    fs::write(dir.join("a.lua"), RECIPE.replace("every = 1", "every = 1, keep = 5")).unwrap();
+    let before = super::run_files::files(&dir.join("runs/a"));
+    let error = fail(dir, &["run", "a.lua", "--resume", "a", "trainer.steps=3"]);
+    for part in [
+        "the script has changed since the run used it, and so have checkpoint.keep",
+        "--yes continues the run with the current version",
+        "checkpoint.keep 2 -> 5 (applies to the next checkpoint)",
+        "trainer.steps 2 -> 3 (the run ends earlier or later",
+    ] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    assert!(super::run_files::files(&dir.join("runs/a")) == before, "the run has changed");
+    succeed(dir, &["run", "a.lua", "-q", "--resume", "a", "trainer.steps=3", "--yes"]);
+    // The script is the one that the run used now, and typed settings need no confirmation.
+    succeed(dir, &["run", "a.lua", "-q", "--resume", "a", "trainer.steps=4", "trainer.lr=1e-4"]);
+    assert_eq!(config(&dir.join("runs/a"))["settings"]["checkpoint"]["keep"], 5);
+}
