@@ -7,9 +7,10 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::Spec;
-use super::ending::{empty, fail, summable};
+use super::ending::{credit, empty, fail, summable};
 use super::prompt::{ContinuedTurn, Prompt};
 use super::stage::{Stage, Stop, stop_of};
+use super::step_trace::StepTrace;
 use super::{reply, served};
 use crate::config::OnOverflow;
 use crate::error::{Error, Result};
@@ -28,6 +29,7 @@ pub struct Attempt {
     /// Response tokens that do not count for `env.max_tokens`.
     earlier_tokens: usize,
     trajectory: Trajectory,
+    trace: StepTrace,
     /// The last step; of a flow also the last steps of its other conversations, the latest last.
     last: Vec<ContinuedTurn>,
     /// The prompt of the next step; `None` until [`Attempt::observe`].
@@ -46,11 +48,12 @@ impl Attempt {
 
     /// An attempt whose environment was reset by the caller.
     pub fn of_state(stage: Stage<'_>, spec: Spec, task: Value, state: State) -> Self {
-        let trajectory = empty(&spec, task, stage.worker.hash());
+        let trace = StepTrace::new(&state);
+        let trajectory = Trajectory { initial_state: trace.state(), ..empty(&spec, task, stage.worker.hash()) };
         let max_steps = spec.max_steps.unwrap_or(state.max_steps());
         let (last, earlier_tokens) = (Vec::new(), 0);
         let mut attempt =
-            Self { spec, state, max_steps, earlier_tokens, trajectory, last, shown: None, over: None, failed: None };
+            Self { spec, state, max_steps, earlier_tokens, trajectory, trace, last, shown: None, over: None, failed: None };
         if max_steps == 0 {
             attempt.truncate(Limit::MaxSteps);
         }
@@ -134,24 +137,12 @@ impl Attempt {
     async fn end_flow(&mut self, stage: Stage<'_>) -> Result<(), Failure> {
         let Some(limit) = self.trajectory.truncated_by.filter(|_| self.state.is_flow()) else { return Ok(()) };
         let result = stage.worker.end_flow(&self.state, limit).await?;
-        self.credit(&result);
+        credit(&mut self.trajectory, &result);
         if let Some(step) = self.trajectory.steps.last_mut() {
             step.reward += result.reward;
             step.tools.extend(result.tools);
         }
         Ok(())
-    }
-
-    /// Adds the parts of a reward, and rewards for steps before the last.
-    fn credit(&mut self, result: &StepResult) {
-        for (name, value) in &result.parts {
-            *self.trajectory.reward_parts.entry(name.clone()).or_insert(0.0) += value;
-        }
-        for (step, reward) in &result.earlier {
-            if let Some(step) = self.trajectory.steps.get_mut(*step) {
-                step.reward += reward;
-            }
-        }
     }
 
     /// Truncates the trajectory after its last step.
@@ -183,6 +174,7 @@ impl Attempt {
     pub async fn request(&mut self, stage: Stage<'_>) -> Result<Option<Request>, Stop> {
         let Some(prompt) = self.observe(stage).await? else { return Ok(None) };
         let prompt_ids = prompt.ids.clone();
+        self.trace.observed();
         let room = self.room();
         let mut sampling = self.spec.sampling.clone();
         if sampling.max_new_tokens > room {
@@ -274,6 +266,7 @@ impl Attempt {
     pub async fn take(&mut self, stage: Stage<'_>, completion: Completion, action: Action) -> Result<(), Stop> {
         self.observe(stage).await?;
         let Some(prompt) = self.shown.take() else { return Ok(()) };
+        self.trace.sampled();
         let tools = self.state.tools();
         let privileged = self.privileged(stage).await;
         let (privileged, result) = match privileged {
@@ -289,7 +282,7 @@ impl Attempt {
         if let Some(failure) = failure {
             return Err(failure.into());
         }
-        self.credit(&result);
+        credit(&mut self.trajectory, &result);
         self.keep_turn(prompt, tools, response, action.text);
         if result.done {
             self.over = Some(Status::Terminated);
@@ -329,6 +322,7 @@ impl Attempt {
         let server = completion.server.map(|server| Box::new(recorded(server.reply)));
         let routed = self.trajectory.steps.last().filter(|_| !prompt.new_row);
         let routed = routed.map_or(0, |last| last.routing.start as usize + last.routing.tokens());
+        let (seconds, state) = self.trace.end(&self.state);
         self.trajectory.steps.push(Step {
             prompt_ids: prompt.ids.clone(),
             response_ids: completion.token_ids,
@@ -345,6 +339,8 @@ impl Attempt {
             routing: completion.routing.from(routed),
             privileged,
             server,
+            seconds,
+            state,
             ..Step::default()
         });
     }
@@ -471,6 +467,7 @@ impl Attempt {
             max_steps: self.max_steps,
             earlier_tokens: self.earlier_tokens,
             trajectory,
+            trace: self.trace.clone(),
             last: self.last.clone(),
             shown: self.shown.clone(),
             over: self.over,

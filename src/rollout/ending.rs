@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::Spec;
 use crate::error::{Error, Kind, Subject};
 use crate::mdp::{Status, Trajectory};
-use crate::script::{Failure, Worker};
+use crate::script::{Failure, StepResult, Worker};
 
 /// Sums of finite numbers may still be infinite or NaN.
 pub(super) fn summable(trajectory: &Trajectory) -> Result<(), Failure> {
@@ -33,6 +33,18 @@ pub(super) fn empty(spec: &Spec, task: Value, script_hash: &str) -> Trajectory {
         script_hash: script_hash.to_owned(),
         status: Status::Aborted,
         ..Trajectory::default()
+    }
+}
+
+/// Adds the parts of a reward to a trajectory, and rewards for steps before the last.
+pub(super) fn credit(trajectory: &mut Trajectory, result: &StepResult) {
+    for (name, value) in &result.parts {
+        *trajectory.reward_parts.entry(name.clone()).or_insert(0.0) += value;
+    }
+    for (step, reward) in &result.earlier {
+        if let Some(step) = trajectory.steps.get_mut(*step) {
+            step.reward += reward;
+        }
     }
 }
 

@@ -54,6 +54,7 @@ mod script_requests;
 mod served;
 mod spec;
 mod stage;
+mod step_trace;
 #[cfg(test)]
 mod tests;
 mod thread;

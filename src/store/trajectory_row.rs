@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::record;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{CallKind, ErrorRecord, FinishReason, Fork, Limit, Routing, Split, Status, Step, Support};
-use crate::mdp::{ToolRecord, TrainedTokens, Trajectory};
+use crate::mdp::{CallKind, ErrorRecord, FinishReason, Fork, Limit, Routing, Split, Status, Step, StepSeconds};
+use crate::mdp::{Support, ToolRecord, TrainedTokens, Trajectory};
 
 /// A step and its trajectory. A trajectory without steps has one row, whose columns of a step are
 /// null. Files of older versions lack the columns that have a default, and some of the nullable
@@ -79,6 +79,11 @@ pub(super) struct TrajectoryRow {
     new_row: Option<bool>,
     next_prompt_ids: Option<Vec<u32>>,
     server: Option<String>,
+    context_seconds: Option<f64>,
+    sampling_seconds: Option<f64>,
+    environment_seconds: Option<f64>,
+    initial_state: Option<Rc<str>>,
+    state: Option<String>,
 }
 
 impl TrajectoryRow {
@@ -99,6 +104,7 @@ impl TrajectoryRow {
         let error_fields: Option<Rc<str>> = trajectory.error.as_ref().map(json).transpose()?.map(Into::into);
         let reward_parts: Rc<str> = json(&trajectory.reward_parts)?.into();
         let messages: Rc<str> = json(&trajectory.messages)?.into();
+        let initial_state: Option<Rc<str>> = trajectory.initial_state.as_ref().map(json).transpose()?.map(Into::into);
         let mut row = |number: u32, step: Option<&Step>| {
             let trained = step.map(|step| &step.trained);
             let (shared, new_ids) = step.map_or((0, [].as_slice()), |step| split_shared(&step.prompt_ids, previous));
@@ -162,6 +168,11 @@ impl TrajectoryRow {
                 new_row: step.map(|step| step.new_row),
                 next_prompt_ids: step.map(|step| step.next_prompt_ids.clone()),
                 server: step.and_then(|step| step.server.as_ref()).map(json).transpose()?,
+                context_seconds: step.map(|step| step.seconds.context),
+                sampling_seconds: step.map(|step| step.seconds.sampling),
+                environment_seconds: step.map(|step| step.seconds.environment),
+                initial_state: initial_state.clone(),
+                state: step.and_then(|step| step.state.as_ref()).map(json).transpose()?,
             })
         };
         if trajectory.steps.is_empty() {
@@ -243,6 +254,7 @@ impl TrajectoryRow {
             reward_parts: reward_parts.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN))).collect(),
             messages: parse("messages", &self.messages)?,
             record: Vec::new(),
+            initial_state: self.initial_state.as_deref().map(|state| parse("initial_state", state)).transpose()?,
         })
     }
 
@@ -270,6 +282,12 @@ impl TrajectoryRow {
             next_privileged: self.next_privileged,
             next_prompt_ids: self.next_prompt_ids.unwrap_or_default(),
             server: self.server.map(|reply| parse("server", &reply)).transpose()?,
+            seconds: StepSeconds {
+                context: self.context_seconds.unwrap_or(0.0),
+                sampling: self.sampling_seconds.unwrap_or(0.0),
+                environment: self.environment_seconds.unwrap_or(0.0),
+            },
+            state: self.state.map(|state| parse("state", &state)).transpose()?,
             generated: false,
             trained: TrainedTokens {
                 advantages: self.advantages.unwrap_or_default(),

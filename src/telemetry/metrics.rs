@@ -126,7 +126,7 @@ impl MetricsLog {
         self.last.as_ref().is_some_and(|(_, line)| line["step"].as_u64() == Some(step) && line.contains_key(metric))
     }
 
-    /// The highest value of a metric and its step; the first of equal ones.
+    /// The best value of a metric and its step; the first of equal ones.
     ///
     /// # Errors
     /// `Kind::Store` if the file can't be read.
@@ -341,8 +341,8 @@ mod tests {
         drop(log);
         // A resumed run repeats the evaluation; a shorter line replaces a longer one.
         let mut log = MetricsLog::open(run.path(), Some(2)).unwrap();
-        assert_eq!(log.highest("eval/accuracy").unwrap(), Some((1, 0.75)));
-        assert!(log.highest("eval/loss").unwrap().is_none());
+        assert_eq!(log.best("eval/accuracy", |new, best| new > best).unwrap(), Some((1, 0.75)));
+        assert!(log.best("eval/loss", |new, best| new > best).unwrap().is_none());
         assert!(log.has(1, "eval/accuracy") && !log.has(1, "eval/loss") && !log.has(0, "eval/accuracy"));
         log.log(1, &accuracy(1.0)).unwrap();
         log.log(2, &one(0.25)).unwrap();

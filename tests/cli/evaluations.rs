@@ -112,7 +112,9 @@ fn timeless(mut trajectories: Vec<Trajectory>) -> Vec<Trajectory> {
     for one in &mut trajectories {
         one.seconds = 0.0;
     }
-    trajectories.iter_mut().flat_map(|one| &mut one.steps).for_each(|step| step.prefilled = 0);
+    for step in trajectories.iter_mut().flat_map(|one| &mut one.steps) {
+        (step.prefilled, step.seconds) = Default::default();
+    }
     trajectories
 }
 

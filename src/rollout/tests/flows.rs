@@ -134,12 +134,14 @@ impl Flows {
     }
 }
 
-/// Without fields that depend on the text of the script and on time.
+/// Without fields that depend on the text of the script and on time, and without the state.
 fn comparable(mut trajectory: Trajectory) -> Trajectory {
     trajectory.script_hash.clear();
     trajectory.seconds = 0.0;
+    trajectory.initial_state = None;
     trajectory.error = trajectory.error.map(|_| crate::mdp::ErrorRecord::of_text(""));
     for step in &mut trajectory.steps {
+        (step.seconds, step.state) = Default::default();
         step.tools.iter_mut().for_each(|tool| tool.seconds = 0.0);
     }
     trajectory

@@ -53,6 +53,7 @@ fn written(word: &Word, tools: &[Value], format: &str) -> String {
 fn timeless(mut trajectory: Trajectory) -> Trajectory {
     for step in &mut trajectory.steps {
         step.prefilled = 0;
+        step.seconds = Default::default();
         step.tools.iter_mut().for_each(|tool| tool.seconds = 0.0);
     }
     for exchange in &mut trajectory.record {

@@ -341,3 +341,25 @@ fn a_tree_without_branches_is_its_root() {
     }
     assert_eq!(requests.len(), trajectories.iter().map(|t| t.steps.len()).sum::<usize>(), "each step is sampled once");
 }
+
+/// The patches of the steps make the state of the end, without the conversation.
+#[test]
+fn steps_record_their_times_and_the_changes_of_the_state() {
+    let bench = Bench::new();
+    let tree = bench.tree(1, 0, BranchAt::Random, 1);
+    let (all, ..) = bench.run_trees(vec![tree], &PoolOptions::default(), seeded_reply);
+    let one = &all[0];
+    let mut state = one.initial_state.clone().unwrap();
+    assert_eq!((&state["task"]["n"], state["draws"].as_array().unwrap().len()), (&serde_json::json!(2), 1));
+    assert!(state.get("messages").is_none());
+    for (step, number) in one.steps.iter().zip(2..) {
+        let patch = step.state.clone().unwrap();
+        let changed: Vec<&String> = patch.as_object().unwrap().keys().collect();
+        assert_eq!(changed, ["draws"]);
+        state["draws"] = patch["draws"].clone();
+        assert_eq!(state["draws"].as_array().unwrap().len(), number);
+        assert!(step.seconds.context > 0.0 && step.seconds.sampling > 0.0 && step.seconds.environment > 0.0);
+    }
+    let sum: f64 = one.steps.iter().map(|step| step.seconds.context + step.seconds.environment).sum();
+    assert!(!one.steps.is_empty() && sum <= one.seconds, "{sum} of {}", one.seconds);
+}

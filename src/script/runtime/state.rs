@@ -155,6 +155,15 @@ impl State {
         Ok(snapshot)
     }
 
+    /// The state as JSON, to look at; `None` if it has more than about this number of bytes or
+    /// anything but plain data.
+    pub(crate) fn data(&self, most_bytes: usize) -> Option<Json> {
+        if self.size.get() > most_bytes {
+            return None;
+        }
+        convert::to_json(&Value::Table(self.table.clone()), "state", NonJson::Tag).ok()
+    }
+
     /// The inverse of [`State::snapshot`].
     pub(crate) fn restore(lua: &Lua, snapshot: &Json, env: Rc<TaskEnv>) -> Result<Self> {
         let bad = || Error::new(Kind::Script, "not a snapshot of a state");

@@ -16,7 +16,7 @@ use super::*;
 use crate::error::Subject;
 use crate::mdp::{
     Answer, CallKind, ErrorRecord, ExternalCall, FinishReason, Fork, Limit, Message, Routing, ServerReply, Split,
-    Status, Step, Support, ToolCall, ToolRecord, TrainedTokens, Usage, testing,
+    Status, Step, StepSeconds, Support, ToolCall, ToolRecord, TrainedTokens, Usage, testing,
 };
 use crate::store::RunDir;
 
@@ -93,6 +93,8 @@ prop_compose! {
         prefilled: u32,
         server in proptest::option::of(server_reply()),
         trained in trained_tokens(),
+        (context, sampling, environment) in (finite(), finite(), finite()),
+        state in proptest::option::of(value()),
     ) -> Step {
         let (response_ids, logprobs) = sampled.into_iter().unzip();
         Step {
@@ -105,6 +107,8 @@ prop_compose! {
                 all
             }),
             server,
+            seconds: StepSeconds { context, sampling, environment },
+            state,
             generated: false,
             trained,
         }
@@ -179,11 +183,12 @@ prop_compose! {
         messages in vec(message(), 0..3),
         exchanges in vec(exchange(), 0..4),
         fork in proptest::option::of((".*", any::<u32>()).prop_map(|(parent, step)| Fork { parent, step })),
+        initial_state in proptest::option::of(value()),
     ) -> Trajectory {
         let record = in_order(exchanges);
         Trajectory {
             id, split, task_index, task, group, sample, fork, seed, script_hash, status, truncated_by, retries, seconds, error, steps,
-            outcome_reward, reward_parts, messages, record,
+            outcome_reward, reward_parts, messages, record, initial_state,
         }
     }
 }
@@ -353,6 +358,11 @@ fn files_of_the_first_version_lack_columns() {
         "record",
         "next_prompt_ids",
         "server",
+        "context_seconds",
+        "sampling_seconds",
+        "environment_seconds",
+        "initial_state",
+        "state",
     ];
     let failed = Trajectory { status: Status::EnvError, error: Some(ErrorRecord::of_text("lost")), ..plain("b", 0) };
     let read = rewritten(&[plain("a", 1), failed.clone()], |batch| {

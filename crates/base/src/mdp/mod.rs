@@ -42,4 +42,4 @@ pub use scripted::Scripted;
 pub use seed::{Seed, environment_seed, seed_value};
 pub use split::Split;
 pub use step_row::StepRow;
-pub use trajectory::{CallKind, Fork, Limit, Status, Step, ToolRecord, TrainedTokens, Trajectory};
+pub use trajectory::{CallKind, Fork, Limit, Status, Step, StepSeconds, ToolRecord, TrainedTokens, Trajectory};

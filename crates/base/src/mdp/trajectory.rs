@@ -174,6 +174,12 @@ pub struct Step {
     /// empty.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<Box<ServerReply>>,
+    #[serde(default)]
+    pub seconds: StepSeconds,
+    /// What the step changed in the state of the environment, as a merge patch (RFC 7396) for the
+    /// state before. `None` if the state is too large or no plain data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<Value>,
     /// Generated text that is trained on, not an action: a step of the trajectories of an update
     /// alone, which are not stored.
     #[serde(skip)]
@@ -181,6 +187,18 @@ pub struct Step {
     /// What the update of the training step computed for the sampled tokens.
     #[serde(default, skip_serializing_if = "TrainedTokens::is_empty")]
     pub trained: TrainedTokens,
+}
+
+/// Where the time of a step went, wall-clock seconds; 0 where it is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StepSeconds {
+    /// The context policy, and rendering the prompt.
+    pub context: f64,
+    /// From the request to the reply: the policy, and waiting for it.
+    pub sampling: f64,
+    /// The environment's step, tools included.
+    pub environment: f64,
 }
 
 /// What an update computed for the sampled tokens of a step. Each list has an entry per token, and
@@ -288,6 +306,10 @@ pub struct Trajectory {
     /// Wall time of the attempt, from `reset` to the reward; 0 where it was not measured.
     #[serde(default)]
     pub seconds: f64,
+    /// The state of the environment after `reset`, without the conversation. `None` if it is too
+    /// large or no plain data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initial_state: Option<Value>,
     /// The reason of the failure.
     pub error: Option<ErrorRecord>,
     pub steps: Vec<Step>,
