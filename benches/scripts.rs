@@ -92,6 +92,7 @@ async fn episode(worker: &Worker, seed: u64) -> Result<Trajectory> {
         script_hash: worker.hash().to_owned(),
         status: Status::Truncated,
         truncated_by: None,
+        dropped: false,
         retries: 0,
         seconds: 0.0,
         error: None,

@@ -115,7 +115,8 @@ end
 
 return function(result)
   local truncated = if result.truncated_by then ` by {result.truncated_by}` else ""
-  local heading = `trajectory {result.id}: {result.status}{truncated}, reward {formats.signed(result.reward)}`
+  local dropped = if result.dropped then ", dropped by the filter" else ""
+  local heading = `trajectory {result.id}: {result.status}{truncated}{dropped}, reward {formats.signed(result.reward)}`
   local text = formats.paint("bold", heading) .. "\n"
   local counts = {
     formats.counted(#result.steps, "step", "steps"),

@@ -51,5 +51,7 @@ return function(result)
     end
     if #items > 0 then text ..= `\n{name}: {table.concat(items, ", ")}` end
   end
+  local dropped = result.counts.dropped.dropped
+  if dropped then text ..= `\n{formats.thousands(dropped)} of them in groups that trainer.filter dropped` end
   return text .. "\n"
 end

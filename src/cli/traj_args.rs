@@ -28,6 +28,7 @@ pub(super) enum TrajCommand {
     Stats(TrajStatsArgs),
     Export(ExportArgs),
     Verify(VerifyArgs),
+    Account(AccountArgs),
 }
 
 /// Training steps, with both ends: `12`, `10..20`, `10..` or `..20`.
@@ -303,6 +304,23 @@ pub(super) struct ExportArgs {
 
 The exit code is 0 if everything is right, and 8 if not.")]
 pub(super) struct VerifyArgs {
+    /// A run: its directory, or its name
+    #[arg(add = runs())]
+    pub(super) run: PathBuf,
+    /// Directory of runs
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    pub(super) runs_dir: PathBuf,
+}
+
+/// Account for every task drawn from the data: trained, dropped, failed, or in no update
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 traj account retool
+  r1 traj account runs/retool --json
+
+Checked are the positions of the steps in the data, their groups, the rows of an epoch, and the
+position of the newest checkpoint. The exit code is 0 if everything fits together, and 8 if not.")]
+pub(super) struct AccountArgs {
     /// A run: its directory, or its name
     #[arg(add = runs())]
     pub(super) run: PathBuf,

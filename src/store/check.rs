@@ -147,7 +147,7 @@ mod tests {
         let run = RunDir::create(root.path(), "demo").unwrap();
         let mut checks = TrajectoryChecks::default();
         let check = |(step, trajectories): &(u64, Vec<Trajectory>)| {
-            let path = run.write_trajectories(*step, 0, trajectories).unwrap();
+            let path = run.write_trajectories(*step, 0, None, trajectories).unwrap();
             checks.file(&TrajectoryFile { split: Split::Train, step: *step, path }).problems
         };
         files.iter().map(check).collect()

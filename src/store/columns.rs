@@ -29,6 +29,11 @@ pub(super) enum ColumnFold {
     Number,
     Text,
     Json,
+    /// The name of the column, if a row is true; no text otherwise, so that a condition can
+    /// be `dropped` or `not dropped`.
+    Flag,
+    /// The same, if an update had the trajectory.
+    Trained,
     /// The text of the last row.
     LastText,
     /// The number of rows that are steps.
@@ -70,6 +75,8 @@ pub const TRAJECTORY_COLUMNS: &[TrajectoryColumn] = &[
     column("task", ColumnFold::Json, &["task"], "the row itself"),
     column("status", ColumnFold::Text, &["status"], "terminated, truncated, or a failure"),
     column("truncated_by", ColumnFold::Text, &["truncated_by"], "the limit of a truncated trajectory"),
+    column("dropped", ColumnFold::Flag, &["dropped"], "`dropped` if trainer.filter dropped its group"),
+    column("trained", ColumnFold::Trained, &["loss_mask", "advantage"], "`trained` if it was in an update of its step"),
     column("reward", ColumnFold::Number, &["total_reward"], "sum of the rewards of the steps"),
     column("outcome_reward", ColumnFold::Number, &["outcome_reward"], "the result of the recipe's `reward`"),
     column("reward_parts", ColumnFold::Json, &["reward_parts"], "named components of the reward"),
@@ -105,7 +112,7 @@ impl TrajectoryColumn {
 
     pub fn kind(&self) -> ColumnKind {
         match self.fold {
-            ColumnFold::Text | ColumnFold::LastText => ColumnKind::Text,
+            ColumnFold::Text | ColumnFold::LastText | ColumnFold::Flag | ColumnFold::Trained => ColumnKind::Text,
             ColumnFold::Json | ColumnFold::Numbers | ColumnFold::Texts | ColumnFold::Joined => ColumnKind::Json,
             _ => ColumnKind::Number,
         }

@@ -19,6 +19,7 @@
 //!
 //! Errors are [`Kind::Store`](crate::Kind::Store) with the path.
 
+mod account;
 mod arrow_file;
 mod check;
 mod checkpoint;
@@ -39,6 +40,7 @@ mod table_write;
 mod trajectories;
 mod trajectory_row;
 
+pub use account::{EarlierFiles, EpochRows, TaskAccount, TaskCounts, TaskProblem};
 pub use arrow_file::ArrowFile;
 pub use check::{FileCheck, TrajectoryChecks, missing_steps, unfinished_files};
 pub use checkpoint::{
@@ -49,11 +51,11 @@ pub use configuration::{Configuration, FileVersion, ForkOrigin, Origin, Origins,
 pub use curation::{CURATION, Curation, read_curation, write_curation};
 pub use files::{check_writable, read_json, write_atomic, write_bytes};
 pub use manifest::{damage, verify};
-pub use read::read_trajectories;
+pub use read::{read_step_tasks, read_trajectories};
 pub use run_dir::{RunDir, ScriptsDir, newest_run};
 pub use scan::{TrajectoryFile, scan_trajectories};
 pub use scan_values::ColumnValues;
 pub use stored::{Sources, StoredRun, no_run, run_names};
 pub use table::{BytesColumns, ParquetTable};
 pub use table_write::write_table;
-pub use trajectories::{write_selected, write_trajectories};
+pub use trajectories::{StepTasks, TaskOrder, write_selected, write_trajectories};

@@ -5,11 +5,11 @@ use std::io::Read;
 use std::panic::{self, UnwindSafe};
 use std::path::Path;
 
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::file::metadata::FileMetaData;
 
 use super::files::{checksum, failed};
-use super::trajectories::{EARLIER_FORMATS, FORMAT, FORMAT_KEY, SUM_KEY, parquet_failed};
+use super::trajectories::{EARLIER_FORMATS, FORMAT, FORMAT_KEY, SUM_KEY, StepTasks, TASKS_KEY, parquet_failed};
 use super::trajectory_row::{TrajectoryRow, damaged};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
@@ -44,6 +44,23 @@ fn read(path: &Path) -> Result<Vec<Trajectory>> {
         }
     }
     Ok(trajectories)
+}
+
+/// What a file of trajectories says about the tasks of its step; `None` in files of earlier versions
+/// of r1 and in other files than those of training steps.
+///
+/// # Errors
+/// [`Kind::Store`] for a file that can't be read.
+pub fn read_step_tasks(path: &Path) -> Result<Option<StepTasks>> {
+    let what = "read trajectories";
+    without_panic(path, || {
+        let file = File::open(path).map_err(|e| failed(what, path, &e))?;
+        let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new());
+        let metadata = metadata.map_err(|e| parquet_failed(what, path, &e))?;
+        let text = entry(metadata.metadata().file_metadata(), TASKS_KEY);
+        let read = |text| serde_json::from_str(text).map_err(|e| damaged(format!("{TASKS_KEY}: {e}")).at_path(path));
+        text.map(read).transpose()
+    })
 }
 
 /// Refuses other files than trajectories, and files of a later version.

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types as arrow;
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::{Array, ArrayRef, RecordBatch};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use serde::Deserialize;
@@ -153,6 +153,15 @@ impl FileRows<'_> {
                     }
                 });
             }
+            ColumnFold::Flag => {
+                let flags = self.numbers(name)?;
+                self.flag(values, column.name, |row| flags[row] > 0.0);
+            }
+            ColumnFold::Trained => {
+                // Files of format 1 have the advantage alone.
+                let array = column.read.iter().find_map(|name| self.batch.column_by_name(name));
+                self.flag(values, column.name, |row| array.is_some_and(|array| array.is_valid(row)));
+            }
             ColumnFold::Numbers => {
                 let (numbers, steps) = (self.numbers(name)?, self.numbers("step")?);
                 self.list(values, |row| (!steps[row].is_nan()).then(|| Value::from(numbers[row]).to_string()));
@@ -200,6 +209,15 @@ impl FileRows<'_> {
             add(row, start, &mut text);
             texts.push(text);
         }
+    }
+
+    /// A text per trajectory, if one of its rows has the flag.
+    fn flag(&self, values: &mut ColumnValues, name: &str, has: impl Fn(usize) -> bool) {
+        self.text(values, |row, _, text| {
+            if has(row) {
+                *text = Some(name.to_owned());
+            }
+        });
     }
 
     /// A JSON list per trajectory of the items of its rows.

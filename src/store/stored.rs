@@ -240,7 +240,7 @@ mod tests {
         run.scripts().write("cccc", Path::new("scripts/a.lua"), "return 5", &[]).unwrap();
         // Resumed with a script of another name.
         run.write_recipe(typed(version("b.lua", "eeee")), "return 6", &[("lib/x", "return 2")]).unwrap();
-        run.write_trajectories(7, 0, &[]).unwrap();
+        run.write_trajectories::<Trajectory>(7, 0, None, &[]).unwrap();
         run.write_evaluation(4, 0, &[]).unwrap();
 
         let stored = StoredRun::open(Path::new("demo"), root.path()).unwrap();

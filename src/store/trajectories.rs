@@ -6,6 +6,7 @@
 //! Structured values (task, messages, tools, reward parts) are JSON text, which pandas, DuckDB and
 //! Polars can read.
 
+use std::borrow::Borrow;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,11 +18,12 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
+use serde::{Deserialize, Serialize};
 use serde_arrow::schema::{SchemaLike, TracingOptions};
 
 use super::RunDir;
 use super::files::{self, failed, write_atomic};
-use super::trajectory_row::TrajectoryRow;
+use super::trajectory_row::{TrajectoryRow, json};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Split, Trajectory};
 
@@ -33,6 +35,33 @@ pub(super) const FORMAT_KEY: &str = "r1.format";
 /// Metadata key of the number of bytes before the footer and their CRC-32C in hexadecimal
 /// (`81920:1a2b3c4d`).
 pub(super) const SUM_KEY: &str = "r1.crc32c";
+/// Metadata key of the [`StepTasks`] of a training step, as JSON.
+pub(super) const TASKS_KEY: &str = "r1.tasks";
+
+/// Where the tasks of a training step are in the data: what its rows do not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepTasks {
+    /// Number of tasks that the run had drawn before the step. The position of a group is this and
+    /// its number.
+    pub position: u64,
+    /// Number of usable rows of the training data.
+    pub rows: u64,
+    pub order: TaskOrder,
+}
+
+/// How the rows of a step are drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TaskOrder {
+    /// Each row once in an epoch, the next `rows` positions.
+    Epochs,
+    /// By their success rates (`data.curriculum`, `row_weight`).
+    Curriculum,
+    /// Several datasets by their weights, each in epochs of its own.
+    Mixed,
+    /// A program named rows.
+    Chosen,
+}
 
 /// Columns with a different number for most tokens.
 const NUMBERS_OF_TOKENS: [&str; 6] =
@@ -45,10 +74,16 @@ const ROW_GROUP_BYTES: usize = 64 << 20;
 
 impl RunDir {
     /// Writes `trajectories/step-STEP.parquet` and returns its path. `policy_version` is the number
-    /// of weight updates before the rollout.
-    pub fn write_trajectories(&self, step: u64, policy_version: u64, trajectories: &[Trajectory]) -> Result<PathBuf> {
+    /// of weight updates before the rollout. Only tests have no `tasks`.
+    pub fn write_trajectories<T: Borrow<Trajectory>>(
+        &self,
+        step: u64,
+        policy_version: u64,
+        tasks: Option<StepTasks>,
+        trajectories: &[T],
+    ) -> Result<PathBuf> {
         let path = self.trajectories_path(Split::Train, step);
-        write_trajectories(&path, policy_version, trajectories)?;
+        write_atomic(&path, |file| encode(file, &|_| policy_version, tasks, trajectories, &path))?;
         Ok(path)
     }
 
@@ -64,21 +99,26 @@ impl RunDir {
 
 /// Writes a file of trajectories atomically, as [`RunDir::write_trajectories`].
 pub fn write_trajectories(path: &Path, policy_version: u64, trajectories: &[Trajectory]) -> Result<()> {
-    write_atomic(path, |file| encode(file, &|_| policy_version, trajectories, path))
+    write_atomic(path, |file| encode(file, &|_| policy_version, None, trajectories, path))
 }
 
 /// Writes trajectories of several files as one, atomically, each with its policy version.
 pub fn write_selected(path: &Path, policy_versions: &[u64], trajectories: &[Trajectory]) -> Result<()> {
     let version = |position: u32| policy_versions.get(position as usize).copied().unwrap_or_default();
-    write_atomic(path, |file| encode(file, &version, trajectories, path))
+    write_atomic(path, |file| encode(file, &version, None, trajectories, path))
 }
 
-fn encode(
+fn encode<T: Borrow<Trajectory>>(
     file: &mut (dyn Write + Send),
     policy_version: &dyn Fn(u32) -> u64,
-    trajectories: &[Trajectory],
+    tasks: Option<StepTasks>,
+    trajectories: &[T],
     path: &Path,
 ) -> Result<()> {
+    let mut metadata = vec![KeyValue::new(FORMAT_KEY.to_owned(), FORMAT.to_owned())];
+    if let Some(tasks) = tasks {
+        metadata.push(KeyValue::new(TASKS_KEY.to_owned(), json(&tasks)?));
+    }
     let mut properties = WriterProperties::builder();
     // Numbers that are seldom equal take less space without a dictionary.
     for name in NUMBERS_OF_TOKENS {
@@ -92,7 +132,7 @@ fn encode(
         // read.
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_offset_index_disabled(true)
-        .set_key_value_metadata(Some(vec![KeyValue::new(FORMAT_KEY.to_owned(), FORMAT.to_owned())]))
+        .set_key_value_metadata(Some(metadata))
         .build();
     let store = |e: ParquetError| parquet_failed("write trajectories", path, &e);
     let fields = fields()?;
@@ -101,7 +141,8 @@ fn encode(
     let mut writer = ArrowWriter::try_new(summed, schema, Some(properties)).map_err(store)?;
     let (mut rows, mut previous) = (Vec::new(), Vec::new());
     for (trajectory, position) in trajectories.iter().zip(0_u32..) {
-        rows.extend(TrajectoryRow::of_trajectory(position, trajectory, policy_version(position), &mut previous)?);
+        let (trajectory, version) = (trajectory.borrow(), policy_version(position));
+        rows.extend(TrajectoryRow::of_trajectory(position, trajectory, version, &mut previous)?);
         if rows.len() >= BATCH || position as usize + 1 == trajectories.len() {
             writer.write(&serde_arrow::to_record_batch(&fields, &rows).map_err(|e| internal(&e))?).map_err(store)?;
             rows.clear();
@@ -183,7 +224,7 @@ mod tests {
         use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.parquet");
-        encode(&mut File::create(&path).unwrap(), &|_| 0, &[], &path).unwrap();
+        encode::<Trajectory>(&mut File::create(&path).unwrap(), &|_| 0, None, &[], &path).unwrap();
         let metadata = ArrowReaderMetadata::load(&File::open(&path).unwrap(), ArrowReaderOptions::new()).unwrap();
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/store.md");
         let page = std::fs::read_to_string(page).unwrap();
@@ -214,7 +255,7 @@ mod tests {
     #[test]
     fn full_disk_is_reported() {
         let Ok(mut full) = File::options().write(true).open("/dev/full") else { return };
-        let error = encode(&mut full, &|_| 0, &[], Path::new("runs/x/step.parquet")).unwrap_err();
+        let error = encode::<Trajectory>(&mut full, &|_| 0, None, &[], Path::new("runs/x/step.parquet")).unwrap_err();
         assert_eq!(error.kind, Kind::Store);
         assert_eq!(error.message, "can't write trajectories: no space left on device");
         assert_eq!(error.place.as_deref(), Some("runs/x/step.parquet"));

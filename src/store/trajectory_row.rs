@@ -34,6 +34,8 @@ pub(super) struct TrajectoryRow {
     script_hash: Rc<str>,
     status: Status,
     truncated_by: Option<Limit>,
+    #[serde(default)]
+    dropped: bool,
     retries: Option<u32>,
     #[serde(default)]
     seconds: f64,
@@ -128,6 +130,7 @@ impl TrajectoryRow {
                 script_hash: script_hash.clone(),
                 status: trajectory.status,
                 truncated_by: trajectory.truncated_by,
+                dropped: trajectory.dropped,
                 retries: Some(trajectory.retries),
                 seconds: trajectory.seconds,
                 error: error.clone(),
@@ -243,6 +246,7 @@ impl TrajectoryRow {
             script_hash: self.script_hash.as_ref().to_owned(),
             status: self.status,
             truncated_by: self.truncated_by,
+            dropped: self.dropped,
             retries: self.retries.unwrap_or(0),
             seconds: self.seconds,
             error: match (&self.error_fields, &self.error) {
@@ -318,7 +322,7 @@ pub(super) fn damaged(what: impl std::fmt::Display) -> Error {
     Error::new(Kind::Store, format!("damaged file of trajectories: {what}"))
 }
 
-fn json(value: &impl Serialize) -> Result<String> {
+pub(super) fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(|e| Error::new(Kind::Internal, format!("can't write JSON: {e}")))
 }
 

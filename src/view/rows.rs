@@ -17,8 +17,8 @@ use crate::store::{
 };
 
 /// Columns of a file that a row is made of.
-const READ: &str = "id group sample parent forked_at task_index task status truncated_by reward reward_parts advantage \
-                    mismatch steps tokens tool_calls error seconds policy_version";
+const READ: &str = "id group sample parent forked_at task_index task status truncated_by dropped reward reward_parts \
+                    advantage mismatch steps tokens tool_calls error seconds policy_version";
 
 /// Longest excerpts of tasks and errors, in characters.
 const EXCERPT: usize = 160;
@@ -40,6 +40,9 @@ pub(super) struct TableRow {
     pub(super) status: Arc<str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) truncated_by: Option<Arc<str>>,
+    /// `trainer.filter` dropped its group.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(super) dropped: bool,
     pub(super) reward: f64,
     pub(super) reward_parts: RewardParts,
     pub(super) advantage: f64,
@@ -221,6 +224,7 @@ fn rows(file: &TrajectoryFile) -> Result<Vec<TableRow>> {
             task: shared(&first_text(text("task", row).unwrap_or_default()), before.map(|one| &one.task)),
             status: shared(text("status", row).unwrap_or_default(), before.map(|one| &one.status)),
             truncated_by: text("truncated_by", row).map(Arc::from),
+            dropped: text("dropped", row).is_some(),
             reward: number("reward", row),
             reward_parts: RewardParts::parse(
                 text("reward_parts", row).unwrap_or_default(),

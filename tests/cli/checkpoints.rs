@@ -188,6 +188,8 @@ fn a_fork_begins_from_a_step_of_another_run() {
     let (same, whole) = (checkpoint_files(dir, "same", 5), checkpoint_files(dir, "a", 5));
     assert!(same == whole && checkpoint_files(dir, "b", 5) != whole);
     assert_eq!(read_json(run_dir(dir, "same").join("config.json"))["origins"]["fork"]["step"], 2);
+    let account = succeed(dir, &["traj", "account", "same"]);
+    assert!(account.contains("before step 3: the run ") && account.contains("runs/a\n"), "{account}");
     // The newest checkpoint; another seed.
     run(dir, &["--fork", "runs/a", "--name", "on", "trainer.steps=6", "--seed", "9"]);
     let on = read_json(run_dir(dir, "on").join("config.json"));

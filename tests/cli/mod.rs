@@ -1,5 +1,6 @@
 //! Snapshots of the command line: arguments, exit code, stdout and stderr.
 
+mod account;
 mod agent;
 mod bad_input;
 mod basics;

@@ -41,7 +41,8 @@ pub(crate) fn left(run: &Path) -> BTreeMap<String, Vec<u8>> {
             *bytes = lines.join(&b'\n');
         } else if name.ends_with(".parquet") {
             let all = r1::store::read_trajectories(&run.join(name)).unwrap();
-            *bytes = scrubbed(serde_json::to_value(all).unwrap());
+            let tasks = r1::store::read_step_tasks(&run.join(name)).unwrap();
+            *bytes = scrubbed(serde_json::to_value((tasks, all)).unwrap());
         }
     }
     kept.insert("tb".to_owned(), event_list(run));

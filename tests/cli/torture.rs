@@ -1,5 +1,6 @@
 //! Runs that are killed at random moments, many times each. A resumed run has the same files as one
-//! that was never killed: weights, optimiser, trajectories, metrics, TensorBoard events and logs.
+//! that was never killed: weights, optimiser, trajectories, metrics, TensorBoard events and logs;
+//! `r1 traj account` finds every task once.
 //!
 //! The moments are system calls on files (tests/fixtures/kill.cpp), with a random delay after half
 //! of them, and times. `just torture 500` kills more often. A failure names the seed and the
@@ -302,6 +303,11 @@ impl Torture {
             }
         }
         counts.runs += 1;
+        let account = r1(self.dir.path(), &["traj", "account", "k"]).output().unwrap();
+        if !account.status.success() {
+            let text = shown(self.dir.path(), &account);
+            counts.differences.push(format!("{}: tasks are lost or there twice\n{history}{text}", self.case.name));
+        }
         let files = self.case.left(&self.run());
         if let Some(difference) = difference(&self.whole, &files) {
             counts.differences.push(format!("{}\n{history}    {difference}", self.case.name));

@@ -66,7 +66,7 @@ fn run_of_three_steps() -> tempfile::TempDir {
         if step == 3 {
             all[3] = Trajectory { status: Status::EnvError, steps: Vec::new(), ..all[3].clone() };
         }
-        run.write_trajectories(step, step - 1, &all).unwrap();
+        run.write_trajectories(step, step - 1, None, &all).unwrap();
     }
     dir
 }

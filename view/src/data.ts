@@ -38,6 +38,7 @@ export interface Row {
   task: string;
   status: string;
   truncated_by?: string;
+  dropped?: boolean;
   reward: number;
   reward_parts: Record<string, number | null>;
   advantage: number | null;

@@ -47,7 +47,7 @@ export function GroupPage({ run, split, step, group }: { run: string; split: str
           <section key={row.id} aria-label={row.id}>
             <header>
               <h2><a href={href(["t", run, row.id])}>{row.id}</a> <b class={row.reward > 0 ? "pos" : row.reward < 0 ? "neg" : ""}>{num(row.reward)}</b></h2>
-              <p class="facts"><Status status={row.status} by={row.truncated_by} /> · advantage {num(row.advantage)} · {plural(row.steps, "step")} · {plural(row.tokens, "token")}{row.parent && ` · branches from ${row.parent} after ${row.forked_at}`}</p>
+              <p class="facts"><Status status={row.status} by={row.truncated_by} dropped={row.dropped} /> · advantage {num(row.advantage)} · {plural(row.steps, "step")} · {plural(row.tokens, "token")}{row.parent && ` · branches from ${row.parent} after ${row.forked_at}`}</p>
             </header>
             {all[row.id] ? <Conversation shown={all[row.id]!} compact from={shared} /> : <p class="wait">Reading…</p>}
           </section>

@@ -45,7 +45,7 @@ function trajectoryColumns(run: string, parts: string[]): Column<Row>[] {
     { name: "id", title: "id", width: 84, cell: (row) => <a href={href(["t", run, row.id])}>{row.id}</a> },
     { name: "reward", title: "reward", width: 70, number: true, cell: (row) => reward(row.reward) },
     { name: "advantage", title: "advant.", width: 72, number: true, help: "mean advantage of the steps", cell: (row) => num(row.advantage) },
-    { name: "status", title: "status", width: 118, cell: (row) => <Status status={row.status} by={row.truncated_by} /> },
+    { name: "status", title: "status", width: 150, cell: (row) => <Status status={row.status} by={row.truncated_by} dropped={row.dropped} /> },
     { name: "steps", title: "steps", width: 56, number: true, cell: (row) => row.steps },
     { name: "tokens", title: "tokens", width: 64, number: true, help: "sampled tokens", cell: (row) => count(row.tokens) },
     { name: "tool_calls", title: "calls", width: 52, number: true, help: "tool calls", cell: (row) => row.tool_calls },

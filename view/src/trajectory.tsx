@@ -215,7 +215,7 @@ export function TrajectoryPage({ run, id }: { run: string; id: string }) {
           </span>
         </h1>
         <dl class="figures">
-          <div><dt>status</dt><dd><Status status={summary.status} by={summary.truncated_by} /></dd></div>
+          <div><dt>status</dt><dd><Status status={summary.status} by={summary.truncated_by} dropped={summary.dropped} /></dd></div>
           <div><dt>reward</dt><dd class={summary.reward > 0 ? "pos" : summary.reward < 0 ? "neg" : ""}>{num(summary.reward)}</dd></div>
           {Object.entries(trajectory.reward_parts).map(([name, value]) => <div key={name}><dt>{visible(name)}</dt><dd>{num(value)}</dd></div>)}
           <div><dt>advantage</dt><dd>{num(summary.advantage)}</dd></div>

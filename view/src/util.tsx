@@ -145,7 +145,7 @@ export function quoted(word: string): string {
   return /^[\w./:=-]+$/.test(word) ? word : `'${word.replace(/'/g, "'\\''")}'`;
 }
 
-export function Status({ status, by }: { status: string; by?: string | undefined }) {
+export function Status({ status, by, dropped }: { status: string; by?: string | undefined; dropped?: boolean | undefined }) {
   const kind = status === "terminated" ? "ok" : status === "truncated" ? "warn" : "bad";
-  return <span class={`status ${kind}`}>{status === "truncated" && by ? `truncated: ${by}` : status.replace("_", " ")}</span>;
+  return <span class={`status ${kind}`}>{status === "truncated" && by ? `truncated: ${by}` : status.replace("_", " ")}{dropped && ", dropped"}</span>;
 }

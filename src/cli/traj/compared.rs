@@ -68,6 +68,7 @@ fn fields(first: &Trajectory, second: &Trajectory) -> Map<String, Value> {
         let mut fields = Map::from_iter([
             ("task".to_owned(), one.task.clone()),
             ("status".to_owned(), json!(one.status)),
+            ("dropped".to_owned(), json!(one.dropped)),
             ("reward".to_owned(), json!(one.total_reward())),
             ("steps".to_owned(), json!(one.steps.len())),
             ("tokens".to_owned(), json!(one.response_tokens())),

@@ -13,6 +13,9 @@ use crate::telemetry::ReportStyle;
 /// The columns of a table.
 const SHOWN: [&str; 8] = ["id", "status", "reward", "advantage", "steps", "tokens", "tool_calls", "seconds"];
 
+/// A column that few runs have: it is shown for the trajectories that have a text there.
+const DROPPED: &str = "dropped";
+
 /// A trajectory: its file, and its row there.
 type Position = (usize, usize);
 
@@ -93,7 +96,8 @@ fn print_rows(
     output: OutputArgs,
 ) -> Result<()> {
     let is_cell = |name: &&&str| !SHOWN.contains(*name) && column(name).is_ok_and(|it| it.kind() != ColumnKind::Json);
-    let names: Vec<&'static str> = SHOWN.iter().chain(more.iter().filter(is_cell)).copied().collect();
+    let more = more.iter().filter(is_cell).filter(|name| **name != DROPPED);
+    let mut names: Vec<&'static str> = SHOWN.iter().chain(more).chain([&DROPPED]).copied().collect();
     let mut rows = vec![Value::Null; positions.len()];
     let mut order: Vec<usize> = (0..positions.len()).collect();
     order.sort_by_key(|at| positions[*at]);
@@ -101,7 +105,8 @@ fn print_rows(
         let scanned = selected.scan(&selected.files[positions[same_file[0]].0], &names)?;
         for at in same_file {
             let cell = |name: &&'static str| ((*name).to_owned(), scanned.json(name, positions[*at].1));
-            rows[*at] = Value::Object(names.iter().map(cell).collect::<Map<String, Value>>());
+            let cells = names.iter().map(cell).filter(|(name, value)| name != DROPPED || !value.is_null());
+            rows[*at] = Value::Object(cells.collect::<Map<String, Value>>());
         }
     }
     if output.json {
@@ -110,6 +115,7 @@ fn print_rows(
         }
         return print_json(event("summary", counts));
     }
+    names.retain(|name| *name != DROPPED || rows.iter().any(|row| row.get(DROPPED).is_some()));
     let (first, last) = (&selected.files[0], &selected.files[selected.files.len() - 1]);
     let mut result = json!({
         "run": selected.run.name(), "steps": [first.step, last.step], "files": selected.files.len(),

@@ -1,5 +1,6 @@
 //! `r1 traj`: lists, searches, compares, exports and checks stored trajectories.
 
+mod account;
 mod compared;
 mod export;
 mod grep;
@@ -27,6 +28,7 @@ pub(super) fn run(args: &TrajArgs, output: OutputArgs) -> Result<ExitCode> {
         TrajCommand::Stats(args) => stats::run(args, output),
         TrajCommand::Export(args) => export::run(args, output),
         TrajCommand::Verify(args) => return verify::run(args, output),
+        TrajCommand::Account(args) => return account::run(args, output),
     }
     .map(|()| ExitCode::SUCCESS)
 }

@@ -16,7 +16,7 @@ const NUMBERS: [&str; 6] = ["reward", "advantage", "steps", "tokens", "tool_call
 /// Columns that are computed from a number of every token, so that reading them takes longer.
 const NUMBERS_OF_TOKENS: [&str; 4] = ["mismatch", "entropy", "value", "clipped"];
 /// The columns whose values are counted.
-const COUNTED: [&str; 2] = ["status", "finish_reason"];
+const COUNTED: [&str; 3] = ["status", "finish_reason", "dropped"];
 
 pub(super) fn run(args: &TrajStatsArgs, output: OutputArgs) -> Result<()> {
     let selected = Selected::open(&args.selection, args.condition.as_deref(), output)?;

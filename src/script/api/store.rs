@@ -158,6 +158,9 @@ pub fn trajectory_table(trajectory: &Trajectory, ids: bool, record: bool) -> Jso
         "messages": trajectory.messages,
         "steps": trajectory.steps.iter().map(|step| plain_step(step, ids)).collect::<Vec<_>>(),
     });
+    if trajectory.dropped {
+        table["dropped"] = true.into();
+    }
     if record {
         table["record"] = json!(trajectory.record);
     }

@@ -37,7 +37,7 @@ fn programs_read_the_trajectories_of_a_run() {
         messages: vec![Message::user("?")],
         ..testing::trajectory(vec![step])
     };
-    run_dir.write_trajectories(7, 0, &[trajectory]).unwrap();
+    run_dir.write_trajectories(7, 0, None, &[trajectory]).unwrap();
     let program = |code: &str| {
         let path = dir.path().join("demo").display().to_string();
         let program = ScriptProgram {

@@ -18,7 +18,7 @@ use crate::mdp::{
     Answer, CallKind, ErrorRecord, ExternalCall, FinishReason, Fork, Limit, Message, Routing, ServerReply, Split,
     Status, Step, StepSeconds, Support, ToolCall, ToolRecord, TrainedTokens, Usage, testing,
 };
-use crate::store::RunDir;
+use crate::store::{RunDir, TaskOrder};
 
 fn value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -174,8 +174,8 @@ prop_compose! {
         (task_index, group, seed, sample) in any::<(u64, u64, u64, u32)>(),
         task in value(),
         status in proptest::sample::select(Status::ALL.to_vec()),
-        (truncated_by, retries, seconds) in
-            (proptest::option::of(proptest::sample::select(Limit::ALL.to_vec())), any::<u32>(), finite()),
+        (truncated_by, dropped, retries, seconds) in
+            (proptest::option::of(proptest::sample::select(Limit::ALL.to_vec())), any::<bool>(), any::<u32>(), finite()),
         error in proptest::option::of(error()),
         steps in vec(step(), 0..4),
         outcome_reward in finite(),
@@ -187,8 +187,8 @@ prop_compose! {
     ) -> Trajectory {
         let record = in_order(exchanges);
         Trajectory {
-            id, split, task_index, task, group, sample, fork, seed, script_hash, status, truncated_by, retries, seconds, error, steps,
-            outcome_reward, reward_parts, messages, record, initial_state,
+            id, split, task_index, task, group, sample, fork, seed, script_hash, status, truncated_by, dropped, retries, seconds, error,
+            steps, outcome_reward, reward_parts, messages, record, initial_state,
         }
     }
 }
@@ -199,7 +199,7 @@ proptest! {
     fn stored_trajectories_round_trip(trajectories in vec(trajectory(), 0..6)) {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
-        let path = run.write_trajectories(3, 2, &trajectories).unwrap();
+        let path = run.write_trajectories(3, 2, None, &trajectories).unwrap();
         prop_assert_eq!(read_trajectories(&path).unwrap(), trajectories);
     }
 }
@@ -228,10 +228,14 @@ fn trajectories_with_equal_ids_or_no_steps_round_trip() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), "demo").unwrap();
     let mut trajectories: Vec<Trajectory> = (0..120).map(|n| plain("same", n % 5)).collect();
+    trajectories[8].dropped = true;
     trajectories[7].reward_parts.insert("odd".to_owned(), f64::NAN);
-    let path = run.write_trajectories(1, 0, &trajectories).unwrap();
+    let tasks = StepTasks { position: 1 << 60, rows: 7, order: TaskOrder::Mixed };
+    let path = run.write_trajectories(1, 0, Some(tasks), &trajectories).unwrap();
+    assert_eq!(read_step_tasks(&path).unwrap(), Some(tasks));
     let back = read_trajectories(&path).unwrap();
-    assert!(back[7].reward_parts["odd"].is_nan());
+    assert_eq!(back.iter().filter(|one| one.dropped).count(), 1);
+    assert!(back[8].dropped && back[7].reward_parts["odd"].is_nan());
     assert_eq!(back.len(), 120);
     assert!(back.iter().zip(&trajectories).all(|(a, b)| a.steps == b.steps));
 }
@@ -246,7 +250,7 @@ fn the_start_of_a_prompt_that_the_row_before_has_is_stored_once() {
         vec![first, testing::step(&[1, 2, 3, 4, 5, last, 7, 8], &[9]), testing::step(&[1, 2, 30], &[])]
     };
     let trajectories = [6, 60].map(|last| Trajectory { id: last.to_string(), ..testing::trajectory(steps(last)) });
-    let path = run.write_trajectories(1, 0, &trajectories).unwrap();
+    let path = run.write_trajectories(1, 0, None, &trajectories).unwrap();
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(&path).unwrap()).unwrap().build().unwrap();
     let batch = reader.map(|batch| batch.unwrap()).next().unwrap();
     let shared = batch.column_by_name("prompt_shared").unwrap().as_primitive::<UInt32Type>().values().to_vec();
@@ -286,7 +290,7 @@ fn files_of_format_1_are_read() {
 fn trajectory_file_checksum_detects_a_flipped_byte() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), "demo").unwrap();
-    let path = run.write_trajectories(1, 0, &[plain("a", 2), plain("b", 1)]).unwrap();
+    let path = run.write_trajectories(1, 0, None, &[plain("a", 2), plain("b", 1)]).unwrap();
     let whole = fs::read(&path).unwrap();
     assert_eq!(read_trajectories(&path).unwrap().len(), 2);
     let footer = u32::from_le_bytes(whole[whole.len() - 8..whole.len() - 4].try_into().unwrap()) as usize + 8;
@@ -302,7 +306,7 @@ fn trajectory_file_checksum_detects_a_flipped_byte() {
 fn damaged_and_other_files_are_refused_with_their_path() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), "demo").unwrap();
-    let path = run.write_trajectories(1, 0, &[plain("a", 2)]).unwrap();
+    let path = run.write_trajectories(1, 0, None, &[plain("a", 2)]).unwrap();
     let whole = fs::read(&path).unwrap();
     fs::write(&path, &whole[..whole.len() / 2]).unwrap();
     let error = read_trajectories(&path).unwrap_err();
@@ -315,7 +319,7 @@ fn damaged_and_other_files_are_refused_with_their_path() {
 fn rewritten(trajectories: &[Trajectory], change: impl Fn(&RecordBatch) -> RecordBatch) -> Result<Vec<Trajectory>> {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), "demo").unwrap();
-    let path = run.write_trajectories(1, 0, trajectories).unwrap();
+    let path = run.write_trajectories(1, 0, None, trajectories).unwrap();
     let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(&path).unwrap()).unwrap().build().unwrap();
     let batches: Vec<RecordBatch> = reader.map(|batch| change(&batch.unwrap())).collect();
     let format = KeyValue::new(FORMAT_KEY.to_owned(), EARLIER_FORMATS[0].to_owned());

@@ -27,6 +27,7 @@ fn trajectories() -> Vec<Trajectory> {
         learner_logprobs: vec![-1.0, -0.5, -3.5],
         entropies: vec![0.5, 1.0, 1.5],
         clipped: vec![true, false, false],
+        loss_mask: vec![true; 3],
         ..TrainedTokens::default()
     };
     steps[1].trained = TrainedTokens { advantages: vec![4.0; 3], clipped: vec![false; 3], ..TrainedTokens::default() };
@@ -41,14 +42,15 @@ fn trajectories() -> Vec<Trajectory> {
     let reply = ServerReply { usage: Usage { prompt_tokens: 9, response_tokens: 40 }, ..ServerReply::default() };
     let served = Step { server: Some(Box::new(reply)), reward: -1.0, ..Step::default() };
     let of = |id: &str, steps| Trajectory { id: id.to_owned(), ..testing::trajectory(steps) };
-    vec![first, of("4-0-1", Vec::new()), of("4-0-2", vec![served])]
+    let dropped = Trajectory { dropped: true, ..of("4-0-2", vec![served]) };
+    vec![first, of("4-0-1", Vec::new()), dropped]
 }
 
 /// A file of step 4 in a new directory.
 fn written(trajectories: &[Trajectory]) -> (tempfile::TempDir, TrajectoryFile) {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), "demo").unwrap();
-    let path = run.write_trajectories(4, 3, trajectories).unwrap();
+    let path = run.write_trajectories(4, 3, None, trajectories).unwrap();
     (root, TrajectoryFile { split: Split::Train, step: 4, path })
 }
 
@@ -84,6 +86,7 @@ fn a_column_has_a_value_for_each_trajectory() {
     };
     assert_eq!(texts("id"), ["4-0-0", "4-0-1", "4-0-2"]);
     assert_eq!(texts("parent"), ["4-0-9", "", ""]);
+    assert_eq!([texts("dropped"), texts("trained")], [["", "", "dropped"], ["trained", "", ""]]);
     assert_eq!(texts("reply"), ["the end", "", ""]);
     assert_eq!(texts("finish_reason"), ["stop", "", "stop"]);
     assert_eq!(texts("task")[0], "{\"level\":5}");
@@ -125,6 +128,12 @@ fn files_of_format_1_are_scanned() {
     assert_eq!(column(&file, "steps").numbers(), [1.0, 2.0, 1.0, 1.0]);
     assert_eq!(column(&file, "tokens").numbers(), [11.0, 20.0, 11.0, 11.0]);
     assert!(column(&file, "mismatch").numbers().iter().all(|number| number.is_nan()));
+    assert_eq!(column(&file, "dropped").texts(), [const { None }; 4]);
+    let advantages = column(&file, "advantage");
+    let trained = column(&file, "trained");
+    let is_trained = advantages.numbers().iter().map(|advantage| !advantage.is_nan());
+    assert!(trained.texts().iter().map(Option::is_some).eq(is_trained), "{trained:?} {advantages:?}");
+    assert!(trained.texts().iter().any(Option::is_some));
 }
 
 /// A flipped byte gives other values or an error, and ends nothing.

@@ -141,6 +141,11 @@ impl Order {
         self.parts.iter().map(|part| part.rows.len()).sum()
     }
 
+    /// Whether the rows are those of several datasets, whose epochs end at different positions.
+    pub(crate) fn is_mixed(&self) -> bool {
+        self.parts.len() > 1
+    }
+
     /// The row at a position of the run, by its number in the split.
     pub(crate) fn at(&self, position: u64, seed: u64) -> u64 {
         let [part] = &self.parts[..] else {

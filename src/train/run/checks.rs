@@ -1,10 +1,16 @@
 //! The checks of a step's trajectories and metrics: what stops a run, and what the user is warned
 //! of.
 
+use std::borrow::Borrow;
+
+use super::collect::Collected;
+use super::open_step::UpdateTrajectories;
 use super::training::Training;
 use crate::error::{Error, Result};
 use crate::mdp::Trajectory;
+use crate::store::{StepTasks, TaskOrder};
 use crate::telemetry::Metrics;
+use crate::train::rows::order::Order;
 use crate::train::start::checkpoint::with_note;
 use crate::train::start::session::Session;
 use crate::train::watch::failures::replay_command;
@@ -12,12 +18,29 @@ use crate::train::watch::report;
 
 impl Training {
     /// Reports the failures of the step, and stops the run if most of its trajectories failed.
-    pub(crate) fn check_failures(&mut self, trajectories: &[Trajectory]) -> Result<()> {
+    pub(crate) fn check_failures(&mut self, collected: &Collected) -> Result<()> {
+        let mut failures = std::mem::take(&mut self.failures);
         let (script, run, step) = (&self.run.script.path, &self.run.dir, self.run.state.step + 1);
         let again = |trajectory: &Trajectory| Some(replay_command(script, run.path(), trajectory));
-        let store = || run.write_trajectories(step, self.run.state.policy_version, trajectories).map(drop);
+        let Collected { trajectories, dropped, .. } = collected;
+        let store = || self.write_step(self.step.chosen, &self.step.all(&[trajectories, dropped]));
         let limit = self.session.settings.rollout.max_failure_rate;
-        self.failures.check(&self.run.reporter, step, trajectories, limit, again, store)
+        let checked = failures.check(&self.run.reporter, step, trajectories, limit, again, store);
+        self.failures = failures;
+        checked
+    }
+
+    /// Writes the file of the step in progress. `chosen`: a program named rows of the data.
+    pub(crate) fn write_step<T: Borrow<Trajectory>>(&self, chosen: bool, trajectories: &[T]) -> Result<()> {
+        let (state, data) = (&self.run.state, self.session.rows.train.as_ref());
+        let order = match (data, &self.session.curriculum) {
+            _ if chosen => TaskOrder::Chosen,
+            (_, Some(_)) => TaskOrder::Curriculum,
+            (Some(data), None) if data.is_mixed() => TaskOrder::Mixed,
+            _ => TaskOrder::Epochs,
+        };
+        let tasks = StepTasks { position: state.data_position, rows: data.map_or(0, Order::rows), order };
+        self.run.dir.write_trajectories(state.step + 1, state.policy_version, Some(tasks), trajectories).map(drop)
     }
 
     /// Warns if a trajectory of the step depended on others.
@@ -54,11 +77,15 @@ impl Training {
 
     /// Stores the trajectories of a step that ends with an error, so that the user can find the
     /// reason. The counters are unchanged, so a resumed run repeats the step.
-    pub(crate) fn keep(&self, error: Error, trajectories: &[Trajectory]) -> Error {
+    pub(crate) fn keep(&self, error: Error, batch: &UpdateTrajectories) -> Error {
         let (step, run) = (self.run.state.step + 1, self.run.dir.path().display());
         let error = report::in_step(error, step);
-        let kept = match self.run.dir.write_trajectories(step, self.run.state.policy_version, trajectories) {
-            Ok(_) => {
+        let all = self.step.all(&[batch.taken()]);
+        // Trajectories of earlier steps are stored already.
+        let written = if all.is_empty() { Ok(()) } else { self.write_step(self.step.chosen, &all) };
+        let kept = match written {
+            Ok(()) => {
+                let trajectories = &batch.trajectories;
                 let named = error.trajectories().first().and_then(|number| trajectories.get(*number as usize));
                 let id = named.or(trajectories.first()).map_or("", |trajectory| &trajectory.id);
                 let script = self.run.script.path.display();

@@ -1,7 +1,6 @@
 //! The trajectories of one step: a group of samples for each task, in the order of the data, with
 //! refills for groups without variance.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::config::{Branch, Learner};
@@ -29,14 +28,26 @@ pub(crate) struct Draw<'a> {
 }
 
 /// A step's trajectories.
+#[derive(Default)]
 pub(crate) struct Collected {
     pub(crate) trajectories: Vec<Trajectory>,
     /// Trajectories from this index on are greedy baselines, which are not trained on.
     pub(crate) baselines_from: usize,
-    /// Number of sampled groups, and of those that were dropped.
+    /// The trajectories of the groups that the filter dropped, with their greedy baselines.
+    pub(crate) dropped: Vec<Trajectory>,
+    /// Number of sampled groups, dropped ones included.
     pub(crate) groups: usize,
-    pub(crate) dropped: usize,
     pub(crate) stats: Stats,
+}
+
+impl Collected {
+    /// Moves trajectories that stay into `kept`, and the others to the dropped ones.
+    fn sort(&mut self, all: Vec<Trajectory>, kept: &mut Vec<Trajectory>, stays: impl Fn(&Trajectory) -> bool) {
+        let (stay, mut leave): (Vec<_>, Vec<_>) = all.into_iter().partition(stays);
+        kept.extend(stay);
+        leave.iter_mut().for_each(|trajectory| trajectory.dropped = true);
+        self.dropped.append(&mut leave);
+    }
 }
 
 /// Rolls out `groups_per_step` tasks with `group_size` samples each. Groups that the filter of the
@@ -49,10 +60,9 @@ pub(crate) fn collect(
     draw: Draw<'_>,
     reporter: &Reporter,
 ) -> Result<Collected> {
-    let mut collected =
-        Collected { trajectories: Vec::new(), baselines_from: 0, groups: 0, dropped: 0, stats: Stats::default() };
+    let mut collected = Collected::default();
     session.log.at(state.step + 1);
-    let mut baselines = Vec::new();
+    let (mut sampled, mut baselines) = (Vec::new(), Vec::new());
     let mut kept = 0;
     for round in 0..=learner.filter.refills {
         let missing = learner.groups_per_step - kept;
@@ -81,23 +91,23 @@ pub(crate) fn collect(
         let keeps = |trajectory: &Trajectory| varied.as_ref().is_none_or(|varied| varied.contains(&trajectory.group));
         // After the last refill, groups without variance stay in the records of the step.
         let last = round == learner.filter.refills;
-        collected.dropped += if last { 0 } else { missing - new };
-        collected.trajectories.extend(samples.into_iter().filter(|t| last || keeps(t)));
-        baselines.extend(greedy.into_iter().filter(|t| last || keeps(t)));
+        collected.sort(samples, &mut sampled, |trajectory| last || keeps(trajectory));
+        collected.sort(greedy, &mut baselines, |trajectory| last || keeps(trajectory));
         if kept == learner.groups_per_step {
             break;
         }
     }
     if learner.filter.keep < 1.0 {
-        let (returns, groups) = returns(&collected.trajectories);
+        let (returns, groups) = returns(&sampled);
         let best = filter::starpo_s(&returns, &groups, learner.filter.keep, filter::Keep::Largest)?;
-        let all = collected.trajectories.iter().map(|t| t.group).collect::<BTreeSet<_>>().len();
-        collected.dropped += all - best.len();
-        collected.trajectories.retain(|trajectory| best.contains(&trajectory.group));
-        baselines.retain(|trajectory| best.contains(&trajectory.group));
+        for list in [&mut sampled, &mut baselines] {
+            let all = std::mem::take(list);
+            collected.sort(all, list, |trajectory| best.contains(&trajectory.group));
+        }
     }
-    collected.baselines_from = collected.trajectories.len();
-    collected.trajectories.append(&mut baselines);
+    collected.baselines_from = sampled.len();
+    sampled.append(&mut baselines);
+    collected.trajectories = sampled;
     Ok(collected)
 }
 

@@ -20,9 +20,12 @@ pub(crate) struct OpenStep {
     /// The trajectories that were sampled, and the greedy baselines of their groups.
     pub(crate) sampled: Vec<Trajectory>,
     pub(crate) baselines: Vec<Trajectory>,
-    /// Groups drawn from the data, and the number of dropped ones.
+    /// The trajectories of dropped groups, which are stored only.
+    pub(crate) dropped: Vec<Trajectory>,
+    /// Groups drawn from the data.
     pub(crate) groups: usize,
-    pub(crate) dropped: usize,
+    /// Whether a program named rows of the data.
+    pub(crate) chosen: bool,
     pub(crate) stats: Stats,
     /// What the updates computed for the tokens of trajectories, by id: an entry per step.
     pub(crate) trained: BTreeMap<String, Vec<TrainedTokens>>,
@@ -51,12 +54,19 @@ pub(crate) struct UpdateTrajectories {
     moved: bool,
 }
 
+impl UpdateTrajectories {
+    /// Its trajectories, if they are not in the step.
+    pub(crate) fn taken(&self) -> &[Trajectory] {
+        if self.moved { &self.trajectories } else { &[] }
+    }
+}
+
 impl OpenStep {
     /// Adds a rollout; returns the ids of its trajectories.
     pub(crate) fn add(&mut self, mut collected: Collected) -> Vec<String> {
         self.baselines.extend(collected.trajectories.split_off(collected.baselines_from));
         self.groups += collected.groups;
-        self.dropped += collected.dropped;
+        self.dropped.append(&mut collected.dropped);
         self.stats.add(&collected.stats);
         let ids = collected.trajectories.iter().map(|trajectory| trajectory.id.clone()).collect();
         self.sampled.append(&mut collected.trajectories);
@@ -71,7 +81,8 @@ impl OpenStep {
         let mut earlier: BTreeMap<(Split, u64), Vec<Trajectory>> = BTreeMap::new();
         ids.iter()
             .map(|id| {
-                if let Some(trajectory) = self.sampled.iter().find(|trajectory| trajectory.id == *id) {
+                let mut of_step = self.sampled.iter().chain(&self.dropped);
+                if let Some(trajectory) = of_step.find(|trajectory| trajectory.id == *id) {
                     return Ok(trajectory.clone());
                 }
                 let missing = || {
@@ -111,6 +122,12 @@ impl OpenStep {
             regroup(&mut trajectories, groups);
         }
         Ok(UpdateTrajectories { trajectories, baselines_from, moved })
+    }
+
+    /// All trajectories of the step, with others that were taken out of it or are not in it yet.
+    pub(crate) fn all<'a>(&'a self, others: &[&'a [Trajectory]]) -> Vec<&'a Trajectory> {
+        let others = others.iter().copied().flatten();
+        others.chain(&self.sampled).chain(&self.baselines).chain(&self.dropped).collect()
     }
 
     /// Returns the trajectories of a batch after its use.

@@ -38,6 +38,7 @@ use crate::train::learn::generated::without_generated;
 use crate::train::learn::stages::{TrainingData, advantage_config, update_weights};
 use crate::train::learn::update::{UpdateSettings, report_skipped};
 use crate::train::options::{RunOptions, Summary};
+use crate::train::rows::order::Order;
 use crate::train::start::resume::StartState;
 use crate::train::watch::metrics;
 use crate::train::watch::report;
@@ -97,6 +98,7 @@ impl Training {
         self.begin_step()?;
         let started = Instant::now();
         let learner = self.rollout_settings(wanted)?;
+        self.step.chosen |= wanted.rows.is_some();
 
         // 1. Rollout.
         self.session.engine.clear_cache();
@@ -116,7 +118,7 @@ impl Training {
         if let Some(profile) = &mut self.profile {
             profile.sampled(&mut self.session.engine)?;
         }
-        self.check_failures(&collected.trajectories).map_err(|error| self.save_before(error))?;
+        self.check_failures(&collected).map_err(|error| self.save_before(error))?;
         self.check_shared_state(&collected.trajectories);
         self.step.sampling_seconds += started.elapsed().as_secs_f64();
         Ok(self.step.add(collected))
@@ -158,7 +160,7 @@ impl Training {
         //    values.
         let span = learner_span("log-probabilities and values");
         let mut data = TrainingData::compute(&self.policy, trajectories, batch.baselines_from, settings)
-            .map_err(|error| self.keep(error, trajectories))?;
+            .map_err(|error| self.keep(error, batch))?;
 
         drop(span);
 
@@ -168,7 +170,7 @@ impl Training {
         let span = learner_span("advantages");
         let advantages = advantage_config(&mut self.policy, &self.run.script, settings)
             .and_then(|config| compute_advantages(&mut data.steps, config, &data.trajectories))
-            .map_err(|error| self.keep(error, trajectories))?;
+            .map_err(|error| self.keep(error, batch))?;
 
         drop(span);
 
@@ -178,7 +180,7 @@ impl Training {
         self.run.begin_update()?;
         let outcome =
             update_weights(&mut self.policy, &mut self.run.state, &mut data, &advantages, settings, &self.run.reporter)
-                .map_err(|error| self.keep(error, trajectories))?;
+                .map_err(|error| self.keep(error, batch))?;
 
         let all_advantages = by_token(&advantages, &data.steps, data.trajectories.len());
         let trained = outcome.records.by_step(&data.trajectories, &data.rows, all_advantages);
@@ -202,6 +204,8 @@ impl Training {
         let (count, rolled_out) = (step.sampled.len(), step.groups > 0);
         let mut trajectories = step.sampled;
         trajectories.append(&mut step.baselines);
+        let used = trajectories.len();
+        trajectories.append(&mut step.dropped);
         put_trained(&mut trajectories, &mut step.trained);
         let sampled = &trajectories[..count];
         let mut values = Metrics::new();
@@ -209,8 +213,7 @@ impl Training {
         // 5. Records: the sampled trajectories first, then the counters that mark the step as done.
         if rolled_out {
             let _span = learner_span("write trajectories");
-            let version = self.run.state.policy_version;
-            self.run.dir.write_trajectories(self.run.state.step + 1, version, &trajectories)?;
+            self.write_step(step.chosen, &trajectories)?;
             if let Some(curriculum) = &self.session.curriculum {
                 curriculum.log(&mut values);
             }
@@ -221,7 +224,9 @@ impl Training {
         if rolled_out {
             let accuracy = &self.session.settings.eval.accuracy;
             metrics::rollout(&mut values, sampled, |trajectory| solved(trajectory, accuracy));
-            metrics::groups(&mut values, step.groups, step.dropped);
+            metrics::groups(&mut values, &trajectories);
+            let rows = self.session.rows.train.as_ref().map_or(0, Order::rows);
+            metrics::epoch(&mut values, self.run.state.data_position, rows);
             metrics::branches(&mut values, sampled, &self.learner);
             metrics::time(&mut values, &step.stats, &step.update_stats, step.sampling_seconds, step.training_seconds);
         }
@@ -238,7 +243,7 @@ impl Training {
         self.run.reporter.step(number, steps as u64, &values);
         self.warnings.check(&self.run.reporter, number, &values)?;
         if rolled_out {
-            self.check_signal(&trajectories, step.compared.then_some(&values))?;
+            self.check_signal(&trajectories[..used], step.compared.then_some(&values))?;
         }
         self.report_row_check();
         if let Some(profile) = self.profile.take_if(|_| rolled_out) {

@@ -4,7 +4,7 @@
 //! it updates the weights with the stored trajectories; it can also sample them again. Without
 //! changed settings every number is equal to the bit on the CPU in f32.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -133,12 +133,13 @@ pub fn rerun(options: &RerunOptions, reporter: &Reporter, mut each: impl FnMut(&
 }
 
 impl Training {
-    /// Begins a step with stored trajectories instead of a rollout; returns their ids.
-    fn put(&mut self, trajectories: Vec<Trajectory>) -> Vec<String> {
-        let mut groups: Vec<u64> = trajectories.iter().map(|trajectory| trajectory.group).collect();
-        groups.dedup();
-        let (groups, baselines_from, stats) = (groups.len(), trajectories.len(), Stats::default());
-        self.step.add(Collected { trajectories, baselines_from, groups, dropped: 0, stats })
+    /// Begins a step with stored trajectories instead of a rollout; returns the ids of those that
+    /// were not dropped.
+    fn put(&mut self, stored: Vec<Trajectory>) -> Vec<String> {
+        let groups = stored.iter().map(|trajectory| trajectory.group).collect::<BTreeSet<_>>().len();
+        let (dropped, trajectories): (Vec<_>, Vec<_>) = stored.into_iter().partition(|trajectory| trajectory.dropped);
+        let (baselines_from, stats) = (trajectories.len(), Stats::default());
+        self.step.add(Collected { trajectories, baselines_from, dropped, groups, stats })
     }
 }
 

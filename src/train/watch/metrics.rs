@@ -208,10 +208,22 @@ fn packing(metrics: &mut Metrics, trajectories: &[Trajectory], rows: &[Row]) {
     }
 }
 
-/// Number of sampled and of dropped groups.
-pub(crate) fn groups(metrics: &mut Metrics, groups: usize, dropped: usize) {
-    metrics.set("rollout/groups", groups as f64);
-    metrics.set("rollout/dropped_groups", dropped as f64);
+/// Number of sampled groups, and what became of them. `trajectories` are all of the step.
+pub(crate) fn groups(metrics: &mut Metrics, trajectories: &[Trajectory]) {
+    let count = |selects: &dyn Fn(&Trajectory) -> bool| {
+        let groups = trajectories.iter().filter(|t| selects(t)).map(|t| t.group);
+        groups.collect::<BTreeSet<u64>>().len() as f64
+    };
+    let (all, dropped) = (count(&|_| true), count(&|t| t.dropped));
+    metrics.set("rollout/groups", all);
+    metrics.set("rollout/dropped_groups", dropped);
+    metrics.set("rollout/trained_groups", count(&Trajectory::is_trained));
+    metrics.set("rollout/failed_groups", all - dropped - count(&|t| !t.dropped && !t.status.is_failure()));
+}
+
+/// Epochs of the training data after the step.
+pub(crate) fn epoch(metrics: &mut Metrics, position: u64, rows: u64) {
+    metrics.set("data/epoch", position as f64 / rows.max(1) as f64);
 }
 
 /// Advantages of sampled tokens, if there are any.

@@ -33,8 +33,8 @@ pub(in crate::view) fn written(root: &Path, name: &str) -> PathBuf {
     let hostile = "</script><script>alert(1)</script>\u{1b}[2J".to_owned();
     let messages = vec![Message::user("x"), Message::assistant(hostile)];
     let other = Trajectory { messages, ..of("2-0-0", 0, vec![step(&[1], &[2, 7, 8], 0.5)]) };
-    run.write_trajectories(1, 0, &[first, branch]).unwrap();
-    run.write_trajectories(2, 1, &[other]).unwrap();
+    run.write_trajectories(1, 0, None, &[first, branch]).unwrap();
+    run.write_trajectories(2, 1, None, &[other]).unwrap();
     run.path().to_owned()
 }
 

@@ -299,6 +299,9 @@ pub struct Trajectory {
     /// The limit that truncated it; `None` for other statuses.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub truncated_by: Option<Limit>,
+    /// `trainer.filter` dropped its group: it is stored, and the step does not use it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dropped: bool,
     /// Failed attempts before this one (`rollout.retries`). The number selects the random stream of
     /// the attempt.
     #[serde(default)]
@@ -333,6 +336,11 @@ impl Trajectory {
     /// The reason of the failure, as text: message, place, line, hint, frames.
     pub fn error_text(&self) -> Option<String> {
         self.error.as_ref().map(ToString::to_string)
+    }
+
+    /// Whether it was in an update of its step.
+    pub fn is_trained(&self) -> bool {
+        self.steps.iter().any(|step| !step.trained.loss_mask.is_empty())
     }
 
     /// Number of first steps shared with its parent.
