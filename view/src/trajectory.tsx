@@ -1,6 +1,7 @@
 // One trajectory: conversation, tokens, time, branches, notes.
 import { useEffect, useState } from "preact/hooks";
 import { isStatic, post, useJson, type Notes, type Row } from "./data";
+import { State } from "./state";
 import { Tokens } from "./tokens";
 import type { Message, Shown, Step, Tool } from "./types";
 import { CopyButton, count, duration, Failed, href, LongText, num, plural, quoted, setParams, Status, useRoute, visible } from "./util";
@@ -90,31 +91,49 @@ function Calls({ tools, written }: { tools: Tool[]; written: boolean }) {
   );
 }
 
-/** Where the time went, as far as it is stored: calls of tools, and of servers. */
+interface Part {
+  label: string;
+  kind: "context" | "sampling" | "tool" | "server" | "env";
+  seconds: number;
+}
+
+/** The parts of a step in their order. What the environment's step took besides its tools is the script, and waiting. */
+function partsOf(step: Step, at: number): Part[] {
+  const { context, sampling, environment } = step.seconds;
+  const tools = step.tools.map((tool): Part => ({ label: `step ${at}: ${tool.name}`, kind: "tool", seconds: tool.seconds ?? 0 }));
+  const inTools = tools.reduce((sum, part) => sum + part.seconds, 0);
+  return [
+    { label: `step ${at}: context`, kind: "context", seconds: context ?? 0 },
+    step.server
+      ? { label: `step ${at}: server`, kind: "server", seconds: step.server.seconds }
+      : { label: `step ${at}: sampling`, kind: "sampling", seconds: sampling ?? 0 },
+    ...tools,
+    { label: `step ${at}: environment`, kind: "env", seconds: Math.max(0, (environment ?? 0) - inTools) },
+  ];
+}
+
+const TIMES: [Part["kind"], string][] = [["context", "context"], ["sampling", "sampling"], ["server", "server"], ["tool", "tools"], ["env", "environment and waiting"]];
+
+/** Where the time went: a bar from reset to reward. */
 function Times({ shown }: { shown: Shown }) {
   const { steps, seconds } = shown.trajectory;
-  const tools = (step: Step) => step.tools.reduce((sum, tool) => sum + (tool.seconds ?? 0), 0);
-  const server = (step: Step) => step.server?.seconds ?? 0;
-  const parts = steps.flatMap((step, at) => [
-    { label: `step ${at}: server`, kind: "server", seconds: server(step) },
-    ...step.tools.map((tool) => ({ label: `step ${at}: ${tool.name}`, kind: "tool", seconds: tool.seconds ?? 0 })),
-  ]);
-  const stored = steps.reduce((sum, step) => sum + tools(step) + server(step), 0);
+  const parts = steps.flatMap(partsOf).filter((part) => part.seconds > 0);
+  const stored = parts.reduce((sum, part) => sum + part.seconds, 0);
   const total = Math.max(seconds, stored);
   if (!total) return null;
   const rest = total - stored;
-  const all = [...parts.filter((part) => part.seconds > 0), { label: "sampling and waiting", kind: "rest", seconds: rest }];
+  const all = [...parts, { label: "the rest", kind: "rest", seconds: rest }];
+  const sums = TIMES.map(([kind, name]) => ({ kind, name, sum: parts.reduce((sum, part) => sum + (part.kind === kind ? part.seconds : 0), 0) }));
   return (
     <section aria-label="Time">
       <h2>Time <span class="dim">{duration(total)}</span></h2>
-      <div class="times">
+      <div class="times" aria-hidden="true">
         {all.map((part, at) => <i key={at} class={part.kind} title={`${part.label}: ${duration(part.seconds)}`} style={{ flexGrow: String(part.seconds / total) }} />)}
       </div>
-      <p class="hint">
-        Tools {duration(steps.reduce((sum, step) => sum + tools(step), 0))}
-        {steps.some((step) => step.server) && `, server ${duration(steps.reduce((sum, step) => sum + server(step), 0))}`}
-        , sampling and waiting {duration(rest)}
-      </p>
+      <ul class="legend">
+        {sums.filter(({ sum }) => sum > 0).map(({ kind, name, sum }) => <li key={kind}><i class={kind} aria-hidden="true" /> {name} {duration(sum)}</li>)}
+        <li><i class="rest" aria-hidden="true" /> the rest: reset, reward, waiting {duration(rest)}</li>
+      </ul>
     </section>
   );
 }
@@ -202,7 +221,7 @@ export function TrajectoryPage({ run, id }: { run: string; id: string }) {
   const place = group.findIndex((row) => row.id === id);
   const near = (by: number) => group[place + by];
   const at = number ?? Math.max(0, trajectory.steps.length - 1);
-  const tabs: [string, string][] = [["conversation", "Conversation"], ["tokens", "Tokens"], ["task", "Task and record"]];
+  const tabs: [string, string][] = [["conversation", "Conversation"], ["tokens", "Tokens"], ["state", "State"], ["task", "Task and record"]];
   return (
     <div class="page trajectory">
       <header>
@@ -245,7 +264,7 @@ export function TrajectoryPage({ run, id }: { run: string; id: string }) {
             {view === "tokens" && number !== null && <button onClick={() => setParams({ step: undefined })}>All steps</button>}
           </div>
           <div id="part" role="tabpanel" aria-labelledby={`tab-${view}`}>
-            {view === "tokens" ? <Tokens shown={shown} only={number} /> : view === "task" ? <Record shown={shown} /> : <Conversation shown={shown} />}
+            {view === "tokens" ? <Tokens shown={shown} only={number} /> : view === "state" ? <State shown={shown} /> : view === "task" ? <Record shown={shown} /> : <Conversation shown={shown} />}
           </div>
         </div>
         <aside aria-label="About the trajectory">

@@ -55,6 +55,9 @@ export interface Step {
   privileged?: string;
   server?: { prompt: Message[]; seconds: number; usage: { prompt_tokens: number; response_tokens: number }; reasoning?: string };
   trained?: Trained;
+  seconds: { context: number | null; sampling: number | null; environment: number | null };
+  /** A merge patch for the state of the environment before the step. */
+  state?: unknown;
 }
 
 export type PromptPart = { keep: number } | { drop: number } | { add: number[] };
@@ -81,6 +84,7 @@ export interface Shown {
     status: string;
     truncated_by?: string;
     seconds: number;
+    initial_state?: unknown;
     error: { kind: string; message: string; place?: string; line?: string; hint?: string; traceback?: string[] } | null;
     steps: Step[];
     outcome_reward: number;

@@ -63,6 +63,7 @@ try {
     ["group", `group/${first}/train/${row.step}/${row.group}`, ".columns article"],
     ["conversation", `t/${first}/${row.id}`, ".conversation article"],
     ["tokens", `t/${first}/${row.id}?view=tokens`, ".tok"],
+    ["state", `t/${first}/${row.id}?view=state`, ".state article"],
     ["script", `script/${first}`, "section h2"],
     ["evals", "evals", "h1"],
   ];
@@ -126,6 +127,10 @@ async function check(row) {
   await page.locator(".reply").first().focus();
   await page.keyboard.press("ArrowRight");
   assert.match(await text(".readout"), /id \d+, log-probability -/);
+  // The state that each step left, and the parts of the time.
+  await go(`t/demo/${row.id}?view=state`, ".state article");
+  assert.equal(await page.locator(".state article").count(), 2);
+  assert.match(await text(".legend"), /sampling/);
   // Notes survive a reload of the page.
   await page.getByRole("radio", { name: "4" }).click();
   await page.locator(".notes textarea").fill("odd <b>");
