@@ -183,7 +183,7 @@ fn a_run_killed_during_a_reload_or_an_update_resumes_to_the_same_files() {
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL), "{call}");
         let last = r1::store::latest_checkpoint(&run).unwrap().map_or(0, |(step, _)| step);
         let steps = format!("trainer.steps={}", last + 2);
-        succeed(dir, &["run", "a.lua", "--resume", "k", "--no-reload", &steps]);
+        succeed(dir, &["run", "a.lua", "--resume", "k", "--no-reload", "--yes", &steps]);
         let more = [&steps, "eval.before=false", "checkpoint.keep=0"];
         succeed(dir, &[&["run", "a.lua", "--name", "whole", "--no-reload"][..], &more].concat());
         let whole = dir.join("runs/whole");

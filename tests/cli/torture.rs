@@ -230,7 +230,7 @@ impl Torture {
     fn arguments(&self) -> Vec<&'static str> {
         let resumes = self.run().join("config.json").is_file();
         let last = if resumes { "--resume" } else { "--name" };
-        [&["run", "a.lua", last, "k"][..], if self.case.edited { &[] } else { &["--no-reload"] }].concat()
+        [&["run", "a.lua", last, "k"][..], &[if self.case.edited { "--yes" } else { "--no-reload" }]].concat()
     }
 
     /// Runs a command to its end, or kills it after a time.
