@@ -51,9 +51,8 @@ impl Attempt {
         let trace = StepTrace::new(&state);
         let trajectory = Trajectory { initial_state: trace.state(), ..empty(&spec, task, stage.worker.hash()) };
         let max_steps = spec.max_steps.unwrap_or(state.max_steps());
-        let (last, earlier_tokens) = (Vec::new(), 0);
-        let mut attempt =
-            Self { spec, state, max_steps, earlier_tokens, trajectory, trace, last, shown: None, over: None, failed: None };
+        let (last, earlier_tokens, shown, over, failed) = (Vec::new(), 0, None, None, None);
+        let mut attempt = Self { spec, state, max_steps, earlier_tokens, trajectory, trace, last, shown, over, failed };
         if max_steps == 0 {
             attempt.truncate(Limit::MaxSteps);
         }

@@ -105,7 +105,8 @@ fn the_best_model_is_that_of_the_metric() {
         let step = read_json(run_dir(dir.path(), name).join("best/trainer_state/state.json"))["step"].as_u64();
         assert_eq!((step, values.len()), (best.map(|best| best.0), 4), "{name}: {values:?}\n{printed}");
     }
-    let printed = exits(dir.path(), 0, &["run", "a.lua", "--no-reload", "--name", "no", "checkpoint.best=eval/acuracy"]);
+    let printed =
+        exits(dir.path(), 0, &["run", "a.lua", "--no-reload", "--name", "no", "checkpoint.best=eval/acuracy"]);
     assert!(printed.contains("checkpoint.best is `eval/acuracy`, which evaluations do not have"), "{printed}");
     assert!(printed.contains("eval/accuracy") && !run_dir(dir.path(), "no").join("best").exists(), "{printed}");
 }

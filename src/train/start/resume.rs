@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::checkpoint::with_note;
 use super::changed::{self, explained};
+use super::checkpoint::with_note;
 use super::cold_start_result;
 use super::files::run_name;
 use super::interrupt::InterruptState;

@@ -79,10 +79,10 @@ pub use network::Model;
 pub use pass::Pass;
 pub use reward_model::RewardModel;
 pub use text_model::tensors_beside_text;
-pub use unwritten::UnwrittenFile;
 pub use transfer::HostTransfer;
 pub use transfer::upload;
 pub(crate) use transfer::zeros;
+pub use unwritten::UnwrittenFile;
 pub use weights::{files as weight_files, stored_dtype, write_file as write_tensors};
 
 pub use crate::native::{OperationTime, release_memory, softmax, start_profile, stop_profile};
