@@ -48,11 +48,13 @@ impl UnwrittenFile {
     }
 
     /// The file in this folder.
+    #[must_use]
     pub fn within(self, folder: impl AsRef<Path>) -> Self {
         Self { path: folder.as_ref().join(self.path), ..self }
     }
 
     /// The file with another kind of tensors in an error.
+    #[must_use]
     pub fn of(self, what: &'static str) -> Self {
         Self { what, ..self }
     }
