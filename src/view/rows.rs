@@ -18,7 +18,7 @@ use crate::store::{
 
 /// Columns of a file that a row is made of.
 const READ: &str = "id group sample parent forked_at task_index task status truncated_by dropped reward reward_parts \
-                    advantage mismatch steps tokens tool_calls error seconds policy_version";
+                    advantage steps tokens tool_calls error seconds policy_version";
 
 /// Longest excerpts of tasks and errors, in characters.
 const EXCERPT: usize = 160;
@@ -46,7 +46,6 @@ pub(super) struct TableRow {
     pub(super) reward: f64,
     pub(super) reward_parts: RewardParts,
     pub(super) advantage: f64,
-    pub(super) mismatch: f64,
     pub(super) steps: u64,
     pub(super) tokens: u64,
     pub(super) tool_calls: u64,
@@ -231,7 +230,6 @@ fn rows(file: &TrajectoryFile) -> Result<Vec<TableRow>> {
                 before.map(|one| &one.reward_parts),
             ),
             advantage: number("advantage", row),
-            mismatch: number("mismatch", row),
             steps: integer("steps"),
             tokens: integer("tokens"),
             tool_calls: integer("tool_calls"),

@@ -24,7 +24,7 @@ const PAGE: usize = 1000;
 const FILTER_TIME: Duration = Duration::from_secs(30);
 
 /// Columns that can be sorted; also `reward_parts.NAME`.
-const SORTED: &str = "id step group sample task task_index status truncated_by reward advantage mismatch steps tokens \
+const SORTED: &str = "id step group sample task task_index status truncated_by reward advantage steps tokens \
                       tool_calls seconds policy_version tags quality excluded";
 const PARTS: &str = "reward_parts.";
 
@@ -121,7 +121,6 @@ impl NotedRow<'_> {
             "truncated_by" => row.truncated_by.as_deref().unwrap_or_default().into(),
             "reward" => row.reward.into(),
             "advantage" => row.advantage.into(),
-            "mismatch" => row.mismatch.into(),
             "steps" => (row.steps as f64).into(),
             "tokens" => (row.tokens as f64).into(),
             "tool_calls" => (row.tool_calls as f64).into(),

@@ -42,7 +42,6 @@ export interface Row {
   reward: number;
   reward_parts: Record<string, number | null>;
   advantage: number | null;
-  mismatch: number | null;
   steps: number;
   tokens: number;
   tool_calls: number;

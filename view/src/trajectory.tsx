@@ -91,6 +91,17 @@ function Calls({ tools, written }: { tools: Tool[]; written: boolean }) {
   );
 }
 
+/** The largest difference of a token's log-probability between learner and sampler. */
+function mismatchOf(steps: Step[]): number {
+  let largest = 0;
+  for (const { trained, logprobs } of steps) {
+    trained?.learner_logprobs?.forEach((learner, at) => {
+      largest = Math.max(largest, Math.abs((learner ?? NaN) - (logprobs[at] ?? NaN)) || 0);
+    });
+  }
+  return largest;
+}
+
 interface Part {
   label: string;
   kind: "context" | "sampling" | "tool" | "server" | "env";
@@ -218,6 +229,7 @@ export function TrajectoryPage({ run, id }: { run: string; id: string }) {
   if (error) return <Failed error={error} />;
   if (!shown) return <p class="wait">Reading the trajectory…</p>;
   const { summary, trajectory, group } = shown;
+  const mismatch = mismatchOf(trajectory.steps);
   const place = group.findIndex((row) => row.id === id);
   const near = (by: number) => group[place + by];
   const at = number ?? Math.max(0, trajectory.steps.length - 1);
@@ -240,7 +252,7 @@ export function TrajectoryPage({ run, id }: { run: string; id: string }) {
           <div><dt>advantage</dt><dd>{num(summary.advantage)}</dd></div>
           <div><dt>steps</dt><dd>{summary.steps}</dd></div>
           <div><dt>tokens</dt><dd>{count(summary.tokens)}</dd></div>
-          {summary.mismatch !== null && <div><dt>mismatch</dt><dd>{num(summary.mismatch)}</dd></div>}
+          {mismatch > 0 && <div><dt>mismatch</dt><dd>{num(mismatch)}</dd></div>}
           <div><dt>weights</dt><dd>v{summary.policy_version}</dd></div>
         </dl>
         <p class="bar">
