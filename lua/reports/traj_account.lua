@@ -1,4 +1,4 @@
---- The result of r1 traj account: what became of the tasks of a run, and what does not fit together.
+--- The result of r1 traj account: what became of a run's tasks, and what does not fit together.
 
 local formats = ...
 
@@ -16,14 +16,14 @@ local PROBLEMS = {
     return `{range("step", it.first, it.last)}: no file{tasks}`
   end,
   position = function(it)
-    return `step {it.step}: begins after {it.position} tasks, and the steps before it drew {it.expected}`
+    return `step {it.step}: begins after {formats.counted(it.position, "task", "tasks")}, and the steps before drew {it.expected}`
   end,
   missing_groups = function(it) return `step {it.step}: {range("group", it.first, it.last)} not stored` end,
   repeated_row = function(it)
     return `step {it.step}, group {it.group}: row {it.row} was drawn in epoch {it.epoch} before`
   end,
   checkpoint = function(it)
-    return `the checkpoint of step {it.step}: {it.position} tasks drawn, and the files have {it.expected}`
+    return `the checkpoint of step {it.step}: {formats.counted(it.position, "task", "tasks")} drawn, and the files have {it.expected}`
   end,
 }
 
@@ -87,8 +87,9 @@ return function(result)
   if #result.epochs > 0 then text ..= epochs(result) .. "\n" end
   local earlier = result.earlier
   if earlier.count > 0 then
-    text ..= `{formats.counted(earlier.count, "file", "files")} up to step {earlier.last} of an earlier version of r1: not known are the epochs of\n`
-      .. `its tasks, and which groups were dropped ({formats.thousands(earlier.missing_groups)} or more)\n\n`
+    local count = formats.counted(earlier.count, "file is", "files are")
+    text ..= `{count} of an earlier version of r1, up to step {earlier.last}: positions in the data are not stored,\n`
+      .. `nor dropped groups ({formats.thousands(earlier.missing_groups)} or more)\n\n`
   end
   for _, problem in result.problems do text ..= formats.paint("red", PROBLEMS[problem.problem](problem)) .. "\n" end
   if result.more_problems > 0 then text ..= `and {formats.thousands(result.more_problems)} more\n` end

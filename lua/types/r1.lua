@@ -413,6 +413,7 @@ function Training:save(out) end
 ---@field task r1.Task
 ---@field status string
 ---@field truncated_by? string The limit that truncated it
+---@field dropped? boolean `trainer.filter` dropped its group: it was not trained on
 ---@field retries number Number of retries after a failure
 ---@field error? string
 ---@field script_hash string

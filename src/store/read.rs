@@ -46,8 +46,8 @@ fn read(path: &Path) -> Result<Vec<Trajectory>> {
     Ok(trajectories)
 }
 
-/// What a file of trajectories says about the tasks of its step; `None` in files of earlier versions
-/// of r1 and in other files than those of training steps.
+/// What a file of trajectories says about the tasks of its step; `None` in files of earlier
+/// versions of r1, and in other files than those of training steps.
 ///
 /// # Errors
 /// [`Kind::Store`] for a file that can't be read.

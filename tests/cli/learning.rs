@@ -227,7 +227,8 @@ fn the_last_refill_round_keeps_all_groups() {
         let run = dir.path().join("runs").join(name);
         let stored = r1::store::read_trajectories(&run.join("trajectories/step-000001.parquet")).unwrap();
         let of = |greedy: bool| -> Vec<(u64, u64)> {
-            let selected = stored.iter().filter(|trajectory| (trajectory.sample == 3) == greedy);
+            let of_kept = stored.iter().filter(|trajectory| !trajectory.dropped);
+            let selected = of_kept.filter(|trajectory| (trajectory.sample == 3) == greedy);
             selected.map(|trajectory| (trajectory.group, trajectory.task["row"].as_u64().unwrap())).collect()
         };
         let mut groups = of(false);
@@ -235,6 +236,8 @@ fn the_last_refill_round_keeps_all_groups() {
         assert_eq!(groups, of(true), "greedy baselines are those of the groups that are kept");
         let metrics = last_step(&run);
         let number = |name: &str| metrics[name].as_f64().unwrap() as usize;
+        // Three samples and a greedy baseline of every group are stored.
+        assert_eq!(stored.len(), 4 * number("rollout/groups"));
         (groups, number("rollout/groups"), number("rollout/dropped_groups"))
     };
     // The order of the rows.
@@ -413,6 +416,9 @@ fn a_step_that_fails_in_its_update_is_stored() {
         let stored = stored(dir.path(), "a", 1);
         assert!(stored.len() == 16 && stored.iter().all(|one| one.steps.len() == 2));
         assert!(succeed(dir.path(), &["replay", "a", "1-0"]).contains("as recorded"));
+        let account = succeed(dir.path(), &["traj", "account", "a", "--json"]);
+        let account: Value = serde_json::from_str(&account).unwrap();
+        assert_eq!((&account["tasks"]["unused"], &account["right"]), (&2.into(), &true.into()), "{account}");
     }
 }
 
