@@ -207,10 +207,13 @@ def writing(args, dir, turns):
     step = statistics.median(line["time/step"] for line in steps[2:] if "time/step" in line)
     last = sorted((dir / "demo/trajectories").glob("*.parquet"))[-1]
     again = command("writing a step", args.bench, "again", last, dir, 10 * turns)["output"].splitlines()
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
+        alone = command("writing to memory", args.bench, "again", last, memory, 10 * turns)["output"].splitlines()
     long = command("writing long trajectories", args.bench, "long", dir, turns + 1)["output"].splitlines()
     # The first files are warm-ups.
     return {
         "demo": {"step": step, "samples": [json.loads(line) for line in again[turns:]]},
+        "memory": {"step": step, "samples": [json.loads(line) for line in alone[turns:]]},
         "long": {"samples": [json.loads(line) for line in long[1:]]},
     }
 
@@ -229,7 +232,9 @@ def bench_binary():
 
 
 def tables(results, counts):
-    names = {"demo": "a step of the demo, r1-nano", "long": "512 trajectories of 8 steps of 4,096 tokens"}
+    names = {
+        "demo": "a step of the demo, r1-nano", "memory": "the same, to memory (`/dev/shm`)", "long": "512 trajectories of 8 steps of 4,096 tokens",
+    }
     lines = ["| trajectories | sampled tokens | steps | ms | MB/s | bytes per token | share of a step |", "|---|---|---|---|---|---|---|"]
     for name, result in results["write"].items():
         one, seconds = result["samples"][0], statistics.median(sample["seconds"] for sample in result["samples"])
@@ -286,7 +291,7 @@ def main():
     about = {
         "date": datetime.date.today().isoformat(), "machine": machine(), "cores": os.cpu_count(), "repetitions": args.repetitions,
         "r1": subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
-        "load": os.getloadavg()[0], "seconds": round(time.perf_counter() - begin), "disturbed": disturbed, **counts,
+        "load": os.getloadavg()[0], "nice": os.nice(0), "seconds": round(time.perf_counter() - begin), "disturbed": disturbed, **counts,
     }
     text = tables(results, counts)
     # The standard output goes to the page.
@@ -295,7 +300,8 @@ def main():
         print(f"disturbed by other processes: {json.dumps(disturbed)}", file=sys.stderr)
     if args.files == 500:
         head = (f"{about['date']}, {about['machine']}, {about['cores']} cores, r1 {about['r1']}. Seconds are medians of {args.repetitions} and their "
-                f"range; MB the largest memory of the process. {len(disturbed)} samples were disturbed by other processes.")
+                f"range; MB the largest memory of the process. {len(disturbed)} samples were disturbed by other processes; "
+                f"load {about['load']:.1f}, priority {about['nice']}.")
         name = f"{about['date']}-{re.sub('[^a-z0-9]+', '-', about['machine'].lower()).strip('-')}-store"
         (RESULTS / f"{name}.md").write_text(f"# The store\n\n{head}\n\n{text}\n")
         (RESULTS / f"{name}.json").write_text(json.dumps({"about": about, "results": results}, indent=1) + "\n")
