@@ -1,8 +1,8 @@
 //! r1's side of `store.py` (`just bench-store`): trajectories made for it, and times of writing.
 //!
 //! - `store generate DIR FILES`: the run `DIR/million` with FILES training steps of 50 groups of 8
-//!   trajectories. A trajectory has 1 to 9 steps of 100 sampled tokens, so that 500 files have about
-//!   a million steps.
+//!   trajectories. A trajectory has 1 to 9 steps of 100 sampled tokens, so that 500 files have
+//!   about a million steps.
 //! - `store long DIR REPETITIONS`: writes 512 trajectories of 8 steps of 4,096 sampled tokens.
 //! - `store again FILE DIR REPETITIONS`: writes the trajectories of a file of a run again.
 //!
