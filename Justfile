@@ -187,6 +187,13 @@ bench-python: build
 bench-search *args: build
     @{{torch}} && cargo bench --profile release --bench search -- {{args}}
 
+# Trajectories: writing, `r1 traj` and `r1 view` over a million steps, beside DuckDB; writes docs/lab/store.md (10 minutes, 2 GB)
+bench-store *args: build
+    @[ -x target/readers/bin/python3 ] || python3 -m venv target/readers
+    @target/readers/bin/python3 -m pip install --quiet --disable-pip-version-check duckdb==2.0.1
+    @{{torch}} && target/readers/bin/python3 benches/store.py --binary {{bin}} {{args}} \
+        | python3 benches/pages.py write docs/lab/store.md 'just bench-store'
+
 # Build and pack r1 for a CUDA machine with torch 2.11; check and time it if there is a GPU
 gpu-check *args: build
     benches/gpu-check.sh {{args}}

@@ -206,6 +206,8 @@ fn rows(file: &TrajectoryFile) -> Result<Vec<TableRow>> {
     let number = |name: &str, row: usize| of(name).and_then(|one| one.numbers().get(row).copied()).unwrap_or(f64::NAN);
     let text = |name: &str, row: usize| of(name).and_then(|one| one.texts().get(row)?.as_deref());
     let mut rows: Vec<TableRow> = Vec::new();
+    // The task of the row before, and its excerpt: trajectories of a group have the same one.
+    let mut task: (&str, Arc<str>) = ("", "".into());
     for row in 0..of("id").map_or(0, |ids| ids.texts().len()) {
         let before = rows.last();
         // Texts are shared with the row before, which is often one of the same task.
@@ -213,6 +215,10 @@ fn rows(file: &TrajectoryFile) -> Result<Vec<TableRow>> {
             before.filter(|before| before.as_ref() == text).map_or_else(|| text.into(), Arc::clone)
         };
         let integer = |name| number(name, row) as u64;
+        let of_row = text("task", row).unwrap_or_default();
+        if task.0 != of_row {
+            task = (of_row, first_text(of_row).into());
+        }
         let read = TableRow {
             id: text("id", row).unwrap_or_default().to_owned(),
             group: integer("group"),
@@ -220,7 +226,7 @@ fn rows(file: &TrajectoryFile) -> Result<Vec<TableRow>> {
             parent: text("parent", row).map(str::to_owned),
             forked_at: number("forked_at", row),
             task_index: integer("task_index"),
-            task: shared(&first_text(text("task", row).unwrap_or_default()), before.map(|one| &one.task)),
+            task: Arc::clone(&task.1),
             status: shared(text("status", row).unwrap_or_default(), before.map(|one| &one.status)),
             truncated_by: text("truncated_by", row).map(Arc::from),
             dropped: text("dropped", row).is_some(),

@@ -111,22 +111,6 @@ fn the_best_model_is_that_of_the_metric() {
     assert!(printed.contains("eval/accuracy") && !run_dir(dir.path(), "no").join("best").exists(), "{printed}");
 }
 
-/// An error of a checkpoint in the background ends the run before its next update.
-#[test]
-fn a_checkpoint_that_cannot_be_written_ends_the_run() {
-    let dir = directory(&[("a.lua", &RECIPE)], true);
-    run(dir.path(), &["trainer.steps=1"]);
-    let blocked = run_dir(dir.path(), "a").join("checkpoints/step-000002");
-    fs::write(&blocked, "").unwrap();
-    let error = fail(dir.path(), &["run", "a.lua", "--no-reload", "--resume", "a", "trainer.steps=5"]);
-    assert!(error.contains("step-000002"), "{error}");
-    // The step before its checkpoint is complete, and the one after it has not begun.
-    assert_eq!(logged(&run_dir(dir.path(), "a")), [1, 2]);
-    fs::remove_file(&blocked).unwrap();
-    run(dir.path(), &["--resume", "a", "trainer.steps=3"]);
-    assert_eq!(steps(&run_dir(dir.path(), "a")), [1, 2, 3]);
-}
-
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {

@@ -52,5 +52,5 @@ for name in ["advantages", "learner_logprobs", "entropies", "loss_mask", "clippe
 difference = max(abs(a - b).max() for a, b in zip(rows["logprobs"], rows["learner_logprobs"]))
 print(f"{len(rows)} trained steps; learner and sampler differ by at most {difference:.1e}")
 assert difference < 1e-3
-mean = duckdb.sql(f"SELECT avg(total_reward) FROM '{folder}/*.parquet'").fetchone()[0]
+[(mean,)] = duckdb.sql(f"SELECT avg(total_reward) FROM '{folder}/*.parquet'").fetchall()
 assert abs(mean - pandas.read_parquet(folder)["total_reward"].mean()) < 1e-9

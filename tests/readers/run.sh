@@ -10,4 +10,4 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 "$r1" run scripts/retool.lua --runs-dir "$work" --name readers -q trainer.steps=2 eval.before=false eval.limit=8
 "$r1" lua tests/readers/ids.lua "$work/readers" > "$work/ids.json"
-HF_HOME=$work/hf "$to/bin/python3" tests/readers/read.py "$work/readers" "$work/ids.json"
+HF_HOME=$work/hf HF_DATASETS_DISABLE_PROGRESS_BARS=1 "$to/bin/python3" tests/readers/read.py "$work/readers" "$work/ids.json"

@@ -108,7 +108,7 @@ export function Chart({ title, curves, xLabel, xFormat, weight, height, onMark }
       u.ctx.textAlign = "left";
       u.ctx.font = `${10 * devicePixelRatio}px system-ui`;
       for (const one of latest.current) {
-        u.ctx.strokeStyle = u.ctx.fillStyle = one.color;
+        u.ctx.strokeStyle = one.color;
         u.ctx.setLineDash([3 * devicePixelRatio, 3 * devicePixelRatio]);
         for (const mark of one.marks) {
           const x = u.valToPos(mark.x, "x", true);
@@ -117,6 +117,7 @@ export function Chart({ title, curves, xLabel, xFormat, weight, height, onMark }
           u.ctx.moveTo(x, u.bbox.top);
           u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
           u.ctx.stroke();
+          u.ctx.fillStyle = axis.stroke;
           u.ctx.fillText(mark.label, x + 3 * devicePixelRatio, u.bbox.top + 10 * devicePixelRatio);
         }
       }

@@ -20,7 +20,8 @@ export function plural(value: number, word: string): string {
 }
 
 export function duration(seconds: number): string {
-  if (seconds > 0 && seconds < 0.1) return `${num(seconds * 1000)} ms`;
+  if (seconds === 0) return "0 s";
+  if (seconds > 0 && seconds < 0.1) return `${Number((seconds * 1000).toPrecision(3))} ms`;
   if (seconds < 10) return `${seconds.toFixed(2)} s`;
   if (seconds < 120) return `${Math.round(seconds)} s`;
   if (seconds < 7200) return `${Math.round(seconds / 60)} min`;

@@ -48,6 +48,8 @@ async function open(width, height, colorScheme, address = url) {
     await page.waitForTimeout(300);
     const wide = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
     assert.ok(wide <= 0, `${hash} is ${wide} pixels wider than ${width}`);
+    const header = await page.evaluate(() => document.querySelector(".top").clientHeight);
+    assert.ok(header < 45, `the header of ${hash} has two lines at ${width} pixels`);
   };
   return { page, go };
 }
@@ -96,6 +98,8 @@ async function check(row) {
   // A table: sorted, filtered, with keys.
   await go("trajectories/demo", "td a");
   assert.match(await text(".page > .hint"), /^32 trajectories/);
+  const cut = await page.evaluate(() => [...document.querySelectorAll("td:not(:last-child)")].filter((cell) => cell.scrollWidth > cell.clientWidth).map((cell) => cell.innerText));
+  assert.deepEqual(cut, []);
   await page.getByRole("button", { name: /^reward/ }).first().click();
   await page.waitForSelector("th[aria-sort=descending]");
   await page.keyboard.press("/");

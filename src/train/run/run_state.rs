@@ -98,7 +98,7 @@ impl RunState {
     /// `Kind::Interrupted` if the user stops the run at once; those of the checkpoint that is
     /// written in the background.
     pub(crate) fn begin_update(&self) -> Result<()> {
-        self.writer.finish()?;
+        self.writer.release()?;
         if self.standing.update_begins() {
             return Ok(());
         }
@@ -119,7 +119,7 @@ impl RunState {
     }
 
     /// Begins to write a checkpoint in the background, unless the newest one is of this step
-    /// already. [`begin_update`](Self::begin_update) waits until it is written.
+    /// already. [`begin_update`](Self::begin_update) waits until its tensors are read.
     ///
     /// # Errors
     /// Those of the checkpoint before.
@@ -131,8 +131,9 @@ impl RunState {
         }
         let (checkpoint, keep) = (contents.unwritten()?, keep_rule(&self.script.settings.checkpoint));
         let (dir, standing) = (Arc::clone(&self.dir), self.standing.clone());
-        self.writer.start(move || {
-            let path = checkpoint.write(&dir, keep)?;
+        self.standing.save_begins();
+        self.writer.start(move |read| {
+            let path = checkpoint.write(&dir, keep, read)?;
             standing.saved(step);
             Ok(path)
         })

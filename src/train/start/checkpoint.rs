@@ -48,12 +48,13 @@ impl Contents<'_> {
 }
 
 impl UnwrittenCheckpoint {
-    /// Writes the checkpoint. Of the earlier ones those that `keep` names stay.
+    /// Writes the checkpoint. Of the earlier ones those that `keep` names stay. `read` is called as
+    /// soon as the tensors may change: they are written then, and the disk may not have them yet.
     ///
     /// # Errors
     /// `Kind::Numeric` names a tensor that is not finite: a run can't resume from it. `Kind::Store`
     /// has the path that can't be written. No checkpoint is written then, and earlier ones stay.
-    pub(crate) fn write(&self, run: &RunDir, keep: KeepRule) -> Result<PathBuf> {
+    pub(crate) fn write(&self, run: &RunDir, keep: KeepRule, read: impl FnOnce()) -> Result<PathBuf> {
         let Self { model, trainer_state, state } = self;
         for file in model.iter().chain(trainer_state) {
             file.require_finite().map_err(|error| match error.kind {
@@ -63,8 +64,9 @@ impl UnwrittenCheckpoint {
             })?;
         }
         run.checkpoint(state.step, keep, |dir, folder| {
-            model.iter().try_for_each(|file| file.write(dir))?;
-            trainer_state.iter().try_for_each(|file| file.write(folder))?;
+            model.iter().try_for_each(|file| file.write_unsynced(dir))?;
+            trainer_state.iter().try_for_each(|file| file.write_unsynced(folder))?;
+            read();
             state.save(dir)
         })
     }

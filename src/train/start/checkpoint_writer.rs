@@ -1,10 +1,13 @@
 //! A thread that writes a checkpoint while the run samples its next trajectories.
 //!
 //! The tensors of the checkpoint are those of the run. They do not change while trajectories are
-//! sampled, so nothing is copied; the run waits for the thread before it changes the weights.
+//! sampled, so nothing is copied; before the run changes them, it waits until the thread has passed
+//! all of them to the system. The disk may need longer, and nobody waits for it but the next
+//! checkpoint and the end of the run.
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -14,29 +17,53 @@ use crate::telemetry::Metrics;
 /// At most one checkpoint is written at a time.
 #[derive(Default)]
 pub(crate) struct CheckpointWriter {
-    writing: RefCell<Option<JoinHandle<(Result<PathBuf>, f64)>>>,
+    writing: RefCell<Option<Writing>>,
     /// Seconds since the last [`report`](Self::report): of the thread, and of the run, which waited
     /// for it.
     seconds: Cell<f64>,
     waited: Cell<f64>,
 }
 
+struct Writing {
+    thread: JoinHandle<(Result<PathBuf>, f64)>,
+    /// Gets a message when the tensors may change; `None` afterwards. An error of the checkpoint
+    /// closes it.
+    read: Option<Receiver<()>>,
+}
+
 impl CheckpointWriter {
-    /// Begins to write a checkpoint, after the one before; `write` returns its path.
+    /// Begins to write a checkpoint, after the one before; `write` returns its path, and calls its
+    /// argument when the tensors may change.
     ///
     /// # Errors
     /// Those of the checkpoint before; `Kind::Internal` if no thread can be started.
-    pub(crate) fn start(&self, write: impl FnOnce() -> Result<PathBuf> + Send + 'static) -> Result<()> {
+    pub(crate) fn start(&self, write: impl FnOnce(&dyn Fn()) -> Result<PathBuf> + Send + 'static) -> Result<()> {
         self.finish()?;
+        let (send, read) = channel();
         let timed = move || {
             let began = Instant::now();
-            (write(), began.elapsed().as_secs_f64())
+            // The run may have ended.
+            let written = write(&|| drop(send.send(())));
+            (written, began.elapsed().as_secs_f64())
         };
         let thread = thread::Builder::new().name("checkpoint".to_owned()).spawn(timed);
         let thread = thread
             .map_err(|error| Error::new(Kind::Internal, format!("can't start a thread for the checkpoint: {error}")))?;
-        *self.writing.borrow_mut() = Some(thread);
+        *self.writing.borrow_mut() = Some(Writing { thread, read: Some(read) });
         Ok(())
+    }
+
+    /// Waits until the tensors may change.
+    ///
+    /// # Errors
+    /// Those of reading and writing the tensors.
+    pub(crate) fn release(&self) -> Result<()> {
+        let read = self.writing.borrow_mut().as_mut().and_then(|writing| writing.read.take());
+        let Some(read) = read else { return Ok(()) };
+        let began = Instant::now();
+        let message = read.recv();
+        self.wait(began);
+        if message.is_err() { self.finish().map(drop) } else { Ok(()) }
     }
 
     /// Waits for the checkpoint that is being written; returns its path, or `None` if there is
@@ -45,13 +72,17 @@ impl CheckpointWriter {
     /// # Errors
     /// Those of the checkpoint.
     pub(crate) fn finish(&self) -> Result<Option<PathBuf>> {
-        let Some(thread) = self.writing.take() else { return Ok(None) };
+        let Some(Writing { thread, .. }) = self.writing.take() else { return Ok(None) };
         let began = Instant::now();
         let (written, seconds) =
             thread.join().map_err(|_| Error::new(Kind::Internal, "the thread of the checkpoint has panicked"))?;
-        self.waited.set(self.waited.get() + began.elapsed().as_secs_f64());
+        self.wait(began);
         self.seconds.set(self.seconds.get() + seconds);
         written.map(Some)
+    }
+
+    fn wait(&self, began: Instant) {
+        self.waited.set(self.waited.get() + began.elapsed().as_secs_f64());
     }
 
     /// Adds the seconds since the last report to the metrics of a step.
@@ -80,35 +111,43 @@ mod tests {
     #[test]
     fn a_checkpoint_is_written_while_the_run_goes_on() {
         let writer = CheckpointWriter::default();
-        let (send, receive) = mpsc::channel::<()>();
+        let (tensors, wait_for_tensors) = mpsc::channel::<()>();
+        let (disk, wait_for_disk) = mpsc::channel::<()>();
         writer
-            .start(move || {
-                receive.recv().unwrap();
+            .start(move |read| {
+                wait_for_tensors.recv().unwrap();
+                read();
+                wait_for_disk.recv().unwrap();
                 Ok(PathBuf::from("a"))
             })
             .unwrap();
-        // The thread waits for this message, so `start` has returned before it ends.
-        send.send(()).unwrap();
+        // The thread waits for these messages, so that the calls return before it ends.
+        tensors.send(()).unwrap();
+        writer.release().unwrap();
+        writer.release().unwrap();
+        disk.send(()).unwrap();
         assert_eq!(writer.finish().unwrap(), Some(PathBuf::from("a")));
         assert_eq!(writer.finish().unwrap(), None);
+        writer.release().unwrap();
     }
 
     #[test]
     fn an_error_is_returned_by_the_next_operation() {
-        let failing = || Err(Error::new(Kind::Store, "the disk is full"));
+        let failing = |_: &dyn Fn()| Err(Error::new(Kind::Store, "the disk is full"));
         let writer = CheckpointWriter::default();
         writer.start(failing).unwrap();
-        assert_eq!(writer.start(|| Ok(PathBuf::new())).unwrap_err().message, "the disk is full");
+        assert_eq!(writer.start(|_| Ok(PathBuf::new())).unwrap_err().message, "the disk is full");
         writer.start(failing).unwrap();
-        assert!(writer.finish().is_err() && writer.finish().unwrap().is_none());
+        assert!(writer.release().is_err() && writer.finish().unwrap().is_none());
     }
 
     #[test]
     fn the_times_are_those_since_the_last_report() {
         let writer = CheckpointWriter::default();
+        let sleep = || thread::sleep(Duration::from_millis(20));
         writer
-            .start(|| {
-                thread::sleep(Duration::from_millis(20));
+            .start(move |_| {
+                sleep();
                 Ok(PathBuf::new())
             })
             .unwrap();

@@ -110,10 +110,14 @@ impl InterruptState {
         inner.saved == Some(step) && !inner.changed
     }
 
-    /// The newest checkpoint is of `step`, and has the current weights.
+    /// The current state is being written.
+    pub(crate) fn save_begins(&self) {
+        lock(&self.inner).changed = false;
+    }
+
+    /// The newest checkpoint is of `step`.
     pub(crate) fn saved(&self, step: u64) {
-        let mut inner = lock(&self.inner);
-        (inner.saved, inner.changed) = (Some(step), false);
+        lock(&self.inner).saved = Some(step);
     }
 
     /// Waits for a checkpoint, which `write` writes.

@@ -82,6 +82,18 @@ impl UnwrittenFile {
     /// # Errors
     /// `Kind::Store` with the path.
     pub fn write(&self, dir: &Path) -> Result<()> {
+        self.write_with(dir, true)
+    }
+
+    /// [`write`](Self::write) without a sync, for a directory that is synced as a whole.
+    ///
+    /// # Errors
+    /// `Kind::Store` with the path.
+    pub fn write_unsynced(&self, dir: &Path) -> Result<()> {
+        self.write_with(dir, false)
+    }
+
+    fn write_with(&self, dir: &Path, sync: bool) -> Result<()> {
         let (path, mut folder) = (dir.join(&self.path), dir.to_owned());
         let parts = match self.content {
             UnwrittenContent::Weights(..) => self.path.as_path(),
@@ -92,9 +104,9 @@ impl UnwrittenFile {
             make_dir(&folder)?;
         }
         match &self.content {
-            UnwrittenContent::Weights(tensors, limit) => weights::write(&folder, tensors, *limit),
-            UnwrittenContent::Tensors(tensors) => weights::write_stored(&path, tensors),
-            UnwrittenContent::Bytes(bytes) => weights::write_bytes(&path, bytes),
+            UnwrittenContent::Weights(tensors, limit) => weights::write(&folder, tensors, *limit, sync),
+            UnwrittenContent::Tensors(tensors) => weights::write_stored(&path, tensors, sync),
+            UnwrittenContent::Bytes(bytes) => weights::write_bytes(&path, bytes, sync),
         }
     }
 }

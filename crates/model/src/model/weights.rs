@@ -264,7 +264,7 @@ impl Problems {
 
 /// Writes the tensors to `dir`: one file, or shards of at most `most` bytes (at least one tensor
 /// each) with an index. Other weight files of earlier saves are removed at the end.
-pub(super) fn write(dir: &Path, parameters: &[StoredTensor], limit: u64) -> Result<()> {
+pub(super) fn write(dir: &Path, parameters: &[StoredTensor], limit: u64, sync: bool) -> Result<()> {
     let mut shards: Vec<(u64, &[StoredTensor])> = Vec::new();
     let mut start = 0;
     for (at, stored) in parameters.iter().enumerate() {
@@ -278,20 +278,20 @@ pub(super) fn write(dir: &Path, parameters: &[StoredTensor], limit: u64) -> Resu
     }
     let mut kept = Vec::new();
     if let [(_, all)] = shards[..] {
-        write_stored(&dir.join(SINGLE), all)?;
+        write_stored(&dir.join(SINGLE), all, sync)?;
         kept.push(SINGLE.to_owned());
     } else {
         let mut map = serde_json::Map::new();
         for (index, (_, tensors)) in shards.iter().enumerate() {
             let name = format!("model-{:05}-of-{:05}.safetensors", index + 1, shards.len());
-            write_stored(&dir.join(&name), tensors)?;
+            write_stored(&dir.join(&name), tensors, sync)?;
             map.extend(tensors.iter().map(|stored| (stored.name.clone(), name.clone().into())));
             kept.push(name);
         }
         map.sort_keys();
         let total: u64 = shards.iter().map(|(bytes, _)| bytes).sum();
         let index = serde_json::json!({"metadata": {"total_size": total}, "weight_map": map});
-        write_text(&dir.join(INDEX), &format!("{index:#}\n"))?;
+        write_bytes(&dir.join(INDEX), format!("{index:#}\n").as_bytes(), sync)?;
         kept.push(INDEX.to_owned());
     }
     remove_others(dir, &kept).map_err(|error| Error::io(Kind::Store, "remove old weights", dir, &error))
@@ -310,15 +310,11 @@ fn remove_others(dir: &Path, kept: &[String]) -> std::io::Result<()> {
     Ok(())
 }
 
-fn write_text(path: &Path, text: &str) -> Result<()> {
-    write_bytes(path, text.as_bytes())
-}
-
-/// Writes a file atomically.
-pub(super) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
+/// Writes a file atomically; without `sync` its writer syncs it.
+pub(super) fn write_bytes(path: &Path, bytes: &[u8], sync: bool) -> Result<()> {
     let part = path.with_added_extension("part");
     std::fs::write(&part, bytes)
-        .and_then(|()| publish(&part, path))
+        .and_then(|()| publish(&part, path, sync))
         .map_err(|error| Error::io(Kind::Store, "write", path, &error))
 }
 
@@ -327,10 +323,10 @@ pub(super) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
 /// # Errors
 /// `Kind::Store` with the path.
 pub fn write_file(path: &Path, parameters: &[(String, Tensor)]) -> Result<()> {
-    write_stored(path, &StoredTensor::all(parameters))
+    write_stored(path, &StoredTensor::all(parameters), true)
 }
 
-pub(super) fn write_stored(path: &Path, parameters: &[StoredTensor]) -> Result<()> {
+pub(super) fn write_stored(path: &Path, parameters: &[StoredTensor], sync: bool) -> Result<()> {
     let views = parameters
         .iter()
         .map(|stored| Ok((stored.name.as_str(), HeldParameter::new(stored)?)))
@@ -343,12 +339,14 @@ pub(super) fn write_stored(path: &Path, parameters: &[StoredTensor]) -> Result<(
         safetensors::SafeTensorError::IoError(error) => failed(&error),
         other => Error::new(Kind::Store, format!("can't write the tensors: {other}")).at_path(path),
     })?;
-    publish(&part, path).map_err(|error| failed(&error))
+    publish(&part, path, sync).map_err(|error| failed(&error))
 }
 
-/// Syncs `part` and renames it to `path`.
-fn publish(part: &Path, path: &Path) -> std::io::Result<()> {
-    File::open(part)?.sync_all()?;
+/// Renames `part` to `path`, after a sync.
+fn publish(part: &Path, path: &Path, sync: bool) -> std::io::Result<()> {
+    if sync {
+        File::open(part)?.sync_all()?;
+    }
     std::fs::rename(part, path)
 }
 
