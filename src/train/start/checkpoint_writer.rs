@@ -43,7 +43,9 @@ impl CheckpointWriter {
         let timed = move || {
             let began = Instant::now();
             // The run may have ended.
-            let written = write(&|| drop(send.send(())));
+            let written = write(&|| {
+                let _ = send.send(());
+            });
             (written, began.elapsed().as_secs_f64())
         };
         let thread = thread::Builder::new().name("checkpoint".to_owned()).spawn(timed);
