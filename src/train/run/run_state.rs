@@ -143,7 +143,9 @@ impl RunState {
     /// saved, and the error says where.
     pub(crate) fn with_saved(&self, error: Error, save: impl FnOnce() -> Result<PathBuf>) -> Error {
         let step = self.state.step;
-        if step == 0 || self.standing.is_saved(step) || error.kind == Kind::Interrupted {
+        // A checkpoint of this step may be in the background.
+        let is_saved = self.writer.finish().is_ok() && self.standing.is_saved(step);
+        if step == 0 || is_saved || error.kind == Kind::Interrupted {
             return error;
         }
         with_kept(error, step, save())
