@@ -152,7 +152,7 @@ fn lost_and_repeated_files_are_named() {
     let missing = json!({ "problem": "missing_steps", "first": 2, "last": 2, "tasks": drawn });
     assert_eq!(problems(at, "k"), [missing]);
     let text = printed(at, &["traj", "account", "k"]);
-    let line = format!("step 2: no file; {drawn} tasks were drawn there\n1 discrepancy\n");
+    let line = format!("step 2: no file; {drawn} tasks were drawn there\n1 discrepancy");
     assert!(text.starts_with("exit: 8") && text.contains(&line), "{text}");
 
     // The rows of a step are there twice.

@@ -45,7 +45,9 @@ impl Collected {
     fn sort(&mut self, all: Vec<Trajectory>, kept: &mut Vec<Trajectory>, stays: impl Fn(&Trajectory) -> bool) {
         let (stay, mut leave): (Vec<_>, Vec<_>) = all.into_iter().partition(stays);
         kept.extend(stay);
-        leave.iter_mut().for_each(|trajectory| trajectory.dropped = true);
+        for trajectory in &mut leave {
+            trajectory.dropped = true;
+        }
         self.dropped.append(&mut leave);
     }
 }

@@ -14,6 +14,7 @@ use crate::train::learn::update::UpdateStats;
 
 /// The state of a step between its first operation and `next_step`, which records it.
 #[derive(Default)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub(crate) struct OpenStep {
     /// The start of its first operation.
     pub(crate) began: Option<Instant>,
