@@ -261,18 +261,21 @@ fn states(file: &TrajectoryFile) -> Result<Vec<TaskState>> {
 mod tests {
     use super::*;
 
+    type Groups<'a> = &'a [(u64, u64)];
+
+    #[allow(clippy::unnecessary_wraps)] // the type of the argument
     fn tasks(position: u64) -> Option<StepTasks> {
         Some(StepTasks { position, rows: 6, order: TaskOrder::Epochs })
     }
 
     /// Two trajectories of each group, which are trained.
-    fn groups(numbers: &[(u64, u64)]) -> Vec<TaskState> {
+    fn groups(numbers: Groups<'_>) -> Vec<TaskState> {
         let of = |&(group, row)| [TaskState { group, row, trained: true, ..TaskState::default() }; 2];
         numbers.iter().flat_map(of).collect()
     }
 
     /// The account of steps, each with its position and its groups.
-    fn account(steps: &[(u64, Option<StepTasks>, &[(u64, u64)])]) -> TaskAccount {
+    fn account(steps: &[(u64, Option<StepTasks>, Groups<'_>)]) -> TaskAccount {
         let mut account = TaskAccount::new(None);
         for (step, tasks, numbers) in steps {
             account.add_step(*step, *tasks, &groups(numbers));

@@ -1,6 +1,7 @@
 //! `r1 traj account`: every task of a run is trained once or accounted for, and groups that the
 //! filter drops are stored.
 #![cfg(target_os = "linux")]
+#![allow(clippy::float_cmp)] // sums of whole numbers
 
 use std::collections::BTreeSet;
 use std::fs;

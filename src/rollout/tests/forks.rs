@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::ScriptedPolicy;
 use crate::config::Trainer;
-use crate::mdp::{Answer, Request, Trajectory};
+use crate::mdp::{Answer, Request, StepSeconds, Trajectory};
 use crate::rollout::{Attempt, Reached, Spec, Stage, first_difference, go_on, go_to, replay};
 use crate::script::{Record, Script, Split, Strictness, Worker};
 use crate::text::Renderer;
@@ -53,7 +53,7 @@ fn written(word: &Word, tools: &[Value], format: &str) -> String {
 fn timeless(mut trajectory: Trajectory) -> Trajectory {
     for step in &mut trajectory.steps {
         step.prefilled = 0;
-        step.seconds = Default::default();
+        step.seconds = StepSeconds::default();
         step.tools.iter_mut().for_each(|tool| tool.seconds = 0.0);
     }
     for exchange in &mut trajectory.record {
