@@ -243,7 +243,7 @@ def tables(results, counts):
                      f"| {one['bytes'] / one['tokens']:.1f} | {share} |")
     lines += ["", "| over a million steps | seconds | MB | goal |", "|---|---|---|---|"]
     query = statistics.median(sample["query"] for sample in results["read"]["duckdb"])
-    rows = [("version", "`r1 --version`: the start of the program", ""), ("ls", "`r1 traj ls`", "1 s"), ("show", "`r1 traj show ID`", "0.2 s"), ("where", f"`r1 traj where '{CONDITION}'`", "3 s"),
+    rows = [("version", "the start of the program", ""), ("ls", "`r1 traj ls`", "1 s"), ("show", "`r1 traj show ID`", "0.2 s"), ("where", f"`r1 traj where '{CONDITION}'`", "3 s"),
             ("duckdb", f"the same count with DuckDB in Python (the query alone: {query:.2f})", ""), ("stats", "`r1 traj stats`", "3 s"),
             ("runs", "`r1 view`, from its start to the page of runs", ""), ("table", "to the first table of trajectories", "2 s"),
             ("sort", "then: sorted by reward", "2 s"), ("filter", f"filtered by `{CONDITION}`", "2 s"), ("both", "that, sorted by tokens", "2 s"),

@@ -1090,6 +1090,8 @@ function Expectation:raises(text) end
 ---@field every? number Training steps between checkpoints; 0 writes only the last (default 20, steps, ≥ 0).
 ---@field keep? number Number of checkpoints kept, newest first; 0 keeps all (default 2, checkpoints, ≥ 0).
 ---@field keep_every? number A checkpoint of every such step is written and never removed, as for a later --fork or --resume-from; 0 keeps none (default 0, steps, ≥ 0).
+---@field best? string Metric of evaluations, such as eval/reward; the model of the best evaluation is kept in RUN/best (default "eval/accuracy", needs data.eval).
+---@field best_mode? "max"|"min" Whether the largest or the smallest value of that metric is the best (default "max", needs data.eval).
 ---@field export? "auto"|"f32"|"bf16" Type of the weights written by --out; auto is the type of the initial model (default "auto").
 ---@field merge? boolean --out merges the adapter into the weights instead of writing the adapter alone (default false).
 
