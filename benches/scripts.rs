@@ -86,21 +86,10 @@ async fn episode(worker: &Worker, seed: u64) -> Result<Trajectory> {
         task_index: 0,
         task,
         group: seed,
-        sample: 0,
-        fork: None,
         seed,
         script_hash: worker.hash().to_owned(),
         status: Status::Truncated,
-        truncated_by: None,
-        dropped: false,
-        retries: 0,
-        seconds: 0.0,
-        error: None,
-        steps: Vec::new(),
-        outcome_reward: 0.0,
-        reward_parts: std::collections::BTreeMap::new(),
-        messages: Vec::new(),
-        record: Vec::new(),
+        ..Trajectory::default()
     };
     let mut dice = Dice(seed);
     let state = worker.reset(&trajectory.task, seed).await.map_err(|failure| failure.error)?;
