@@ -108,7 +108,7 @@ impl RunState {
     /// Writes a checkpoint, unless the newest one is of this step already.
     ///
     /// # Errors
-    /// Errors of [`UnwrittenCheckpoint::write`].
+    /// Those of `UnwrittenCheckpoint::write`.
     pub(crate) fn save(&self, contents: Contents<'_>) -> Result<PathBuf> {
         self.standing.saving(|| {
             self.begin_save(contents)?;
