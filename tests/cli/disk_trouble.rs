@@ -92,8 +92,12 @@ fn a_run_whose_directory_vanishes_says_so_and_resumes_to_the_same_files() {
     let dir = dir.path();
     fs::remove_dir_all(dir.join("runs")).unwrap();
     let running = Running::of(r1(dir, &[&START[..], &["trainer.steps=100000"]].concat()), dir);
-    // The evaluation, and two steps; the first one has its checkpoint.
+    // The evaluation, and two steps; a checkpoint, which is written in the background.
     running.until_lines(&dir.join("runs/k/metrics.jsonl"), 3);
+    while r1::store::latest_checkpoint(&dir.join("runs/k")).unwrap().is_none() {
+        assert!(running.is_running(), "the run has ended");
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
     fs::rename(dir.join("runs"), dir.join("away")).unwrap();
     let output = running.end();
     assert_store_error(dir, &output, "no such file or directory", "runs is moved away");
