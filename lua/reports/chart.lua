@@ -79,6 +79,15 @@ function charts.plot(it)
   return table.concat(lines, "\n")
 end
 
+--- Rows as aligned lines, of which the first has the titles.
+function charts.grid(rows)
+  local text = ""
+  for index, line in formats.columns(rows) do
+    text ..= (if index == 1 then formats.paint("dim", line) else line) .. "\n"
+  end
+  return text
+end
+
 --- One line of blocks for values within bounds, at most `width` columns.
 function charts.sparkline(values, width, low, high)
   local drawn = ""

@@ -62,9 +62,7 @@ local function text(result)
   end
   for _, metric in result.metrics do
     out ..= `\n{formats.paint("bold", metric.name)}\n`
-    for index, line in formats.columns(rows_of(result, metric)) do
-      out ..= (if index == 1 then formats.paint("dim", line) else line) .. "\n"
-    end
+    out ..= formats.grid(rows_of(result, metric))
   end
   return out
 end

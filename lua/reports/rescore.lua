@@ -39,8 +39,7 @@ return function(result)
   local text, summary = "", result.summary
   local function add(more) text ..= more .. "\n" end
   local function show(rows)
-    if result.quiet then return end
-    for index, line in formats.columns(rows) do add(if index == 1 then formats.paint("dim", line) else line) end
+    if not result.quiet then text ..= formats.grid(rows) end
   end
 
   local first, last = summary.steps[1], summary.steps[2]

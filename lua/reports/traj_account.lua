@@ -27,21 +27,13 @@ local PROBLEMS = {
   end,
 }
 
-local function lines(rows)
-  local text = ""
-  for index, line in formats.columns(rows) do
-    text ..= (if index == 1 then formats.paint("dim", line) else line) .. "\n"
-  end
-  return text
-end
-
 local function counts(result)
   local rows = { { "", "tasks", "trajectories" } }
   for _, label in LABELS do
     local name = label[1]
     table.insert(rows, { label[2], formats.thousands(result.tasks[name]), formats.thousands(result.trajectories[name]) })
   end
-  return lines(rows)
+  return formats.grid(rows)
 end
 
 --- The rows of each epoch, by how often they were drawn.
@@ -70,7 +62,7 @@ local function epochs(result)
     if ordered then table.insert(row, epoch.order) end
     table.insert(rows, row)
   end
-  return lines(rows)
+  return formats.grid(rows)
 end
 
 return function(result)

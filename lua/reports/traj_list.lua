@@ -51,12 +51,6 @@ return function(result)
     for _, name in result.columns do table.insert(cells, cell(name, row[name])) end
     table.insert(rows, cells)
   end
-  local text = ""
-  if #result.rows > 0 then
-    for index, line in formats.columns(rows) do
-      text ..= (if index == 1 then formats.paint("dim", line) else line) .. "\n"
-    end
-    text ..= "\n"
-  end
+  local text = if #result.rows > 0 then formats.grid(rows) .. "\n" else ""
   return if result.quiet then text else text .. footer(result) .. "\n"
 end

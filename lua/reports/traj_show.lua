@@ -91,11 +91,7 @@ local function steps(result)
       finish,
     })
   end
-  local text = ""
-  for index, line in formats.columns(rows) do
-    text ..= (if index == 1 then formats.paint("dim", line) else line) .. "\n"
-  end
-  return text
+  return formats.grid(rows)
 end
 
 local function calls(result)

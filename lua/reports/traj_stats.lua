@@ -40,9 +40,7 @@ return function(result)
   for name in result.reward_parts do table.insert(parts, name) end
   table.sort(parts)
   for _, name in parts do table.insert(rows, row(`reward_parts.{name}`, result.reward_parts[name])) end
-  for index, line in formats.columns(rows) do
-    text ..= (if index == 1 then formats.paint("dim", line) else line) .. "\n"
-  end
+  text ..= formats.grid(rows)
   for _, name in { "status", "finish_reason" } do
     local counts, items = result.counts[name], {}
     for _, value in sorted(counts) do
