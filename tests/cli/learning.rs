@@ -378,7 +378,7 @@ fn nan_advantages_stop_or_skip_a_step_and_keep_the_last_checkpoint() {
             ["run", "a.lua", "-q", "--name", "a", algorithm, "trainer.group_size=8", "trainer.mini_batches=2"];
         succeed(dir.path(), &settings);
         fs::write(dir.path().join("a.lua"), &huge).unwrap();
-        let on = [&settings[..], &["--resume", "trainer.steps=4"]].concat();
+        let on = [&settings[..], &["--yes", "--resume", "trainer.steps=4"]].concat();
         let error = exits(dir.path(), 9, &on);
         // The step, the invalid value, the trajectory and its step.
         assert!(error.contains("error: step 3: an advantage is ") && error.contains("--> trajectory 3-"), "{error}");
