@@ -49,7 +49,7 @@ fn a_run_records_its_resources_and_reports_changes() {
     assert!(text.contains("the resource has changed since the run read it"), "{text}");
     assert!(text.contains("--> corpus.jsonl"), "{text}");
     ran(dir.path(), &["replay", "a", "--script", "a.lua"]);
-    let text = ran(dir.path(), &["run", "a.lua", "--name", "a", "--resume", "trainer.steps=3"]);
+    let text = ran(dir.path(), &["run", "a.lua", "--name", "a", "--yes", "--resume", "trainer.steps=3"]);
     assert!(text.contains("corpus.jsonl has changed since the run read it; the current version is used"), "{text}");
 }
 

@@ -133,7 +133,7 @@ fn a_resumed_run_keeps_its_settings_and_reports_differences() {
     succeed(dir.path(), &first);
     let reported = exits(dir.path(), 0, &["run", "a.lua", "--resume", "trainer.steps=3"]);
     assert!(reported.contains("resuming runs/a from step 2 (runs/a/checkpoints/step-000002)"), "{reported}");
-    let differs = "settings that differ from the run's last configuration:\n    trainer.steps 2 -> 3\n";
+    let differs = "settings that differ from the run's last configuration:\n    trainer.steps 2 -> 3 (the run ends";
     assert!(reported.contains(differs), "{reported}");
     let run = dir.path().join("runs/a");
     assert!(run.join("checkpoints/step-000003/trainer_state/critic/value_head.safetensors").is_file());
@@ -153,7 +153,7 @@ fn a_resumed_run_keeps_its_settings_and_reports_differences() {
     assert!(error.contains("the run's seed is 5, and a run keeps its seed"), "{error}");
     // A run by its name; a changed script; a finished run.
     fs::write(dir.path().join("a.lua"), RECIPE.replace("max_new_tokens = 6", "max_new_tokens = 5")).unwrap();
-    let output = r1(dir.path(), &["run", "a.lua", "--resume", "a"]).output().unwrap();
+    let output = r1(dir.path(), &["run", "a.lua", "--resume", "a", "--yes"]).output().unwrap();
     let reported = String::from_utf8(output.stderr).unwrap();
     assert!(
         reported.contains("the script has changed (") && reported.contains("sampling.max_new_tokens 6 -> 5"),
@@ -185,7 +185,7 @@ fn a_run_is_not_resumed_with_another_recipe() {
     assert_eq!(fs::read(at.join("runs/a/config.json")).unwrap(), before);
     fs::rename(at.join("a.lua"), at.join("c.lua")).unwrap();
     succeed(at, &["run", "c.lua", "-q", "--resume", "runs/a", "trainer.steps=2"]);
-    let printed = succeed(at, &["run", "b.lua", "--resume", "runs/a", "trainer.steps=3", "name=c"]);
+    let printed = succeed(at, &["run", "b.lua", "--resume", "runs/a", "trainer.steps=3", "name=c", "--yes"]);
     assert!(printed.contains("\n1 step in "), "{printed}");
     for id in ["1", "2", "3"] {
         succeed(at, &["replay", "runs/a", id, "-q"]);
@@ -369,7 +369,13 @@ fn a_resume_with_changes_needs_a_confirmation() {
     let dir = dir.path();
     succeed(dir, &["run", "a.lua", "-q", "trainer.steps=2"]);
     fs::write(dir.join("a.lua"), RECIPE.replace("every = 1", "every = 1, keep = 5")).unwrap();
-    let before = super::run_files::files(&dir.join("runs/a"));
+    // The lock has the number of the last process.
+    let files = || {
+        let mut files = super::run_files::files(&dir.join("runs/a"));
+        files.remove(".lock");
+        files
+    };
+    let before = files();
     let error = fail(dir, &["run", "a.lua", "--resume", "a", "trainer.steps=3"]);
     for part in [
         "the script has changed since the run used it, and so have checkpoint.keep",
@@ -379,7 +385,7 @@ fn a_resume_with_changes_needs_a_confirmation() {
     ] {
         assert!(error.contains(part), "{part}: {error}");
     }
-    assert!(super::run_files::files(&dir.join("runs/a")) == before, "the run has changed");
+    assert!(files() == before, "the run has changed");
     succeed(dir, &["run", "a.lua", "-q", "--resume", "a", "trainer.steps=3", "--yes"]);
     // The script is the one that the run used now, and typed settings need no confirmation.
     succeed(dir, &["run", "a.lua", "-q", "--resume", "a", "trainer.steps=4", "trainer.lr=1e-4"]);

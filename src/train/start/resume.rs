@@ -118,6 +118,8 @@ impl StartState {
             let untyped: Vec<&str> = changed
                 .iter()
                 .map(|change| change.key.as_str())
+                // A script that was renamed.
+                .filter(|key| *key != "name")
                 .filter(|key| !options.overrides.iter().any(|typed| decides(key_of(typed), key)))
                 .collect();
             changed::confirm(reporter, &resumed.source.path, path, &untyped)?;
