@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use r1::mdp::{Policy, Scripted, StreamSeed, Trajectory};
+use r1::mdp::{Policy, Scripted, StepSeconds, StreamSeed, Trajectory};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Script, Split};
 use r1::text::Renderer;
@@ -133,7 +133,11 @@ impl Case {
             let trajectories = pool.start(&policy, specs, &no_progress()).unwrap().finish();
             let trajectories = trajectories.unwrap_or_else(|error| panic!("{name} ends the run: {error}"));
             // Trajectories are compared; the time of each differs.
-            let untimed = |trajectory: Trajectory| Trajectory { seconds: 0.0, ..trajectory };
+            let untimed = |mut trajectory: Trajectory| {
+                trajectory.seconds = 0.0;
+                trajectory.steps.iter_mut().for_each(|step| step.seconds = StepSeconds::default());
+                trajectory
+            };
             trajectories.into_iter().map(|trajectory| (trajectory.task_index, untimed(trajectory))).collect()
         };
 

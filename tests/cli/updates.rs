@@ -51,7 +51,7 @@ fn a_step_without_trained_tokens_changes_nothing_and_warns_once() {
     assert_eq!(versions(&training_steps(&dir.path().join("runs/a"))), [1.0, 2.0]);
     // From here on every group is uniform: neither the weights nor the optimiser's moments change.
     fs::write(dir.path().join("a.lua"), with(UNIFORM)).unwrap();
-    let printed = exits(dir.path(), 0, &["run", "a.lua", "-q", "--resume", "runs/a", "trainer.steps=8"]);
+    let printed = exits(dir.path(), 0, &["run", "a.lua", "-q", "--resume", "runs/a", "trainer.steps=8", "--yes"]);
     let (before, after) =
         (tensors(&checkpoint(&dir.path().join("runs/a"), 2)), tensors(&checkpoint(&dir.path().join("runs/a"), 8)));
     assert!(before.len() > 1 && before == after, "weights or moments have changed");

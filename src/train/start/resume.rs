@@ -305,7 +305,8 @@ fn refuse_other_recipe(script: &Script, stored: &Configuration, run: &Path) -> R
 fn refuse_lost_checkpoints(run: &Path, stored: &Configuration) -> Result<()> {
     let every = stored.settings["checkpoint"]["every"].as_u64().unwrap_or(0);
     match last_step(run)? {
-        Some(done) if every > 0 && done > every => Err(Error::new(
+        // The first checkpoint may be incomplete until the second one is due.
+        Some(done) if every > 0 && done > 2 * every => Err(Error::new(
             Kind::Store,
             format!("the run has done {done} steps, with a checkpoint every {every}, and there is none"),
         )
