@@ -26,7 +26,7 @@ if (!given) {
   r1("run", "demo.lua", "trainer.steps=2", "--quiet");
   const script = join(place, "demo.lua");
   writeFileSync(script, readFileSync(script, "utf8").replace("% 3 - 1", "% 5 - 2"));
-  r1("run", "demo.lua", "--resume", "trainer.steps=4", "--quiet");
+  r1("run", "demo.lua", "--resume", "--yes", "trainer.steps=4", "--quiet");
 }
 
 const server = spawn(binary, ["view", "--runs-dir", runs, "--port", "0", "--json"], { cwd: place, env: environment });
