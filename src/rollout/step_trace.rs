@@ -1,5 +1,4 @@
-//! What a trajectory records of each step besides its tokens: where the time went, and the changes
-//! of the environment's state.
+//! The duration of the parts of each step, and the changes of the environment's state.
 
 use std::time::Instant;
 

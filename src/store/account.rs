@@ -208,7 +208,7 @@ impl TaskAccount {
         }
     }
 
-    /// Compares the position of a checkpoint with that of its step.
+    /// Compares the data position of a checkpoint with the end of its step in the files.
     pub fn compare_checkpoint(&mut self, step: u64, position: u64) {
         let next = self.starts.get(&(step + 1)).copied();
         if let Some(expected) = if step >= self.step { self.position } else { next }

@@ -46,8 +46,8 @@ fn read(path: &Path) -> Result<Vec<Trajectory>> {
     Ok(trajectories)
 }
 
-/// What a file of trajectories says about the tasks of its step; `None` in files of earlier
-/// versions of r1, and in other files than those of training steps.
+/// The position of a step's tasks in the data, from the metadata of its file. `None` for files of
+/// earlier versions of r1 and for files of evaluations and exports.
 ///
 /// # Errors
 /// [`Kind::Store`] for a file that can't be read.

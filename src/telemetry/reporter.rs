@@ -137,7 +137,7 @@ impl Reporter {
         }
     }
 
-    /// Asks the user; `None` if there is no terminal to ask at. No is the default.
+    /// Prompts for confirmation; `None` without a terminal. The default answer is no.
     pub fn confirm(&self, question: &str) -> Option<bool> {
         let can_ask = matches!(self.0.mode, OutputMode::Bars | OutputMode::Plain);
         if !can_ask || !io::stdin().is_terminal() || !io::stderr().is_terminal() {

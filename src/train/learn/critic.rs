@@ -126,6 +126,6 @@ impl TrainedCritic {
     pub(crate) fn unwritten(&self) -> Result<Vec<UnwrittenFile>> {
         let mut files = self.critic.unwritten()?;
         files.push(UnwrittenFile::tensors(OPTIMIZER, "", &self.optimizer.state()));
-        Ok(files.into_iter().map(|file| file.of("the critic's weight").within(DIR)).collect())
+        Ok(files.into_iter().map(|file| file.labelled("the critic's weight").within(DIR)).collect())
     }
 }

@@ -141,7 +141,7 @@ impl Order {
         self.parts.iter().map(|part| part.rows.len()).sum()
     }
 
-    /// Whether the rows are those of several datasets, whose epochs end at different positions.
+    /// Whether several datasets are mixed. Their epochs end at different positions.
     pub(crate) fn is_mixed(&self) -> bool {
         self.parts.len() > 1
     }

@@ -95,7 +95,7 @@ impl RunState {
     /// Called before the weights change.
     ///
     /// # Errors
-    /// `Kind::Interrupted` if the user stops the run at once; those of the checkpoint that is
+    /// `Kind::Interrupted` if the user stops the run at once; errors of the checkpoint that is
     /// written in the background.
     pub(crate) fn begin_update(&self) -> Result<()> {
         self.writer.release()?;
@@ -108,7 +108,8 @@ impl RunState {
     /// Writes a checkpoint, unless the newest one is of this step already.
     ///
     /// # Errors
-    /// Those of `UnwrittenCheckpoint::write`.
+    /// `Kind::Numeric` for weights that are not finite, `Kind::Store` for a file that can't be
+    /// written, also of the previous checkpoint.
     pub(crate) fn save(&self, contents: Contents<'_>) -> Result<PathBuf> {
         self.standing.saving(|| {
             self.begin_save(contents)?;
@@ -122,7 +123,7 @@ impl RunState {
     /// already. [`begin_update`](Self::begin_update) waits until its tensors are read.
     ///
     /// # Errors
-    /// Those of the checkpoint before.
+    /// Errors of the previous checkpoint.
     pub(crate) fn begin_save(&self, contents: Contents<'_>) -> Result<()> {
         self.writer.finish()?;
         let step = self.state.step;

@@ -1,5 +1,5 @@
 //! What a resumed run does differently from before: the changes of its script and settings, what
-//! they mean, and the question whether to go on.
+//! they mean, and a prompt for confirmation.
 
 use std::path::Path;
 
@@ -24,10 +24,10 @@ pub(super) fn explained(change: &Change) -> String {
     format!("{change} ({meaning})")
 }
 
-/// Asks whether a run goes on with changes that were not typed in its command.
+/// Prompts for confirmation of changes that are not in the command that resumes the run.
 ///
 /// # Errors
-/// `Kind::Interrupted` if the user says no, `Kind::Usage` if there is no terminal to ask at.
+/// `Kind::Interrupted` if the answer is no, `Kind::Usage` without a terminal.
 pub(super) fn confirm(reporter: &Reporter, run: &Path, script: Option<&Path>, keys: &[&str]) -> Result<()> {
     let what = match (script, keys) {
         (None, []) => return Ok(()),

@@ -28,8 +28,8 @@ pub(crate) struct Contents<'a> {
     pub(crate) more: Vec<UnwrittenFile>,
 }
 
-/// The files of a checkpoint before they are written. Their tensors are those of the run, which
-/// must not change until then.
+/// The files of a checkpoint before they are written. Their tensors share the memory of the run's
+/// tensors, which must not change until then.
 pub(crate) struct UnwrittenCheckpoint {
     model: Vec<UnwrittenFile>,
     trainer_state: Vec<UnwrittenFile>,

@@ -2,8 +2,8 @@
 //!
 //! The tensors of the checkpoint are those of the run. They do not change while trajectories are
 //! sampled, so nothing is copied; before the run changes them, it waits until the thread has passed
-//! all of them to the system. The disk may need longer, and nobody waits for it but the next
-//! checkpoint and the end of the run.
+//! all of them to the system. The disk may take longer; only the next checkpoint and the end of the
+//! run wait for it.
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ impl CheckpointWriter {
     /// argument when the tensors may change.
     ///
     /// # Errors
-    /// Those of the checkpoint before; `Kind::Internal` if no thread can be started.
+    /// Errors of the previous checkpoint; `Kind::Internal` if no thread can be started.
     pub(crate) fn start(&self, write: impl FnOnce(&dyn Fn()) -> Result<PathBuf> + Send + 'static) -> Result<()> {
         self.finish()?;
         let (send, read) = channel();
@@ -58,7 +58,8 @@ impl CheckpointWriter {
     /// Waits until the tensors may change.
     ///
     /// # Errors
-    /// Those of reading and writing the tensors.
+    /// Errors of the checkpoint until its tensors are written; later ones are returned by
+    /// [`finish`](Self::finish).
     pub(crate) fn release(&self) -> Result<()> {
         let read = self.writing.borrow_mut().as_mut().and_then(|writing| writing.read.take());
         let Some(read) = read else { return Ok(()) };
@@ -72,7 +73,7 @@ impl CheckpointWriter {
     /// none.
     ///
     /// # Errors
-    /// Those of the checkpoint.
+    /// Errors of the `write` that was passed to [`start`](Self::start).
     pub(crate) fn finish(&self) -> Result<Option<PathBuf>> {
         let Some(Writing { thread, .. }) = self.writing.take() else { return Ok(None) };
         let began = Instant::now();

@@ -62,12 +62,12 @@ impl Critic {
         NAMES.map(str::to_owned).into_iter().zip(tensors).collect()
     }
 
-    /// Writes the head, and the trunk as a model.
+    /// Writes the head, and the trunk as a model. `dir` is made if the directory above it exists.
     pub fn save(&self, dir: &Path) -> Result<()> {
         write_all(&self.unwritten()?, dir)
     }
 
-    /// The files of [`save`](Self::save), whose tensors are those of the critic.
+    /// The files that [`save`](Self::save) writes. Their tensors are not copied.
     pub fn unwritten(&self) -> Result<Vec<UnwrittenFile>> {
         let mut files = self.trunk.as_ref().map_or_else(|| Ok(Vec::new()), |trunk| trunk.unwritten(SHARD_BYTES))?;
         files.push(UnwrittenFile::tensors(FILE, "the weight", &self.head()));

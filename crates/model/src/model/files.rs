@@ -118,16 +118,17 @@ impl Model {
 
     /// Writes `config.json` and the weights in the format of transformers, each file atomically:
     /// one weight file, or shards with an index above [`SHARD_BYTES`].
+    /// `dir` is made if the directory above it exists.
     pub fn save(&self, dir: &Path) -> Result<()> {
         self.save_sharded(dir, SHARD_BYTES)
     }
 
-    /// [`save`](Self::save) with shards of at most `most` bytes and at least one tensor.
+    /// [`save`](Self::save) with shards of at most `limit` bytes and at least one tensor.
     pub fn save_sharded(&self, dir: &Path, limit: u64) -> Result<()> {
         write_all(&self.unwritten(limit)?, dir)
     }
 
-    /// The files of [`save_sharded`](Self::save_sharded).
+    /// The files that [`save_sharded`](Self::save_sharded) writes. Their tensors are not copied.
     pub(super) fn unwritten(&self, limit: u64) -> Result<Vec<UnwrittenFile>> {
         self.refuse_adapter()?;
         let mut config = self.config.to_json();

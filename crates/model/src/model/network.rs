@@ -225,7 +225,7 @@ impl Model {
         write_all(&self.unwritten_trained()?, dir)
     }
 
-    /// The files of [`save_trained`](Self::save_trained), whose tensors are those of the model.
+    /// The files that [`save_trained`](Self::save_trained) writes. Their tensors are not copied.
     pub fn unwritten_trained(&self) -> Result<Vec<UnwrittenFile>> {
         match &self.adapter {
             Some(adapter) => Ok(lora::unwritten(&self.parameters, adapter)),

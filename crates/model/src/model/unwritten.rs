@@ -55,7 +55,7 @@ impl UnwrittenFile {
 
     /// The file with another kind of tensors in an error.
     #[must_use]
-    pub fn of(self, what: &'static str) -> Self {
+    pub fn labelled(self, what: &'static str) -> Self {
         Self { what, ..self }
     }
 

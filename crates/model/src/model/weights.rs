@@ -262,7 +262,7 @@ impl Problems {
     }
 }
 
-/// Writes the tensors to `dir`: one file, or shards of at most `most` bytes (at least one tensor
+/// Writes the tensors to `dir`: one file, or shards of at most `limit` bytes (at least one tensor
 /// each) with an index. Other weight files of earlier saves are removed at the end.
 pub(super) fn write(dir: &Path, parameters: &[StoredTensor], limit: u64, sync: bool) -> Result<()> {
     let mut shards: Vec<(u64, &[StoredTensor])> = Vec::new();
@@ -310,7 +310,7 @@ fn remove_others(dir: &Path, kept: &[String]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Writes a file atomically; without `sync` its writer syncs it.
+/// Writes a file atomically; without `sync` the caller syncs it.
 pub(super) fn write_bytes(path: &Path, bytes: &[u8], sync: bool) -> Result<()> {
     let part = path.with_added_extension("part");
     std::fs::write(&part, bytes)
