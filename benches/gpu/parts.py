@@ -3,6 +3,8 @@
 import json
 import math
 import sys
+import threading
+from pathlib import Path
 
 import encoders
 import speed
@@ -14,7 +16,7 @@ class Failed(Exception):
 
 
 def small_models(check):
-    """Folders of the small models, by their distinguishing feature."""
+    """Folders of the small models, by what they differ in."""
     kinds = ("gqa",) if check.small else ("gqa", "mha", "window", "moe")
     return {kind: model(check, kind) for kind in kinds}
 
@@ -22,8 +24,11 @@ def small_models(check):
 def model(check, kind):
     """The folder of a generated model."""
     folder = check.work / kind
-    if not folder.exists():
-        check.run([sys.executable, "shapes.py", str(folder), kind, str(check.nano)], 120)
+    with check.lock:
+        lock = check.models.setdefault(kind, threading.Lock())
+    with lock:
+        if not folder.exists():
+            check.run([sys.executable, "shapes.py", str(folder), kind, str(check.nano)], 120)
     return folder
 
 
@@ -31,9 +36,17 @@ def machine(check):
     """Versions, and both ways to find the CUDA torch."""
     ways = {"R1_CUDA_TORCH": {}}
     if check.device == "cuda":
-        ways["LD_LIBRARY_PATH"] = {"R1_CUDA_TORCH": "", "LD_LIBRARY_PATH": check.env["R1_CUDA_TORCH"] + "/lib"}
+        # r1's own libtorch: the part without CUDA.
+        torch = Path(check.env["R1_CUDA_TORCH"])
+        own = check.work / "cpu-libtorch"
+        own.mkdir()
+        for pattern in ("libtorch_cpu.so", "libc10.so", "libgomp*"):
+            for file in (torch / "lib").glob(pattern):
+                (own / file.name).symlink_to(file)
+        libraries = ":".join(map(str, [own, *torch.parent.glob("nvidia/*/lib")]))
+        ways = {"R1_CUDA_TORCH": {"LD_LIBRARY_PATH": libraries}, "LD_LIBRARY_PATH": {"R1_CUDA_TORCH": ""}}
     for way, env in ways.items():
-        about = json.loads(check.run([check.r1, "--json", "version"], 60, env=env))
+        about = json.loads(check.run([check.r1, "--json", "version"], 120, env=env))
         found = f"libtorch {about['libtorch']}, device {about['device']}, CUDA graphs: {about['cuda_graphs']}"
         ok = check.device == "cpu" or ("cuda" in str(about["device"]).lower() and about["cuda_graphs"] is True)
         check.row("machine", f"r1 version with {way}", "the GPU is found, with CUDA graphs" * (check.device == "cuda"), found, ok)
@@ -44,12 +57,13 @@ def networks(check):
     models = {"r1-nano": check.nano, **small_models(check)}
     if not check.small:
         models["qwen2.5-1.5b"] = model(check, "qwen2.5-1.5b")
-    for name, folder in models.items():
+
+    def one(name):
         try:
-            text = check.run([check.r1, "lua", "networks.lua", check.device, str(folder)], 120)
+            text = check.run([check.r1, "lua", "networks.lua", check.device, str(models[name])], 120)
         except Failed as error:
             check.row("networks", name, "", str(error), False)
-            continue
+            return
         for line in text.splitlines():
             row = json.loads(line)
             # Rounding in bf16 changes the experts of some tokens, and with them their
@@ -58,30 +72,34 @@ def networks(check):
             ok = row["measured"] <= limit
             check.row("networks", f"{name}: {row['check']}", f"at most {limit:g}", f"{row['measured']:.2e}", ok)
 
+    check.each(one, models)
+
 
 def ahead(check):
     """Steps queued before the tokens of the step before are read, against steps one at a time."""
     models = {"r1-nano": check.nano, **small_models(check)}
     dtypes = ("f32",) if check.device == "cpu" else ("f32", "bf16")
-    for name, folder in models.items():
-        for dtype in dtypes:
-            replies = {}
-            for way in ("ahead", "tensors"):
-                # On the CPU: the code paths of a GPU, with plain operations.
-                env = {"R1_SAMPLER": way, "R1_GPU_PATHS": "1" if check.device == "cpu" else ""}
-                command = [check.r1, "lua", "ahead.lua", check.device, dtype, str(folder)]
-                try:
-                    replies[way] = json.loads(check.run(command, 90, env=env))
-                except Failed as error:
-                    check.row("ahead", f"{name}, {dtype}, {way}", "", str(error), False)
-            if len(replies) < 2:
-                continue
-            same = sum(a == b for a, b in zip(replies["ahead"], replies["tensors"]))
-            # In bf16 the sizes of batches, which the two ways reach at other times, round
-            # differently.
-            least = 24 if dtype == "f32" else 12
-            check.row("ahead", f"{name}, {dtype}: replies as with steps one at a time", f"at least {least} of 24",
-                      f"{same} of {len(replies['ahead'])}", same >= least)
+
+    def one(case):
+        name, dtype = case
+        replies = {}
+        for way in ("ahead", "tensors"):
+            # On the CPU: the code paths of a GPU, with plain operations.
+            env = {"R1_SAMPLER": way, "R1_GPU_PATHS": "1" if check.device == "cpu" else ""}
+            command = [check.r1, "lua", "ahead.lua", check.device, dtype, str(models[name])]
+            try:
+                replies[way] = json.loads(check.run(command, 90, env=env))
+            except Failed as error:
+                check.row("ahead", f"{name}, {dtype}, {way}", "", str(error), False)
+        if len(replies) < 2:
+            return
+        same = sum(a == b for a, b in zip(replies["ahead"], replies["tensors"]))
+        # In bf16 the sizes of batches, which the two ways reach at other times, round differently.
+        least = 24 if dtype == "f32" else 12
+        check.row("ahead", f"{name}, {dtype}: replies as with steps one at a time", f"at least {least} of 24",
+                  f"{same} of {len(replies['ahead'])}", same >= least)
+
+    check.each(one, [(name, dtype) for name in models for dtype in dtypes])
 
 
 # Settings of each kind of update; the models of `small_models` run the first.
@@ -101,13 +119,17 @@ def updates(check):
     names = ("GRPO", "LoRA") if check.small else UPDATES
     cases = [(name, "gqa", *UPDATES[name]) for name in names]
     cases += [("GRPO", kind, "policy", {}) for kind in models if kind != "gqa"]
-    for number, (name, model_kind, kind, settings) in enumerate(cases):
+
+    def one(numbered):
+        number, (name, model_kind, kind, settings) = numbered
         title = f"{name}, {model_kind}"
         folder = check.work / f"updates{number}"
         try:
             update(check, title, models[model_kind], folder, kind, settings)
         except (Failed, ValueError) as error:
             check.row("updates", title, "", str(error), False)
+
+    check.each(one, enumerate(cases))
 
 
 def update(check, title, model_dir, folder, kind, settings):
@@ -146,13 +168,15 @@ def run(check):
                                                    "policy.merged_sampling=on", *settings]}
     if not check.small and (check.nano.parent / "scripts/retool.lua").exists():
         cases["the demo, scripts/retool.lua"] = [str(check.nano.parent / "scripts/retool.lua"), *settings]
-    for number, (title, arguments) in enumerate(cases.items()):
+
+    def one(numbered):
+        number, (title, arguments) = numbered
         runs = check.work / f"runs{number}"
         try:
             check.run([check.r1, "run", *arguments, "--name", "a", "--runs-dir", str(runs)], 120)
         except Failed as error:
             check.row("run", title, "the run ends", str(error), False)
-            continue
+            return
         lines = [json.loads(line) for line in (runs / "a/metrics.jsonl").read_text().splitlines()]
         for name, limit in (("mismatch/kl", 1e-3), ("mismatch/max_abs", 2.0)):
             # Before the first update of a step both have the same weights.
@@ -163,6 +187,8 @@ def run(check):
         if check.device == "cuda":
             share = lines[-1].get("rollout/graph_share") or 0.0
             check.row("run", f"{title}: steps from CUDA graphs", "at least 90%", f"{share:.0%}", share >= 0.9)
+
+    check.each(one, enumerate(cases.items()))
 
 
 def profile(check, title, folder):
@@ -193,4 +219,22 @@ PARTS = {
     "update-speed": speed.update,
     "encoder-speed": encoders.encoder_speed,
     "peers": speed.peers,
+}
+
+# These have the machine to themselves.
+TIMED = ("host", "decode", "update-speed", "encoder-speed", "peers")
+
+
+def prepare(check, chosen):
+    """Writes the models of the timed parts, while the checks run."""
+    if check.device == "cpu" or check.small:
+        return
+    kinds = [kind for part, needs in MODELS.items() if part in chosen for kind in needs]
+    check.each(lambda kind: model(check, kind), dict.fromkeys(kinds))
+
+
+MODELS = {
+    "decode": ("qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b"),
+    "update-speed": ("qwen2.5-0.5b", "qwen2.5-1.5b"),
+    "encoder-speed": ("bge-base", "qwen3-embedding-0.6b"),
 }

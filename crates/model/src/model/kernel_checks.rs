@@ -89,7 +89,7 @@ pub fn check_kernels(device: Device, large: bool) -> Result<Vec<KernelCheck>> {
     let mut all = vec![
         base.clone(),
         Shapes { heads: 3, kv_heads: 3, head_dim: 48, window: Some(16), hidden: 1100, ..base.clone() },
-        Shapes { heads: 7, kv_heads: 1, head_dim: 64, inner: 2060, vocab: 1003, gelu: true, ..base.clone() },
+        Shapes { heads: 18, kv_heads: 1, head_dim: 64, inner: 2060, vocab: 1003, gelu: true, ..base.clone() },
         Shapes { tokens: 1, hidden: 33, inner: 35, vocab: 97, head_dim: 8, window: Some(64), ..base.clone() },
         Shapes { tokens: 530, hidden: 264, vocab: 16, offset: 1.0, lengths: vec![2], ..base.clone() },
     ];
@@ -173,7 +173,7 @@ impl Case<'_> {
             let what = format!("{tokens} x {hidden}, add {added}, offset {offset}");
             let mut check = self.report("norm", &what, difference);
             // The gradient of a weight is a sum over tokens whose terms cancel, not their rounding.
-            check.limit *= ((tokens as f64).sqrt() / 8.0).max(1.0);
+            check.limit *= ((tokens as f64).sqrt() / 5.0).max(1.0);
             all.push(check);
         }
         Ok(all)
@@ -310,7 +310,7 @@ impl Case<'_> {
     fn attention(&self) -> Result<Vec<KernelCheck>> {
         let Shapes { heads, kv_heads, head_dim: dim, window, .. } = *self.shapes;
         let lengths = &self.shapes.lengths;
-        if dim * self.options.0.elt_size_in_bytes() as i64 % 16 != 0 {
+        if self.options.0 != Kind::BFloat16 || dim % 8 != 0 {
             return Ok(Vec::new());
         }
         let _guard = tch::no_grad_guard();

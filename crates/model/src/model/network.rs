@@ -145,7 +145,12 @@ impl Model {
 
     /// As [`duplicate`](Self::duplicate); `stacked` stores projections of one input as one matrix.
     pub(super) fn copy_as(&self, stacked: bool) -> Result<Self> {
-        let mut parameters = Parameters::empty_as(&self.config, self.device, self.kind, stacked)?;
+        self.copy_in(stacked, self.kind)
+    }
+
+    /// As [`copy_as`](Self::copy_as), in another type.
+    pub(super) fn copy_in(&self, stacked: bool, kind: Kind) -> Result<Self> {
+        let mut parameters = Parameters::empty_as(&self.config, self.device, kind, stacked)?;
         if let Some(adapter) = &self.adapter {
             lora::attach(&mut parameters, adapter, 0)?;
         }
@@ -156,7 +161,7 @@ impl Model {
                 target.f_copy_(&theirs)?;
             }
         }
-        let copy = Self::new(self.config.clone(), parameters, self.device, self.kind)?;
+        let copy = Self::new(self.config.clone(), parameters, self.device, kind)?;
         Ok(Self { adapter: self.adapter.clone(), ..copy })
     }
 

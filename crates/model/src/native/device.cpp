@@ -1,4 +1,5 @@
 // Waiting for a GPU and its memory, through libtorch's interface for any device; see device.rs.
+#include <ATen/core/Tensor.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -11,6 +12,15 @@
 using r1::guarded;
 
 extern "C" {
+
+// Queues a copy to the GPU `index`, from pinned memory.
+char* r1_upload(const void* tensor, int64_t index, void** out) {
+  return guarded([&] {
+    const at::Tensor& host = *static_cast<const at::Tensor*>(tensor);
+    const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
+    *out = new at::Tensor(host.pin_memory().to(device, true));
+  });
+}
 
 // An event after the work that is queued so far on the current stream of the GPU `index`.
 char* r1_event_record(int64_t index, void** out) {

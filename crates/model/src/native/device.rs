@@ -5,10 +5,11 @@ use std::ptr::null_mut;
 
 use tch::{Device, Kind, Tensor};
 
-use super::checked;
+use super::{checked, owned, pointer};
 use r1_base::error::Result;
 
 unsafe extern "C" {
+    fn r1_upload(tensor: *const c_void, index: i64, out: *mut *mut c_void) -> *mut c_char;
     fn r1_event_record(index: i64, out: *mut *mut c_void) -> *mut c_char;
     fn r1_event_wait(event: *mut c_void) -> *mut c_char;
     fn r1_event_free(event: *mut c_void);
@@ -22,10 +23,12 @@ pub fn upload(x: &Tensor, device: Device) -> Result<Tensor> {
     if meta::is_on() {
         return meta::like(x);
     }
-    if !device.is_cuda() {
-        return Ok(x.shallow_clone());
-    }
-    Ok(x.f_pin_memory(device)?.f_to_device_(device, x.kind(), true, false)?)
+    let Device::Cuda(index) = device else { return Ok(x.shallow_clone()) };
+    let mut out = null_mut();
+    // SAFETY: both pointers are live for the call. tch's `pin_memory` passes a device, for which
+    // libtorch prints a warning.
+    checked(unsafe { r1_upload(pointer(x), index as i64, &raw mut out) })?;
+    Ok(owned(out))
 }
 
 /// Zeros on the device.

@@ -24,6 +24,8 @@ constexpr int64_t KEEP = 4;
 constexpr int64_t BLOCKS = 512;
 // Keys of a tile and threads in attention.cu.
 constexpr int64_t TILE = 64, ATTENTION_THREADS = 128;
+// Columns of a product of the matrix units: query heads of a block.
+constexpr int64_t MOST_GROUP = 8;
 
 int64_t divided(int64_t count, int64_t by) { return (count + by - 1) / by; }
 
@@ -192,7 +194,8 @@ struct Part {
 
 int64_t half_pack(std::initializer_list<const at::Tensor*> tensors, int64_t dim) { return pack_of(tensors, {dim / 2}, 2); }
 
-int64_t head_threads(int64_t heads) { return std::min<int64_t>(heads, 8) * 32; }
+// A warp a head.
+int64_t head_threads(int64_t heads) { return std::min<int64_t>(heads, 32) * 32; }
 
 }  // namespace
 
@@ -311,14 +314,18 @@ at::Tensor decode_attention(const at::Tensor& given, const at::Tensor& keys, con
   TORCH_CHECK(q.dim() == 3 && keys.dim() == 3 && values.sizes() == keys.sizes() && keys.size(2) == q.size(2),
               "queries must be [B, H, D], keys and values [N, Hkv, D]");
   TORCH_CHECK(keys.is_contiguous() && values.is_contiguous(), "keys and values must be contiguous");
-  const int64_t count = q.size(0), heads = q.size(1), kv_heads = keys.size(1), dim = q.size(2), pack = full_pack(q);
-  TORCH_CHECK(heads % kv_heads == 0 && dim % pack == 0 && dim / pack <= ATTENTION_THREADS, "no kernel for ", heads,
-              " query heads, ", kv_heads, " key heads of ", dim);
+  const int64_t count = q.size(0), heads = q.size(1), kv_heads = keys.size(1), dim = q.size(2);
+  TORCH_CHECK(q.scalar_type() == at::kBFloat16 && heads % kv_heads == 0 && dim % 8 == 0 && dim <= 256, "no kernel for ",
+              heads, " query heads, ", kv_heads, " key heads of ", dim, " in ", q.scalar_type());
   for (const at::Tensor* numbers : {&first_key, &lengths})
     TORCH_CHECK(numbers->scalar_type() == at::kInt && numbers->is_contiguous() && numbers->numel() >= count,
                 "offsets and lengths are lists of i32");
+  // Query heads of a block.
+  int64_t group = heads / kv_heads;
+  while (group > MOST_GROUP || heads / kv_heads % group != 0) group--;
+  const int64_t groups = heads / kv_heads / group;
   const int64_t visible = window > 0 ? std::min(window, most_keys) : most_keys;
-  const int64_t splits = std::clamp<int64_t>(BLOCKS / std::max<int64_t>(count * kv_heads, 1), 1,
+  const int64_t splits = std::clamp<int64_t>(BLOCKS / std::max<int64_t>(count * kv_heads * groups, 1), 1,
                                              std::max<int64_t>(divided(visible, TILE), 1));
   const at::Tensor out = at::empty(q.sizes(), q.options());
   at::Tensor sums, stats;
@@ -326,12 +333,11 @@ at::Tensor decode_attention(const at::Tensor& given, const at::Tensor& keys, con
     sums = at::empty({count, heads, splits, dim}, q.options().dtype(at::kFloat));
     stats = at::empty({count, heads, splits, 2}, q.options().dtype(at::kFloat));
   }
-  const std::string definitions =
-      element(q) + define("PACK", pack) + define("HEAD", dim) + define("GROUP", heads / kv_heads);
+  const std::string definitions = element(q) + define("HEAD", dim) + define("GROUP", group);
   const auto limit = static_cast<int32_t>(window);
-  launch(q, "attention", definitions, "attention_parts", {splits, kv_heads, count}, ATTENTION_THREADS, read(q),
+  launch(q, "attention", definitions, "attention_parts", {splits, kv_heads * groups, count}, ATTENTION_THREADS, read(q),
          read(keys), read(values), read(first_key), read(lengths), write(out), write(sums), write(stats),
-         static_cast<int32_t>(kv_heads), limit, static_cast<float>(scale));
+         static_cast<int32_t>(groups), limit, static_cast<float>(scale));
   if (splits > 1)
     launch(q, "attention", definitions, "attention_join", {heads, count, 1}, ATTENTION_THREADS, read(sums), read(stats),
            read(lengths), write(out), static_cast<int32_t>(splits), limit);

@@ -260,8 +260,9 @@ mod tests {
             for pack in [2, 1] {
                 variants.push(("rope", format!("{element} -DPACK={pack}")));
             }
-            for (head, group) in [(48, 2), (64, 7), (128, 1), (128, 4), (128, 6), (128, 7), (128, 8), (256, 2)] {
-                variants.push(("attention", format!("{element} -DPACK={} -DHEAD={head} -DGROUP={group}", packs[0])));
+            let groups = [(48, 2), (64, 7), (128, 1), (128, 4), (128, 6), (128, 7), (128, 8), (256, 2)];
+            for (head, group) in groups.into_iter().filter(|_| !element.is_empty()) {
+                variants.push(("attention", format!("{element} -DHEAD={head} -DGROUP={group}")));
             }
         }
         for capability in [80, 90, 100] {

@@ -15,7 +15,7 @@
 #define __device__
 #define __global__
 #define __shared__ static
-#define __launch_bounds__(threads)
+#define __launch_bounds__(...)
 
 struct Index {
   unsigned x, y, z;
@@ -51,6 +51,11 @@ static ucontext_t scheduler;
 static unsigned current;
 // Two turns, so that one barrier a shuffle is enough.
 static std::vector<float> exchanged[2];
+// The operands of a product, or a pair.
+struct Fragment {
+  unsigned a[4], b[2];
+};
+static std::vector<Fragment> fragments[2];
 static void (*body)(void*);
 static void* body_data;
 
@@ -69,6 +74,7 @@ static void start() {
 static bool block(unsigned threads, std::vector<char>& stacks, size_t stack, bool reverse) {
   fibers.resize(threads);
   for (auto& turn : exchanged) turn.assign(threads, 0);
+  for (auto& turn : fragments) turn.assign(threads, {});
   for (unsigned i = 0; i < threads; i++) {
     Fiber& fiber = fibers[i];
     fiber.state = State::Ready;
@@ -148,6 +154,37 @@ static inline float __shfl_xor_sync(unsigned mask, float x, int distance) {
   exchanged[own] = x;
   shim::wait(shim::State::Warp);
   return exchanged[own ^ static_cast<unsigned>(distance)];
+}
+
+// The fragments of the threads of this warp.
+static inline const shim::Fragment* shared(const shim::Fragment& own) {
+  const unsigned thread = shim::current;
+  auto& fragments = shim::fragments[shim::fibers[thread].turn ^= 1];
+  fragments[thread] = own;
+  shim::wait(shim::State::Warp);
+  return &fragments[thread / 32 * 32];
+}
+
+static inline float half(unsigned pair, int place) { return __uint_as_float(pair >> (16 * place) << 16); }
+
+// See attention.cu.
+static inline void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  const shim::Fragment* all = shared({{a[0], a[1], a[2], a[3]}, {b[0], b[1]}});
+  const int lane = static_cast<int>(shim::current % 32);
+  for (int i = 0; i < 4; i++) {
+    const int row = lane / 4 + 8 * (i / 2), column = lane % 4 * 2 + i % 2;
+    for (int k = 0; k < 16; k++) {
+      const int place = k % 8 / 2;
+      c[i] += half(all[row % 8 * 4 + place].a[row / 8 + k / 8 * 2], k % 2) * half(all[column * 4 + place].b[k / 8], k % 2);
+    }
+  }
+}
+
+static inline unsigned transposed(unsigned x) {
+  const shim::Fragment* all = shared({{x, 0, 0, 0}, {0, 0}});
+  const int lane = static_cast<int>(shim::current % 32), row = lane / 4;
+  const auto at = [&](int column) { return all[column * 4 + row / 2].a[0] >> (16 * (row % 2)) & 0xffffu; };
+  return at(lane % 4 * 2) | at(lane % 4 * 2 + 1) << 16;
 }
 
 #define R1_EMULATED(name)                                                                              \
