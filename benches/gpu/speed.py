@@ -4,11 +4,14 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 # Dense bf16 operations per second and memory bandwidth in bytes per second, from the data sheets.
 LIMITS = {"H100": (989e12, 3.35e12), "H200": (989e12, 4.8e12), "A100": (312e12, 2.0e12), "L40S": (362e12, 0.864e12),
           "L4": (121e12, 0.3e12)}
 CONTEXT = 512
+# Mean difference of log-probabilities in bf16: twice that of bf16 from f32 with the 1.5B shape (`networks`).
+SCORED = 0.04
 
 
 def limits(check):
@@ -59,8 +62,8 @@ def batches(check):
                 continue
             title = f"{folder.name}, {batch} sequences"
             check.row("batches", f"{title}: largest batch", str(batch), str(own["max_batch"]), own["max_batch"] == batch)
-            check.row("batches", f"{title}: against scored, mean difference", "at most 0.02", f"{own['mean']:.1e}",
-                      own["mean"] <= 0.02)
+            check.row("batches", f"{title}: against scored, mean difference", "at most 0.04", f"{own['mean']:.1e}",
+                      own["mean"] <= 0.04)
             if check.device == "cuda":
                 share = own["graph_share"] or 0.0
                 check.row("batches", f"{title}: steps from CUDA graphs", "at least 90%", f"{share:.0%}", share >= 0.9)
@@ -100,8 +103,8 @@ def kernels(check):
     own, plain = (talk(check, [decode, str(folder), "bf16", "cuda"], questions, 90, env=env)[0]
                   for env in ({}, {"R1_CUDA_KERNELS": "off"}))
     for title, found in (("with kernels", own), ("without kernels", plain)):
-        check.row("kernels", f"{folder.name}, {title}: against scored, mean difference", "at most 0.02",
-                  f"{found['mean']:.1e}", found["mean"] <= 0.02)
+        check.row("kernels", f"{folder.name}, {title}: against scored, mean difference", f"at most {SCORED}",
+                  f"{found['mean']:.1e}", found["mean"] <= SCORED)
     check.row("kernels", f"{folder.name}: ids as without kernels", "", f"{same(own, plain):.0%}", None)
 
 
@@ -168,7 +171,7 @@ def decode(check):
 def without(check, command, kind):
     """The same steps without each of r1's kernels, and without all."""
     names = ["norm", "rope", "gated", "attention"]
-    ways = {"none": "off"} | {f"all but {name}": ",".join(n for n in [*names, "logprobs"] if n != name) for name in names}
+    ways = {"none": "off", "all but attention": ",".join([*names[:3], "logprobs"])}
     for title, wish in ways.items():
         questions = [{"batch": batch, "prompt": CONTEXT, "new": new} for batch in (1, 64) for new in (1, 65) * 2]
         times = {}
@@ -199,6 +202,33 @@ def update(check):
             share = f"{6 * answer['parameters'] * rate / peak:.0%} MFU" if peak else ""
             measured = f"{min(answer['seconds']) * 1e3:.0f} ms, {rate:,.0f} tokens/s, {answer['peak'] / 2**30:.1f} GiB"
             check.row("update-speed", f"{kind}, bf16, {answer['tokens']:,} tokens", "aim: 50% MFU", measured, None, share)
+
+
+def step(check):
+    """Whole steps of GRPO, after the first one, which records graphs; the run is ended before its checkpoint."""
+    if not shapes(check):
+        return
+    import parts
+
+    kind, steps, runs = "qwen2.5-1.5b", 5, check.work / "steps"
+    command = [check.r1, "run", "step.lua", f"policy.model={parts.model(check, kind)}", "policy.device=cuda", "--name", "a",
+               "--runs-dir", str(runs)]
+    with open(check.out / f"{check.name}.log", "a") as log, \
+            subprocess.Popen(command, stdout=log, stderr=log, cwd=os.path.dirname(os.path.abspath(__file__)), env=check.env) as run:
+        end = time.monotonic() + min(60, check.left())
+        lines = []
+        while run.poll() is None and time.monotonic() < end and len(lines) < steps:
+            time.sleep(0.1)
+            path = runs / "a/metrics.jsonl"
+            lines = path.read_text().splitlines() if path.exists() else []
+        run.kill()
+    if len(lines) < steps:
+        raise parts.Failed(f"{len(lines)} of {steps} steps in a minute")
+    lines = [json.loads(line) for line in lines]
+    for place, line in enumerate(lines, 1):
+        times = ", ".join(f"{name} {line['time/' + name]:.2f} s" for name in ("sampling", "training", "step"))
+        check.row("step", f"{kind}, 64 trajectories of 256 tokens, step {place}", "", times, None,
+                  f"{line['throughput/tokens_per_s']:,.0f} tokens/s, peak of {line['memory/device_peak'] / 1024:.0f} GiB")
 
 
 TRANSFORMERS = """
