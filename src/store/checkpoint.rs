@@ -119,6 +119,9 @@ impl RunDir {
     ) -> Result<PathBuf> {
         let root = self.checkpoints();
         let name = format!("step-{step:06}");
+        if self.trajectories().is_dir() {
+            files::sync_dir(&self.trajectories())?;
+        }
         let path = publish(&root, &name, |dir| {
             let state_dir = dir.join(TRAINER_STATE);
             files::make_dir(&state_dir)?;

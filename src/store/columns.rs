@@ -84,7 +84,7 @@ pub const TRAJECTORY_COLUMNS: &[TrajectoryColumn] = &[
     column("advantage", ColumnFold::Mean, &["advantage"], "mean over the steps"),
     column("advantages", ColumnFold::Numbers, &["advantage"], "advantage of each step"),
     column("steps", ColumnFold::Steps, &["step"], "number of steps"),
-    column("tokens", ColumnFold::Tokens, &["response_ids", "server"], "number of sampled tokens"),
+    column("tokens", ColumnFold::Tokens, &["tokens"], "number of sampled tokens"),
     column("tool_calls", ColumnFold::Calls, &["tools"], "calls of tools that the recipe has"),
     column("tools", ColumnFold::Joined, &["tools"], "the calls: name, arguments, output, ok, reward, seconds"),
     column("mismatch", ColumnFold::Mismatch, &["learner_logprobs", "logprobs"], "largest |learner's - sampler's log-probability| of a token"),
@@ -105,6 +105,15 @@ pub const TRAJECTORY_COLUMNS: &[TrajectoryColumn] = &[
 ];
 
 impl TrajectoryColumn {
+    /// The columns to read of a file that has those of these names.
+    pub(super) fn read_of(&self, has: impl Fn(&str) -> bool) -> &'static [&'static str] {
+        match self.fold {
+            // Files of earlier versions have no number of tokens.
+            ColumnFold::Tokens if !has("tokens") => &["response_ids", "server"],
+            _ => self.read,
+        }
+    }
+
     /// The column of this name.
     pub fn named(name: &str) -> Option<&'static Self> {
         TRAJECTORY_COLUMNS.iter().find(|column| column.name == name)

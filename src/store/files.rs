@@ -49,9 +49,20 @@ pub(super) fn unfinished<R>(name: &str, mode: u32, make: impl FnOnce(&tempfile::
 /// Writes a file through `fill`; `path` keeps its old content until the new content is complete and
 /// synced.
 pub fn write_atomic(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>) -> Result<()> {
+    replace(path, fill)?;
+    sync_dir(directory_of(path))
+}
+
+// A bare file name has the empty path as its parent.
+fn directory_of(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// As [`write_atomic`], without a sync of the directory: after a power failure `path` can have its
+/// old content.
+pub(super) fn replace(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>) -> Result<()> {
     let failed = |e: &io::Error| failed("write the file", path, e);
-    // A bare file name has the empty path as its parent.
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = directory_of(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let file = unfinished(&name, 0o666, |builder| builder.tempfile_in(directory)).map_err(|e| failed(&e))?;
     let mut writer = io::BufWriter::new(file);
@@ -59,7 +70,7 @@ pub fn write_atomic(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> R
     let file = writer.into_inner().map_err(|e| failed(e.error()))?;
     file.as_file().sync_all().map_err(|e| failed(&e))?;
     file.persist(path).map_err(|e| failed(&e.error))?;
-    sync_dir(directory)
+    Ok(())
 }
 
 /// Refuses a directory to write to that is a file, or where no file can be made.

@@ -56,11 +56,13 @@ fn read_columns(file: &TrajectoryFile, columns: &[&'static TrajectoryColumn]) ->
     let metadata = as_views(metadata.map_err(|e| parquet_failed(what, path, &e))?);
     let described = metadata.metadata().file_metadata();
     check_format(described, path)?;
-    let read: Vec<&str> =
-        columns.iter().flat_map(|column| column.read).copied().chain(["trajectory", "step"]).collect();
     // `columns` matches prefixes of paths.
     let schema = described.schema_descr();
-    let roots = schema.root_schema().get_fields().iter().enumerate();
+    let fields = schema.root_schema().get_fields();
+    let has = |name: &str| fields.iter().any(|field| field.name() == name);
+    let read = columns.iter().flat_map(|column| column.read_of(has)).copied();
+    let read: Vec<&str> = read.chain(["trajectory", "step"]).collect();
+    let roots = fields.iter().enumerate();
     let roots = roots.filter(|(_, field)| read.contains(&field.name())).map(|(index, _)| index);
     let mask = ProjectionMask::roots(schema, roots);
     let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(opened, metadata.clone());
@@ -118,8 +120,13 @@ impl FileRows<'_> {
                 let numbers = self.numbers(name)?;
                 self.number(values, 0.0, |row, _, steps| steps + f64::from(u8::from(!numbers[row].is_nan())));
             }
+            ColumnFold::Tokens if self.batch.column_by_name(name).is_some() => {
+                let counts = self.numbers(name)?;
+                // NaN for a row that is no step.
+                self.number(values, 0.0, |row, _, tokens| tokens + counts[row].max(0.0));
+            }
             ColumnFold::Tokens => {
-                let (ids, servers) = (self.lists(name, |_| Some(Vec::new()))?, self.texts("server")?);
+                let (ids, servers) = (self.lists("response_ids", |_| Some(Vec::new()))?, self.texts("server")?);
                 self.number(values, 0.0, |row, _, tokens| {
                     tokens + ids.range(row).len() as f64 + served_tokens(servers[row])
                 });

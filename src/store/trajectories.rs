@@ -83,7 +83,8 @@ impl RunDir {
         trajectories: &[T],
     ) -> Result<PathBuf> {
         let path = self.trajectories_path(Split::Train, step);
-        write_atomic(&path, |file| encode(file, &|_| policy_version, tasks, trajectories, &path))?;
+        // The next checkpoint syncs the directory: a resumed run samples the steps after it again.
+        files::replace(&path, |file| encode(file, &|_| policy_version, tasks, trajectories, &path))?;
         Ok(path)
     }
 

@@ -52,6 +52,9 @@ pub(super) struct TrajectoryRow {
     prompt_shared: Option<u32>,
     /// The other ids of the prompt.
     prompt_ids: Option<Vec<u32>>,
+    /// Number of sampled tokens; for a server as it counts them. The list of their ids takes longer
+    /// to read.
+    tokens: Option<u32>,
     response_ids: Option<Vec<u32>>,
     logprobs: Option<Vec<f32>>,
     support_ids: Option<Vec<u32>>,
@@ -143,6 +146,7 @@ impl TrajectoryRow {
                 step: step.map(|_| number),
                 prompt_shared: step.map(|_| shared as u32),
                 prompt_ids: step.map(|_| new_ids),
+                tokens: step.map(|step| u32::try_from(step.response_tokens()).unwrap_or(u32::MAX)),
                 response_ids: step.map(|step| step.response_ids.clone()),
                 logprobs: step.map(|step| step.logprobs.clone()),
                 support_ids: step.map(|step| step.support.ids.clone()),

@@ -95,12 +95,52 @@ impl StoredTensor {
         }
     }
 
+    /// The bytes of the tensor of a checkpoint, if a parameter has them in this order.
+    pub(super) fn bytes_in_place(&self) -> Option<&[u8]> {
+        let StoredParts::Whole(tensor) = &self.parts else { return None };
+        bytes_of(tensor)
+    }
+
     pub(super) fn kind(&self) -> tch::Kind {
         self.parts().first().map_or(tch::Kind::Float, |part| part.kind())
     }
 
     pub(super) fn bytes(&self) -> u64 {
         self.shape.iter().product::<i64>() as u64 * self.kind().elt_size_in_bytes() as u64
+    }
+}
+
+/// The bytes of a tensor that is contiguous in the memory of the host; `None` for another.
+pub(super) fn bytes_of(tensor: &Tensor) -> Option<&[u8]> {
+    if tensor.device() != tch::Device::Cpu || !tensor.is_contiguous() {
+        return None;
+    }
+    let length = tensor.numel() * tensor.kind().elt_size_in_bytes();
+    if length == 0 {
+        return Some(&[]);
+    }
+    // SAFETY: a contiguous tensor has so many bytes from its first number on, as long as it lives.
+    Some(unsafe { std::slice::from_raw_parts(tensor.data_ptr().cast::<u8>(), length) })
+}
+
+/// Whether all numbers are finite.
+pub(super) fn is_finite(tensor: &Tensor) -> Result<bool> {
+    // libtorch's operations make a tensor of flags, which takes several times as long.
+    match (bytes_of(tensor), tensor.kind()) {
+        (Some(bytes), tch::Kind::Float) => {
+            let (numbers, _) = bytes.as_chunks::<4>();
+            let largest = numbers.iter().fold(0, |most, bytes| most.max(u32::from_ne_bytes(*bytes) & 0x7fff_ffff));
+            Ok(largest < 0x7f80_0000)
+        }
+        (Some(bytes), tch::Kind::BFloat16) => {
+            let (numbers, _) = bytes.as_chunks::<2>();
+            let largest = numbers.iter().fold(0, |most, bytes| most.max(u16::from_ne_bytes(*bytes) & 0x7fff));
+            Ok(largest < 0x7f80)
+        }
+        _ => {
+            let _guard = tch::no_grad_guard();
+            Ok(tensor.f_isfinite()?.f_all()?.f_int64_value(&[])? != 0)
+        }
     }
 }
 

@@ -7,9 +7,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use tch::{Tensor, no_grad_guard};
+use tch::Tensor;
 
-use super::stored::StoredTensor;
+use super::stored::{StoredTensor, is_finite};
 use super::weights;
 use r1_base::error::{Error, Kind, Result};
 
@@ -65,10 +65,9 @@ impl UnwrittenFile {
         let (UnwrittenContent::Weights(tensors, _) | UnwrittenContent::Tensors(tensors)) = &self.content else {
             return Ok(());
         };
-        let _guard = no_grad_guard();
         for stored in tensors {
             for part in stored.parts().into_iter().filter(|part| part.is_floating_point()) {
-                if part.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
+                if !is_finite(part)? {
                     let message = format!("{} `{}` contains NaN or infinity", self.what, stored.name);
                     return Err(Error::new(Kind::Numeric, message));
                 }
@@ -139,18 +138,26 @@ mod tests {
 
     #[test]
     fn tensors_that_are_not_finite_are_named() {
-        let file = |value: f32| {
-            let tensors = [
-                ("step".to_owned(), Tensor::from_slice(&[3_i64])),
-                ("w".to_owned(), Tensor::from_slice(&[1.0_f32, value])),
-            ];
+        use tch::Kind as Type;
+        let file = |value: f32, kind: Type, is_contiguous: bool| {
+            let pair = Tensor::from_slice(&[-1.0_f32, value, 0.5, f32::MIN_POSITIVE]).view([2, 2]).to_kind(kind);
+            let w = if is_contiguous { pair } else { pair.tr() };
+            let tensors = [("step".to_owned(), Tensor::from_slice(&[3_i64])), ("w".to_owned(), w)];
             UnwrittenFile::tensors("a.safetensors", "the weight", &tensors)
         };
-        file(2.0).require_finite().unwrap();
-        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let error = file(bad).require_finite().unwrap_err();
-            assert_eq!(error.kind, Kind::Numeric);
-            assert!(error.message.starts_with("the weight `w` contains NaN"), "{error:?}");
+        for (kind, largest) in
+            [(Type::Float, f32::MAX), (Type::BFloat16, 3.3e38), (Type::Half, 65504.0), (Type::Double, f32::MAX)]
+        {
+            for is_contiguous in [true, false] {
+                for good in [2.0, largest, -largest] {
+                    file(good, kind, is_contiguous).require_finite().unwrap();
+                }
+                for bad in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let error = file(bad, kind, is_contiguous).require_finite().unwrap_err();
+                    assert_eq!(error.kind, Kind::Numeric);
+                    assert!(error.message.starts_with("the weight `w` contains NaN"), "{error:?}");
+                }
+            }
         }
     }
 

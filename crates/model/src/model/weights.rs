@@ -423,6 +423,9 @@ impl View for HeldParameter<'_> {
     }
 
     fn data(&self) -> Cow<'_, [u8]> {
+        if let Some(bytes) = self.stored.bytes_in_place() {
+            return Cow::Borrowed(bytes);
+        }
         let tensor = self.stored.get().unwrap_or_default().contiguous().to_device(tch::Device::Cpu);
         let mut bytes = vec![0; self.data_len()];
         tensor.copy_data_u8(&mut bytes, tensor.numel());
