@@ -97,7 +97,7 @@ function App() {
           {run && page !== "evals" && <a href={href(["script", run])} aria-current={current("script")}>Script</a>}
           <a href={href(["evals"])} aria-current={current("evals")}>Evaluations</a>
         </nav>
-        <span role="status" class={`live ${online ? "on" : ""}`}>{isStatic ? "copy" : online ? "live" : "connection lost"}</span>
+        <span role="status" class={`live ${online ? "on" : ""}`}>{isStatic ? "copy" : online ? "live" : "offline"}</span>
         <button aria-label="Keys" onClick={() => help.current?.showModal()}>?</button>
       </header>
       <main><Page /></main>
