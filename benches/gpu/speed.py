@@ -10,7 +10,8 @@ import time
 LIMITS = {"H100": (989e12, 3.35e12), "H200": (989e12, 4.8e12), "A100": (312e12, 2.0e12), "L40S": (362e12, 0.864e12),
           "L4": (121e12, 0.3e12)}
 CONTEXT = 512
-# Mean difference of log-probabilities in bf16: twice that of bf16 from f32 with the 1.5B shape (`networks`).
+# Mean difference of log-probabilities in bf16: twice that of bf16 from f32 with the 1.5B shape,
+# which the part `networks` measures.
 SCORED = 0.04
 
 

@@ -119,9 +119,10 @@ pub(crate) fn rotated_heads(heads: &Heads<'_>, cached: Option<Cached<'_>>) -> Re
     Ok((owned(q), cached.is_none().then(|| [owned(k), owned(v)])))
 }
 
-/// Attention of one query per sequence in bf16: q `[B, H, D]` over the last keys and values `[N, Hkv, D]`
-/// of each sequence, which are `lengths` rows, at most `most_keys`, from `first_key` on (both i32).
-/// `window`: number of last keys, all if `None`. Gives `[B, H, D]`. Not differentiable.
+/// Attention of one query per sequence in bf16: q `[B, H, D]` over the last keys and values
+/// `[N, Hkv, D]` of each sequence, which are `lengths` rows, at most `most_keys`, from `first_key`
+/// on (both i32). `window`: number of last keys, all if `None`. Gives `[B, H, D]`. Not
+/// differentiable.
 pub(crate) fn decode_attention(
     [q, keys, values]: [&Tensor; 3],
     [first_key, lengths]: [&Tensor; 2],

@@ -22,8 +22,8 @@ fn kernels_agree_with_libtorch() {
     assert!(checks.is_empty(), "{checks:#?}");
 }
 
-/// A model with all kernels that support its sizes, and the same without. `agreeing` has the kernels
-/// of the sizes that were compared before.
+/// A model with all kernels that support its sizes, and the same without. `agreeing` has the
+/// kernels of the sizes that were compared before.
 fn both(model: &Model, kind: Kind, agreeing: &mut HashMap<String, Kernels>) -> (Model, Model) {
     let (mut plain, mut fused) = (model.copy_in(true, kind).unwrap(), model.copy_in(true, kind).unwrap());
     let shapes = Shapes::of(&model.config);
