@@ -291,10 +291,10 @@ fn files_of_format_1_are_read() {
 fn every_flipped_byte_of_a_trajectory_file_is_refused_or_changes_nothing() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), "demo").unwrap();
-    let path = run.write_trajectories(1, 0, None, &[plain("a", 2), plain("b", 1)]).unwrap();
+    let path = run.write_trajectories(1, 0, None, &[plain("a", 2)]).unwrap();
     let whole = fs::read(&path).unwrap();
     let expected = read_trajectories(&path).unwrap();
-    assert_eq!(expected.len(), 2);
+    assert_eq!(expected.len(), 1);
     let footer = u32::from_le_bytes(whole[whole.len() - 8..whole.len() - 4].try_into().unwrap()) as usize + 8;
     for at in 0..whole.len() {
         let mut bytes = whole.clone();

@@ -142,8 +142,11 @@ fn damaged_files_are_refused_or_read_without_a_panic() {
     let (root, file) = written(&trajectories());
     let whole = fs::read(&file.path).unwrap();
     let columns: Vec<&TrajectoryColumn> = TRAJECTORY_COLUMNS.iter().collect();
+    let footer = u32::from_le_bytes(whole[whole.len() - 8..whole.len() - 4].try_into().unwrap()) as usize + 8;
+    let pages = whole.len() - footer;
+    let places: Vec<usize> = (0..pages).step_by(7).chain((pages..whole.len()).step_by(3)).collect();
     let mut refused = 0;
-    for at in 0..whole.len() {
+    for &at in &places {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x41;
         fs::write(&file.path, &bytes).unwrap();
@@ -155,7 +158,7 @@ fn damaged_files_are_refused_or_read_without_a_panic() {
             }
         }
     }
-    assert!(refused > whole.len() / 2, "{refused} of {}", whole.len());
+    assert!(refused > places.len() / 2, "{refused} of {}", places.len());
     fs::write(&file.path, &whole[..whole.len() / 2]).unwrap();
     assert_eq!(scan_trajectories(&file, &columns).unwrap_err().kind, Kind::Store);
     let missing = TrajectoryFile { path: root.path().join("none.parquet"), ..file };
