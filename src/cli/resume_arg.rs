@@ -27,10 +27,11 @@ pub(super) fn without_setting(resume: Resume, overrides: &mut Vec<String>) -> Re
 /// [`Kind::Store`] for a run that does not exist, with the nearest names.
 pub(super) fn directory(run: PathBuf, runs_dir: &Path) -> Result<PathBuf> {
     let below = runs_dir.join(&run);
-    match run.exists() {
-        true => Ok(run),
-        false if below.is_dir() => Ok(below),
-        false => Err(no_run(&run, runs_dir)),
+    // A folder or a script in the working directory may have the name of a run.
+    match run.join("config.json").is_file() || !below.is_dir() {
+        false => Ok(below),
+        true if run.exists() => Ok(run),
+        true => Err(no_run(&run, runs_dir)),
     }
 }
 
@@ -79,6 +80,22 @@ mod tests {
         let error = refuse("seed=2").unwrap_err();
         assert_eq!(error.message, "--seed 1 and seed=2 differ, and stand for the same");
         assert_eq!(error.kind, Kind::Usage);
+    }
+
+    #[test]
+    fn a_folder_that_is_no_run_does_not_hide_the_run_of_its_name() {
+        let root = tempfile::tempdir().unwrap();
+        let [named, runs] = ["a", "runs"].map(|name| root.path().join(name));
+        std::fs::create_dir_all(&named).unwrap();
+        let below = runs.join("a");
+        // The same name below `runs`; a path from the root would hide it.
+        let name = PathBuf::from("r1-no-such-folder-here");
+        assert!(directory(name.clone(), &runs).is_err());
+        std::fs::create_dir_all(runs.join(&name)).unwrap();
+        assert_eq!(directory(name.clone(), &runs).unwrap(), runs.join(&name));
+        std::fs::create_dir_all(&below).unwrap();
+        std::fs::write(named.join("config.json"), "{}").unwrap();
+        assert_eq!(directory(named.clone(), &runs).unwrap(), named);
     }
 
     #[test]

@@ -11,11 +11,14 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::files::failed;
+use super::files::{failed, write_bytes};
 use crate::error::{Error, Kind, Result};
+use crate::mdp::Split;
 
 /// Name of the file in the run directory.
 pub const CURATION: &str = "curation.jsonl";
+/// Notes about trajectories that a resumed run replaced by others.
+pub const REMOVED: &str = "curation.removed.jsonl";
 /// Longest line; a note is shorter.
 const LINE: usize = 64 << 10;
 
@@ -75,14 +78,37 @@ pub fn read_curation(run: &Path) -> Result<BTreeMap<String, Curation>> {
 /// [`Kind::Usage`] for notes that have no meaning, [`Kind::Store`] if they can't be written.
 pub fn write_curation(run: &Path, notes: &Curation) -> Result<()> {
     notes.check()?;
-    let mut line = serde_json::to_string(notes)
-        .map_err(|error| Error::new(Kind::Internal, format!("can't write the notes as JSON: {error}")))?;
-    line.push('\n');
+    let line = line(notes)?;
     if line.len() > LINE {
         return Err(Error::new(Kind::Usage, format!("the notes have more than {} KiB", LINE >> 10)));
     }
     let path = run.join(CURATION);
     append(&path, &line).map_err(|error| failed("write the file", &path, &error))
+}
+
+/// Moves the notes about trajectories of steps after `step` to [`REMOVED`], because a resumed run
+/// samples other trajectories with their ids. Returns their number.
+///
+/// # Errors
+/// [`Kind::Store`] for a file that can't be read or written.
+pub fn set_notes_aside(run: &Path, step: u64) -> Result<usize> {
+    let is_later = |id: &str| Split::of_id(id).is_some_and(|(_, of)| of > step);
+    let (removed, kept): (Vec<_>, Vec<_>) = read_curation(run)?.into_iter().partition(|(id, _)| is_later(id));
+    if removed.is_empty() {
+        return Ok(0);
+    }
+    for (_, notes) in &removed {
+        append(&run.join(REMOVED), &line(notes)?)
+            .map_err(|error| failed("write the file", &run.join(REMOVED), &error))?;
+    }
+    let lines = kept.iter().map(|(_, notes)| line(notes)).collect::<Result<String>>()?;
+    write_bytes(&run.join(CURATION), lines.as_bytes())?;
+    Ok(removed.len())
+}
+
+fn line(notes: &Curation) -> Result<String> {
+    let line = serde_json::to_string(notes);
+    Ok(line.map_err(|error| Error::new(Kind::Internal, format!("can't write the notes as JSON: {error}")))? + "\n")
 }
 
 fn append(path: &Path, line: &str) -> std::io::Result<()> {
@@ -128,6 +154,21 @@ mod tests {
         }
         fs::write(&path, whole).unwrap();
         assert_eq!(read_curation(dir.path()).unwrap(), BTreeMap::from([("1-0-0".to_owned(), good)]));
+    }
+
+    #[test]
+    fn notes_about_later_steps_are_set_aside() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(set_notes_aside(dir.path(), 0).unwrap(), 0);
+        for id in ["1-0-0", "12-3-1", "eval-2-0-0", "eval-3-0-0", "odd"] {
+            write_curation(dir.path(), &notes(id, "seen")).unwrap();
+        }
+        assert_eq!(set_notes_aside(dir.path(), 2).unwrap(), 2);
+        let ids = |all: BTreeMap<String, Curation>| all.into_keys().collect::<Vec<_>>();
+        assert_eq!(ids(read_curation(dir.path()).unwrap()), ["1-0-0", "eval-2-0-0", "odd"]);
+        let removed = fs::read_to_string(dir.path().join(REMOVED)).unwrap();
+        assert_eq!(removed.lines().count(), 2);
+        assert!(removed.contains("12-3-1") && removed.contains("eval-3-0-0"));
     }
 
     #[test]

@@ -25,9 +25,10 @@ impl RunDir {
     /// Creates `root/name`, or `root/name-2`, `root/name-3`… if that exists. An empty directory is
     /// used, and so is the directory of a run that was killed before its `config.json` was written.
     pub fn create(root: &Path, name: &str) -> Result<Self> {
-        if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '\0']) {
-            return Err(Error::new(Kind::Usage, format!("`{name}` can't be the name of a run"))
-                .hint("a run's name is the name of its directory: no slashes, no dot at the start"));
+        if name.is_empty() || name.starts_with('.') || name.contains(|c: char| "/\\".contains(c) || c.is_control()) {
+            return Err(Error::new(Kind::Usage, format!("`{name}` can't be the name of a run")).hint(
+                "a run's name is the name of its directory: no slashes, no control characters, no dot at the start",
+            ));
         }
         files::make_dirs(root)?;
         for number in 1_u64.. {

@@ -8,13 +8,15 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, readable};
 
 /// The values by step and name.
 #[derive(Debug, Default)]
 pub(super) struct RunMetrics {
     /// Bytes that have been read: whole lines.
     read: u64,
+    /// The file that was read: a resumed run replaces it.
+    file: u64,
     /// How often earlier values changed: the file was replaced, or a resumed run repeated steps.
     epoch: u64,
     rows: BTreeMap<u64, StepMetrics>,
@@ -40,20 +42,33 @@ impl StepMetrics {
     }
 }
 
+/// What tells a file from the one that replaced it.
+#[cfg(unix)]
+fn file_number(metadata: &std::fs::Metadata) -> u64 {
+    std::os::unix::fs::MetadataExt::ino(metadata)
+}
+
+#[cfg(not(unix))]
+fn file_number(_metadata: &std::fs::Metadata) -> u64 {
+    0
+}
+
 impl RunMetrics {
     /// Reads the lines that are new. A run without the file has no metrics.
     pub(super) fn update(&mut self, run: &Path) -> Result<()> {
         let path = run.join("metrics.jsonl");
         let failed = |error: &std::io::Error| Error::io(Kind::Store, "read the metrics", &path, error);
-        let mut file = match File::open(&path) {
+        let mut file = match readable(&path).and_then(|()| File::open(&path)) {
             Ok(file) => file,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(failed(&error)),
         };
-        let length = file.metadata().map_err(|error| failed(&error))?.len();
-        if length < self.read {
+        let metadata = file.metadata().map_err(|error| failed(&error))?;
+        let number = file_number(&metadata);
+        if metadata.len() < self.read || (self.read > 0 && number != self.file) {
             *self = Self { epoch: self.epoch + 1, ..Self::default() };
         }
+        self.file = number;
         file.seek(SeekFrom::Start(self.read)).map_err(|error| failed(&error))?;
         let mut lines = BufReader::new(file);
         let mut line = Vec::new();

@@ -186,6 +186,12 @@ mod tests {
         fs::write(path.join("metrics.jsonl"), line(9, 0.0)).unwrap();
         let values = view.metrics(Query(&query)).unwrap();
         assert_eq!((numbers(&values["steps"]), values["epoch"].as_u64()), (vec![9.0], Some(2)));
+        // A longer file in its place, as a resumed run writes it.
+        let new = path.join("new");
+        fs::write(&new, format!("{}{}", line(9, 0.5), line(10, 0.25))).unwrap();
+        fs::rename(&new, path.join("metrics.jsonl")).unwrap();
+        let values = view.metrics(Query(&query)).unwrap();
+        assert_eq!((numbers(&values["series"]["reward/mean"]), values["epoch"].as_u64()), (vec![0.5, 0.25], Some(3)));
         let error = view.run("demos").unwrap_err();
         assert!(error.hint.unwrap().contains("demo"));
     }

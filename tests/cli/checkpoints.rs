@@ -46,8 +46,14 @@ fn a_run_resumes_from_an_earlier_step_and_says_what_is_dropped() {
     run(dir, &["--name", "k"]);
     let path = run_dir(dir, "k");
     let resume = ["run", "a.lua", "--no-reload", "--resume", "k", "--resume-from", "2", "trainer.steps=4"];
+    let notes = path.join("curation.jsonl");
+    fs::write(&notes, "{\"id\":\"1-0-0\",\"note\":\"a\"}\n{\"id\":\"4-0-0\",\"exclude\":true}\n").unwrap();
     let reported = exits(dir, 0, &resume);
+    // The ids of repeated steps have other trajectories now.
+    let [kept, removed] = [notes, path.join("curation.removed.jsonl")].map(|path| fs::read_to_string(path).unwrap());
+    assert!(kept.contains("1-0-0") && !kept.contains("4-0-0") && removed.contains("4-0-0"), "{kept} {removed}");
     for part in [
+        "the notes about 1 trajectory after step 2 are moved to curation.removed.jsonl",
         "resuming runs/k from step 2 (runs/k/checkpoints/step-000002)",
         "steps 3 to 5 are repeated: trajectories, evaluations, metrics and TensorBoard events after step 2 are removed, and \
          the checkpoints step-000003, step-000004, step-000005",

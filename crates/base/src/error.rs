@@ -239,9 +239,11 @@ pub fn secret_pattern(secret: &str) -> String {
 }
 
 /// A text for display in a terminal, without escape sequences, which models, tools, servers and
-/// files may contain. Control characters except tabs and line ends are replaced by their symbols.
+/// files may contain. Control characters except tabs and line ends are replaced by their symbols,
+/// and so are those that change the direction of a line or end it (UAX 9).
 pub fn without_control_characters(text: &str) -> Cow<'_, str> {
-    let commands = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    let directs = |c: char| matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let commands = |c: char| (c.is_control() && !matches!(c, '\n' | '\t')) || directs(c);
     if !text.contains(commands) {
         return Cow::Borrowed(text);
     }

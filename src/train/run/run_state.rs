@@ -8,8 +8,8 @@ use crate::config::CheckpointSettings;
 use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
 use crate::script::Script;
-use crate::store::{KeepRule, Origins, RunDir, RunProgress, latest_checkpoint};
-use crate::telemetry::{MetricsLog, Reporter};
+use crate::store::{KeepRule, NOTES_ASIDE, Origins, RunDir, RunProgress, latest_checkpoint, set_notes_aside};
+use crate::telemetry::{MetricsLog, Reporter, counted};
 use crate::train::options::RunOptions;
 use crate::train::start::checkpoint::{Contents, with_kept};
 use crate::train::start::checkpoint_writer::CheckpointWriter;
@@ -44,6 +44,17 @@ impl RunState {
         if repeats_from.is_some() {
             let keep = keep_rule(&opened.script.settings.checkpoint);
             dir.repeats_after(opened.checkpoint().map(|path| (state.step, path)), keep, opened.damaged())?;
+            if opened.differs() {
+                let moved = set_notes_aside(dir.path(), state.step)?;
+                if moved > 0 {
+                    reporter.warn(&format!(
+                        "the notes about {} after step {} are moved to {NOTES_ASIDE}: the repeated steps have other \
+                         trajectories",
+                        counted(moved, "trajectory", "trajectories"),
+                        state.step
+                    ));
+                }
+            }
         }
         let mut log = MetricsLog::open(dir.path(), repeats_from)?;
         let StartState { script, options, standing, .. } = opened;

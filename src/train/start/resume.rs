@@ -205,6 +205,16 @@ impl StartState {
         self.resumed.as_ref().filter(goes_on).is_some_and(|resumed| resumed.stored.script.hash == self.script.hash)
     }
 
+    /// Whether a resumed run has another script or other settings than before, and so samples other
+    /// trajectories.
+    pub(crate) fn differs(&self) -> bool {
+        let differs = |resumed: &Resumed| {
+            let samples = |change: &Change| !["checkpoint.", "eval."].iter().any(|part| change.key.starts_with(part));
+            resumed.stored.script.hash != self.script.hash || resumed.changed(&self.script).iter().any(samples)
+        };
+        self.resumed.as_ref().is_some_and(differs)
+    }
+
     /// The progress of training: after the checkpoint's step, or at the beginning.
     pub(crate) fn state(&self) -> RunProgress {
         let saved = self.resumed.as_ref().and_then(|resumed| resumed.point.checkpoint.as_ref());

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::metrics;
 use crate::config::{Branch, BranchAt, Learner, Overlong, Settings, Sft};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, without_control_characters};
 use crate::mdp::{Evaluation, Role, Trajectory};
 use crate::model::Model;
 use crate::script::{Script, needs_in_words};
@@ -194,7 +194,7 @@ pub(crate) fn examples(
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
         Err(error) => return Err(Error::io(Kind::Store, "read the examples", &path, &error)),
     };
-    let text = format!("{earlier}{title}\n{}\n\n", shown.join("\n"));
+    let text = format!("{earlier}{title}\n{}\n\n", without_control_characters(&shown.join("\n")));
     write_atomic(&path, |file| {
         file.write_all(text.as_bytes()).map_err(|error| Error::io(Kind::Store, "write the examples", &path, &error))
     })
@@ -314,7 +314,7 @@ pub(crate) fn closing(
     if summary.interrupted {
         reporter.text(&format!("  {}", options.resume_command("run", &summary.run_dir)));
     }
-    reporter.text(&format!("  tensorboard --logdir {}", summary.run_dir.join("tb").display()));
+    reporter.text(&format!("  tensorboard --logdir {}", quoted(&summary.run_dir.join("tb").display().to_string())));
     reporter.event("summary", &json!(summary));
 }
 
