@@ -18,7 +18,7 @@ use std::thread;
 use std::time::Instant;
 
 use r1::mdp::{FinishReason, Limit, Message, Split, Status, Step, ToolRecord, TrainedTokens, Trajectory};
-use r1::store::{Configuration, RunDir, ScriptVersion, StepTasks, TaskOrder, read_trajectories, write_trajectories};
+use r1::store::{Configuration, RunDir, ScriptVersion, StepTasks, TaskOrder, read_trajectories};
 use r1::{Error, Kind, Result};
 use serde_json::{Value, json};
 
@@ -57,15 +57,16 @@ fn usage() -> Error {
 fn measure(trajectories: &[Trajectory], dir: &Path, repetitions: u64) -> Result<()> {
     let steps: Vec<&Step> = trajectories.iter().flat_map(|one| &one.steps).collect();
     let tokens: usize = steps.iter().map(|step| step.response_ids.len()).sum();
-    let path = dir.join("written.parquet");
+    // As in a run, whose next checkpoint syncs the directory.
+    let run = RunDir::create(dir, "written")?;
     for _ in 0..repetitions {
         let started = Instant::now();
-        write_trajectories(&path, 1, trajectories)?;
+        let path = run.write_trajectories(1, 0, None, trajectories)?;
         let seconds = started.elapsed().as_secs_f64();
         let bytes = fs::metadata(&path).map_err(|error| failed("read", &path, &error))?.len();
         println!("{}", json!({ "seconds": seconds, "bytes": bytes, "tokens": tokens, "steps": steps.len() }));
     }
-    fs::remove_file(&path).map_err(|error| failed("remove", &path, &error))
+    fs::remove_dir_all(run.path()).map_err(|error| failed("remove", run.path(), &error))
 }
 
 fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
