@@ -28,11 +28,10 @@ pub(super) fn without_setting(resume: Resume, overrides: &mut Vec<String>) -> Re
 pub(super) fn directory(run: PathBuf, runs_dir: &Path) -> Result<PathBuf> {
     let below = runs_dir.join(&run);
     // A folder or a script in the working directory may have the name of a run.
-    match run.join("config.json").is_file() || !below.is_dir() {
-        false => Ok(below),
-        true if run.exists() => Ok(run),
-        true => Err(no_run(&run, runs_dir)),
+    if !run.join("config.json").is_file() && below.is_dir() {
+        return Ok(below);
     }
+    if run.exists() { Ok(run) } else { Err(no_run(&run, runs_dir)) }
 }
 
 /// The run and the step of `--fork RUN@STEP`; the whole text is the run if no number follows an @.
@@ -85,17 +84,19 @@ mod tests {
     #[test]
     fn a_folder_that_is_no_run_does_not_hide_the_run_of_its_name() {
         let root = tempfile::tempdir().unwrap();
-        let [named, runs] = ["a", "runs"].map(|name| root.path().join(name));
-        std::fs::create_dir_all(&named).unwrap();
-        let below = runs.join("a");
-        // The same name below `runs`; a path from the root would hide it.
-        let name = PathBuf::from("r1-no-such-folder-here");
-        assert!(directory(name.clone(), &runs).is_err());
-        std::fs::create_dir_all(runs.join(&name)).unwrap();
-        assert_eq!(directory(name.clone(), &runs).unwrap(), runs.join(&name));
-        std::fs::create_dir_all(&below).unwrap();
-        std::fs::write(named.join("config.json"), "{}").unwrap();
-        assert_eq!(directory(named.clone(), &runs).unwrap(), named);
+        let runs = root.path().join("runs");
+        // Tests run in the folder of the package, which has a folder `src` that is no run.
+        let name = PathBuf::from("src");
+        assert!(name.is_dir());
+        assert_eq!(directory(name.clone(), &runs).unwrap(), name);
+        std::fs::create_dir_all(runs.join("src")).unwrap();
+        assert_eq!(directory(name, &runs).unwrap(), runs.join("src"));
+        assert!(directory(PathBuf::from("r1-no-such-run"), &runs).is_err());
+
+        let path = root.path().join("a");
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join("config.json"), "{}").unwrap();
+        assert_eq!(directory(path.clone(), &runs).unwrap(), path);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use crate::mdp::Split;
 /// Name of the file in the run directory.
 pub const CURATION: &str = "curation.jsonl";
 /// Notes about trajectories that a resumed run replaced by others.
-pub const REMOVED: &str = "curation.removed.jsonl";
+pub const NOTES_ASIDE: &str = "curation.removed.jsonl";
 /// Longest line; a note is shorter.
 const LINE: usize = 64 << 10;
 
@@ -86,7 +86,7 @@ pub fn write_curation(run: &Path, notes: &Curation) -> Result<()> {
     append(&path, &line).map_err(|error| failed("write the file", &path, &error))
 }
 
-/// Moves the notes about trajectories of steps after `step` to [`REMOVED`], because a resumed run
+/// Moves the notes about trajectories of steps after `step` to [`NOTES_ASIDE`], because a resumed run
 /// samples other trajectories with their ids. Returns their number.
 ///
 /// # Errors
@@ -98,8 +98,8 @@ pub fn set_notes_aside(run: &Path, step: u64) -> Result<usize> {
         return Ok(0);
     }
     for (_, notes) in &removed {
-        append(&run.join(REMOVED), &line(notes)?)
-            .map_err(|error| failed("write the file", &run.join(REMOVED), &error))?;
+        append(&run.join(NOTES_ASIDE), &line(notes)?)
+            .map_err(|error| failed("write the file", &run.join(NOTES_ASIDE), &error))?;
     }
     let lines = kept.iter().map(|(_, notes)| line(notes)).collect::<Result<String>>()?;
     write_bytes(&run.join(CURATION), lines.as_bytes())?;
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(set_notes_aside(dir.path(), 2).unwrap(), 2);
         let ids = |all: BTreeMap<String, Curation>| all.into_keys().collect::<Vec<_>>();
         assert_eq!(ids(read_curation(dir.path()).unwrap()), ["1-0-0", "eval-2-0-0", "odd"]);
-        let removed = fs::read_to_string(dir.path().join(REMOVED)).unwrap();
+        let removed = fs::read_to_string(dir.path().join(NOTES_ASIDE)).unwrap();
         assert_eq!(removed.lines().count(), 2);
         assert!(removed.contains("12-3-1") && removed.contains("eval-3-0-0"));
     }

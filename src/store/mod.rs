@@ -49,7 +49,7 @@ pub use checkpoint::{
 };
 pub use columns::{ColumnKind, TRAJECTORY_COLUMNS, TrajectoryColumn};
 pub use configuration::{Configuration, FileVersion, ForkOrigin, Origin, Origins, ScriptVersion};
-pub use curation::{CURATION, Curation, REMOVED as NOTES_ASIDE, read_curation, set_notes_aside, write_curation};
+pub use curation::{CURATION, Curation, NOTES_ASIDE, read_curation, set_notes_aside, write_curation};
 pub use files::{check_writable, read_json, write_atomic, write_bytes};
 pub use manifest::{damage, verify};
 pub use read::{read_step_tasks, read_trajectories};

@@ -23,13 +23,15 @@ pub(crate) struct SupervisedStats {
     pub(crate) fill: f64,
 }
 
-/// Forward, loss, backward, one AdamW step.
+/// Forward, loss, backward, one AdamW step. `release` is called before the weights change: a
+/// checkpoint is written during the gradients.
 pub(crate) fn update(
     model: &Model,
     optimizer: &mut AdamW,
     rows: &[Row],
     sft: &Sft,
     lr: f64,
+    release: impl FnOnce() -> Result<()>,
 ) -> Result<SupervisedStats> {
     let trained: usize = rows.iter().map(Row::sampled).sum();
     if trained == 0 {
@@ -65,6 +67,7 @@ pub(crate) fn update(
             .hint("the weights have not been changed; lower trainer.lr"));
     }
     let loss_sum = losses.iter().sum();
+    release()?;
     let grad_norm = optimizer.step(lr, sft.max_grad_norm)?;
     let longest = rows.iter().map(Row::len).max().unwrap_or(0);
     let fill = tokens as f64 / room as f64;

@@ -319,9 +319,10 @@ impl Training {
             Sft { tokens_per_batch: learner.tokens_at_once(), max_grad_norm: learner.max_grad_norm, ..Sft::default() };
         self.session.release_cache()?;
         self.step.updating = true;
-        self.run.begin_update()?;
+        self.run.begin_gradients()?;
         let model = Rc::clone(&self.session.model);
-        let done = supervised::update(&model, &mut self.policy.optimizer, &rows, &settings, lr)?;
+        let done =
+            supervised::update(&model, &mut self.policy.optimizer, &rows, &settings, lr, || self.run.writer.release())?;
         self.policy.average()?;
         self.run.state.optimizer_step += 1;
         self.step.changed = true;

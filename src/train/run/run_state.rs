@@ -103,17 +103,26 @@ impl RunState {
         Ok(())
     }
 
-    /// Called before the weights change.
+    /// Called before the gradients of an update. The weights may not change yet: a checkpoint may
+    /// still read them.
     ///
     /// # Errors
-    /// `Kind::Interrupted` if the user stops the run at once; errors of the checkpoint that is
-    /// written in the background.
-    pub(crate) fn begin_update(&self) -> Result<()> {
-        self.writer.release()?;
+    /// `Kind::Interrupted` if the user stops the run at once.
+    pub(crate) fn begin_gradients(&self) -> Result<()> {
         if self.standing.update_begins() {
             return Ok(());
         }
         Err(Error::new(Kind::Interrupted, "stopped before the update"))
+    }
+
+    /// Called before an update whose weights may change at any time.
+    ///
+    /// # Errors
+    /// Those of [`begin_gradients`](Self::begin_gradients); errors of the checkpoint that is
+    /// written in the background.
+    pub(crate) fn begin_update(&self) -> Result<()> {
+        self.writer.release()?;
+        self.begin_gradients()
     }
 
     /// Writes a checkpoint, unless the newest one is of this step already.
@@ -131,7 +140,7 @@ impl RunState {
     }
 
     /// Begins to write a checkpoint in the background, unless the newest one is of this step
-    /// already. [`begin_update`](Self::begin_update) waits until its tensors are read.
+    /// already. [`CheckpointWriter::release`] waits until its tensors are read.
     ///
     /// # Errors
     /// Errors of the previous checkpoint.

@@ -235,8 +235,8 @@ impl<'a> SupervisedTraining<'a> {
         let Sft { lr: base, warmup, steps, final_lr, .. } = self.sft;
         let schedule = Schedule { base, warmup, decay: Decay::Cosine, total: steps, floor: final_lr };
         let lr = schedule.at(self.run.state.step as usize);
-        self.run.begin_update()?;
-        let done = update(&self.model, &mut self.optimizer, &batch.rows, &self.sft, lr)?;
+        self.run.begin_gradients()?;
+        let done = update(&self.model, &mut self.optimizer, &batch.rows, &self.sft, lr, || self.run.writer.release())?;
         self.tokens += done.tokens;
         self.bar.tokens(done.tokens as u64);
         let mut values = Metrics::new();
@@ -294,8 +294,8 @@ impl<'a> SupervisedTraining<'a> {
         Contents { model, files, optimizer, ema: None, state: &run.state, more: Vec::new() }
     }
 
-    /// Begins the checkpoint of every `checkpoint.every` steps. The next update, which changes the
-    /// weights, waits for it.
+    /// Begins the checkpoint of every `checkpoint.every` steps. The optimiser step of the next
+    /// update waits until its tensors are read.
     fn save_if_due(&self) -> Result<()> {
         if checkpoint_due(self.run.state.step, &self.run.script.settings.checkpoint, self.sft.steps) {
             self.run.begin_save(self.contents())?;
