@@ -67,7 +67,7 @@ pub mod view;
 pub use r1_answers as answers;
 pub use r1_base::{Error, Kind, Result, error, mdp, schema, units};
 use r1_base::{clock, glob, json, timeline};
-pub use r1_model::{adamw, engine, model, native};
+pub use r1_model::{adamw, engine, model, native, process_group};
 pub use r1_net as net;
 pub use r1_search as search;
 pub use r1_text as text;

@@ -87,9 +87,12 @@ fn main() {
             "meta",
             "profiler",
             "interface",
+            "collectives",
         ]
         .map(source),
     ));
+    // Declarations in place of Gloo's headers (src/native/include/gloo/README.md).
+    native.include("src/native/include");
     if kernels {
         native.define("R1_CPU_KERNELS", None);
         let files =

@@ -86,8 +86,8 @@ pub fn write_curation(run: &Path, notes: &Curation) -> Result<()> {
     append(&path, &line).map_err(|error| failed("write the file", &path, &error))
 }
 
-/// Moves the notes about trajectories of steps after `step` to [`NOTES_ASIDE`], because a resumed run
-/// samples other trajectories with their ids. Returns their number.
+/// Moves the notes about trajectories of steps after `step` to [`NOTES_ASIDE`], because a resumed
+/// run samples other trajectories with their ids. Returns their number.
 ///
 /// # Errors
 /// [`Kind::Store`] for a file that can't be read or written.

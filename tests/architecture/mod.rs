@@ -36,6 +36,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("model", &["native", "schema"]),
     ("rl", &["algorithms", "mdp", "config", "native"]),
     ("adamw", &["native"]),
+    ("process_group", &["native"]),
     ("engine", &["model", "mdp", "native", "timeline"]),
     ("encoders", &["model", "search", "text"]),
     ("remote", &["config", "json", "mdp", "net"]),
@@ -156,7 +157,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("arrow_array", &["store"]),
     ("arrow_buffer", &["store"]),
     ("arrow_ipc", &["store"]),
-    ("tch", &["adamw", "libtorch", "native", "model", "rl", "engine", "load", "train", "programs"]),
+    ("tch", &["adamw", "libtorch", "native", "model", "process_group", "rl", "engine", "load", "train", "programs"]),
     ("clap", &["cli"]),
     ("rustyline", &["cli"]),
     ("hyper", &["net", "tools", "view"]),
@@ -171,8 +172,20 @@ const FENCES: &[(&str, &[&str])] = &[
 
 /// The folders that use libtorch, directly (`tch`) or through another folder. The others build and
 /// test without it.
-const WITH_LIBTORCH: &[&str] =
-    &["libtorch", "native", "model", "adamw", "rl", "engine", "encoders", "load", "train", "programs", "cli"];
+const WITH_LIBTORCH: &[&str] = &[
+    "libtorch",
+    "native",
+    "model",
+    "adamw",
+    "process_group",
+    "rl",
+    "engine",
+    "encoders",
+    "load",
+    "train",
+    "programs",
+    "cli",
+];
 
 /// Folders of `src` whose folders have an order: a file may import files of its own folder and of
 /// the folders before it.
@@ -431,7 +444,7 @@ fn files_below(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
 
 /// Lines of code in src: comments, blank lines and tests are not counted. Lower it when the code
 /// gets smaller; it is raised only for a feature that was agreed to cost lines.
-const CODE_LINES: usize = 94_751;
+const CODE_LINES: usize = 94_990;
 
 #[test]
 fn the_code_does_not_grow() {

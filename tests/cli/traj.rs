@@ -212,6 +212,8 @@ fn two_trajectories_are_compared() {
     "#);
     let same = succeed(dir.path(), &["traj", "diff", "demo", "1-0-0", "runs/demo:2-0-0"]);
     assert!(same.contains("every prompt and every reply has the same tokens"), "{same}");
+    let itself = succeed(dir.path(), &["traj", "diff", "demo", "1-0-0", "1-0-0"]);
+    assert!(itself.starts_with("1-0-0 and 1-0-0 have equal values in every field\n"), "{itself}");
     let event = &events(dir.path(), &["traj", "diff", "demo", "1-0-0", "3-1-1"])[0];
     assert_eq!(event["fields"]["steps"], json!([2, 0]));
     assert_eq!(event["first_token"], json!({ "step": 0 }));

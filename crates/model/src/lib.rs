@@ -4,11 +4,13 @@
 //! - [`model`]: transformer architectures, their weights and key-value caches
 //! - [`engine`]: continuous-batching generation, sampling, prefix reuse
 //! - [`adamw`]: the optimiser, in place
+//! - [`process_group`]: collectives between processes
 
 pub mod adamw;
 pub mod engine;
 pub mod model;
 pub mod native;
+pub mod process_group;
 #[cfg(test)]
 #[path = "../../../src/reference_data.rs"]
 mod reference_data;

@@ -6,6 +6,7 @@
 //! message.
 
 mod arena;
+mod collectives;
 // The CPU kernels, or their replacement in a build without them.
 #[cfg_attr(not(feature = "cpu-kernels"), path = "cpu/absent.rs")]
 mod cpu;
@@ -23,6 +24,7 @@ use std::sync::OnceLock;
 use tch::Tensor;
 
 pub(crate) use arena::Arena;
+pub(crate) use collectives::Collectives;
 pub(crate) use cpu::{Network, attend_rows, gated_rows, linear_rows, panel};
 pub use cpu::{kernels, softmax};
 pub(crate) use cuda::CudaGraph;

@@ -1,0 +1,104 @@
+// Collectives between processes, by c10d's Gloo backend and TCP store; see process_group.rs.
+#define USE_C10D_GLOO
+#include <c10/util/Logging.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "guarded.h"
+
+using r1::guarded;
+
+namespace {
+
+struct Group {
+  c10::intrusive_ptr<c10d::TCPStore> store;
+  // After all ranks have joined.
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+};
+
+Group& group(void* pointer) { return *static_cast<Group*>(pointer); }
+
+}  // namespace
+
+extern "C" {
+
+// Connects to the store of rank 0, which runs it at `port`.
+char* r1_group_connect(const char* host, int64_t port, bool serves, int64_t milliseconds, void** out) {
+  return guarded([&] {
+    // Only fatal messages: c10d prints each failure with a stack trace, beside the exception that
+    // becomes r1's error.
+    FLAGS_caffe2_log_level = 3;
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<std::uint16_t>(port);
+    options.isServer = serves;
+    options.waitWorkers = false;
+    options.timeout = std::chrono::milliseconds(milliseconds);
+    *out = new Group{c10::make_intrusive<c10d::TCPStore>(host, options), {}};
+  });
+}
+
+char* r1_group_set(void* pointer, const char* key, const char* value, int64_t length) {
+  return guarded([&] { group(pointer).store->set(key, std::vector<uint8_t>(value, value + length)); });
+}
+
+// Waits for the key. The result is freed with `r1_free_message`; null if it was not set in time.
+char* r1_group_get(void* pointer, const char* key, int64_t milliseconds, char** out) {
+  return guarded([&] {
+    *out = nullptr;
+    c10d::TCPStore& store = *group(pointer).store;
+    try {
+      store.wait({key}, std::chrono::milliseconds(milliseconds));
+    } catch (const c10::DistStoreError&) {
+      return;
+    }
+    const std::vector<uint8_t> value = store.get(key);
+    *out = static_cast<char*>(std::malloc(value.size() + 1));
+    TORCH_CHECK(*out != nullptr, "out of memory");
+    std::memcpy(*out, value.data(), value.size());
+    (*out)[value.size()] = 0;
+  });
+}
+
+// Connects all ranks with each other. `address` is this rank's, for the others.
+char* r1_group_join(void* pointer, const char* address, int64_t rank, int64_t size, int64_t milliseconds) {
+  return guarded([&] {
+    auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(milliseconds));
+    options->devices.push_back(*address == 0 ? c10d::ProcessGroupGloo::createDefaultDevice()
+                                             : c10d::ProcessGroupGloo::createDeviceForHostname(address));
+    group(pointer).gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
+        group(pointer).store, static_cast<int>(rank), static_cast<int>(size), options);
+  });
+}
+
+void r1_group_free(void* pointer) {
+  std::free(guarded([&] { delete static_cast<Group*>(pointer); }));
+}
+
+// The tensor of each rank: `out` has the shape of `tensor` after a dimension for the ranks.
+char* r1_group_gather(void* pointer, const void* tensor, const void* out) {
+  return guarded([&] {
+    const at::Tensor& all = *static_cast<const at::Tensor*>(out);
+    std::vector<std::vector<at::Tensor>> outputs{all.unbind(0)};
+    std::vector<at::Tensor> inputs{*static_cast<const at::Tensor*>(tensor)};
+    group(pointer).gloo->allgather(outputs, inputs)->wait();
+  });
+}
+
+// Sends a tensor to another rank, and receives that rank's into `out`.
+char* r1_group_exchange(void* pointer, const void* tensor, int64_t with, const void* out) {
+  return guarded([&] {
+    c10d::ProcessGroupGloo& gloo = *group(pointer).gloo;
+    std::vector<at::Tensor> sent{*static_cast<const at::Tensor*>(tensor)};
+    std::vector<at::Tensor> received{*static_cast<const at::Tensor*>(out)};
+    const int other = static_cast<int>(with);
+    auto receiving = gloo.recv(received, other, 0);
+    auto sending = gloo.send(sent, other, 0);
+    sending->wait();
+    receiving->wait();
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,110 @@
+//! c10d's TCP store and Gloo backend, for [`ProcessGroup`](crate::process_group::ProcessGroup).
+
+use std::ffi::{CString, c_char, c_void};
+use std::ptr::null_mut;
+use std::time::Duration;
+
+use tch::Tensor;
+
+use super::{checked, pointer, r1_free_message};
+use r1_base::error::{Error, Kind, Result};
+
+unsafe extern "C" {
+    fn r1_group_connect(
+        host: *const c_char,
+        port: i64,
+        serves: bool,
+        milliseconds: i64,
+        out: *mut *mut c_void,
+    ) -> *mut c_char;
+    fn r1_group_set(group: *mut c_void, key: *const c_char, value: *const c_char, length: i64) -> *mut c_char;
+    fn r1_group_get(group: *mut c_void, key: *const c_char, milliseconds: i64, out: *mut *mut c_char) -> *mut c_char;
+    fn r1_group_join(
+        group: *mut c_void,
+        address: *const c_char,
+        rank: i64,
+        size: i64,
+        milliseconds: i64,
+    ) -> *mut c_char;
+    fn r1_group_free(group: *mut c_void);
+    fn r1_group_gather(group: *mut c_void, tensor: *const c_void, out: *const c_void) -> *mut c_char;
+    fn r1_group_exchange(group: *mut c_void, tensor: *const c_void, with: i64, out: *const c_void) -> *mut c_char;
+}
+
+/// A connection to the store and, after [`join`](Self::join), to the other ranks.
+#[derive(Debug)]
+pub(crate) struct Collectives(*mut c_void);
+
+impl Collectives {
+    /// Connects to the store at `host:port`, which this process runs if it `serves`.
+    pub(crate) fn connect(host: &str, port: u16, serves: bool, timeout: Duration) -> Result<Self> {
+        let (host, mut out) = (text(host)?, null_mut());
+        // SAFETY: all pointers are live for the call.
+        checked(unsafe { r1_group_connect(host.as_ptr(), port.into(), serves, milliseconds(timeout), &raw mut out) })?;
+        Ok(Self(out))
+    }
+
+    pub(crate) fn set(&self, key: &str, value: &str) -> Result<()> {
+        let key = text(key)?;
+        // SAFETY: the value is copied; its length is passed.
+        checked(unsafe { r1_group_set(self.0, key.as_ptr(), value.as_ptr().cast(), value.len() as i64) })
+    }
+
+    /// Waits for the value of a key; `None` if it was not set in time.
+    pub(crate) fn get(&self, key: &str, timeout: Duration) -> Result<Option<String>> {
+        let (key, mut out) = (text(key)?, null_mut());
+        // SAFETY: the value is a C string allocated by C++, freed once here.
+        unsafe {
+            checked(r1_group_get(self.0, key.as_ptr(), milliseconds(timeout), &raw mut out))?;
+            if out.is_null() {
+                return Ok(None);
+            }
+            let value = std::ffi::CStr::from_ptr(out).to_string_lossy().into_owned();
+            r1_free_message(out);
+            Ok(Some(value))
+        }
+    }
+
+    /// Connects with the other ranks. They reach this one at `address`; without one, at the address
+    /// of this machine's name.
+    pub(crate) fn join(&self, address: Option<&str>, rank: usize, size: usize, timeout: Duration) -> Result<()> {
+        let address = text(address.unwrap_or(""))?;
+        let (rank, size) = (rank as i64, size as i64);
+        // SAFETY: the address is live for the call.
+        checked(unsafe { r1_group_join(self.0, address.as_ptr(), rank, size, milliseconds(timeout)) })
+    }
+
+    /// The tensors of all ranks, which have one shape and type: `[size, …]`.
+    pub(crate) fn gather(&self, tensor: &Tensor, size: usize) -> Result<Tensor> {
+        let tensor = tensor.f_contiguous()?;
+        let shape = [&[size as i64], &tensor.size()[..]].concat();
+        let out = tensor.f_new_empty(shape, (tensor.kind(), tensor.device()))?;
+        // SAFETY: both tensors live until all ranks have answered.
+        checked(unsafe { r1_group_gather(self.0, pointer(&tensor), pointer(&out)) })?;
+        Ok(out)
+    }
+
+    /// Sends `tensor` to the rank `with` and receives that rank's, of the same shape and type.
+    pub(crate) fn exchange(&self, tensor: &Tensor, with: usize) -> Result<Tensor> {
+        let tensor = tensor.f_contiguous()?;
+        let out = tensor.f_empty_like()?;
+        // SAFETY: both tensors live until the other rank has answered.
+        checked(unsafe { r1_group_exchange(self.0, pointer(&tensor), with as i64, pointer(&out)) })?;
+        Ok(out)
+    }
+}
+
+impl Drop for Collectives {
+    fn drop(&mut self) {
+        // SAFETY: created by r1_group_connect, freed once.
+        unsafe { r1_group_free(self.0) }
+    }
+}
+
+fn text(text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Error::new(Kind::Usage, format!("`{}` has a NUL byte", text.escape_debug())))
+}
+
+fn milliseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX).max(1)
+}

@@ -1,0 +1,247 @@
+//! Processes that compute together: a process group of c10d with its Gloo backend, which libtorch
+//! contains.
+//!
+//! Ranks meet at c10d's TCP store, which rank 0 runs, as those of `torchrun` do. Sums have a fixed
+//! order, so that they do not depend on which rank computes which part.
+
+use std::time::{Duration, Instant};
+
+use r1_base::error::{Error, Kind, Result};
+use serde::{Deserialize, Serialize};
+use tch::{Kind as Dtype, Tensor, no_grad_guard};
+
+use crate::native::Collectives;
+
+/// Bytes of tensors that are sent as one.
+const BUCKET: usize = 32 << 20;
+/// How much longer ranks wait for rank 0's decision, which waits for all ranks.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Where and as what a process joins a group.
+#[derive(Clone, Debug)]
+pub struct Rendezvous {
+    /// Host and port of rank 0 (`MASTER_ADDR` and `MASTER_PORT`).
+    pub host: String,
+    pub port: u16,
+    /// Number of this process, from 0.
+    pub rank: usize,
+    /// Number of processes.
+    pub size: usize,
+    /// The address at which other ranks reach this one; that of the machine's name if absent.
+    pub address: Option<String>,
+    /// How long a process waits for others, at the start and in each operation.
+    pub timeout: Duration,
+}
+
+/// The connections of a process to the others of its group.
+#[derive(Debug)]
+pub struct ProcessGroup {
+    collectives: Collectives,
+    rank: usize,
+    size: usize,
+}
+
+impl ProcessGroup {
+    /// Waits for all ranks and connects with them. `facts` are what has to be the same on each,
+    /// with a name for each value.
+    ///
+    /// # Errors
+    /// `Kind::Device` names the ranks that are missing; `Kind::Usage` names the first rank and fact
+    /// that differ from rank 0.
+    pub fn connect(rendezvous: &Rendezvous, facts: &[(&str, &str)]) -> Result<Self> {
+        let Rendezvous { host, port, rank, size, address, timeout } = rendezvous;
+        if rank >= size {
+            return Err(Error::new(Kind::Usage, format!("rank {rank} is not below the number of processes, {size}")));
+        }
+        let unreachable = |error: Error| {
+            let first = error.message.lines().next().unwrap_or("");
+            let message = format!("rank {rank} can't reach rank 0 at {host}:{port}: {first}");
+            Error::new(Kind::Device, message).hint("check MASTER_ADDR and MASTER_PORT, and whether the port is in use")
+        };
+        let collectives = Collectives::connect(host, *port, *rank == 0, *timeout).map_err(unreachable)?;
+        let text = serde_json::to_string(facts).map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
+        let refused = if *rank == 0 {
+            decide(&collectives, text, *size, *timeout)
+        } else {
+            // Rank 0 decides after its own time limit.
+            let answer = collectives.set(&facts_of(*rank), &text);
+            let answer = answer.and_then(|()| collectives.get(DECISION, *timeout + GRACE)).map_err(unreachable)?;
+            collectives.set(&read_by(*rank), "").map_err(unreachable)?;
+            let answer = answer.and_then(|answer| serde_json::from_str::<Option<Refusal>>(&answer).ok());
+            answer.ok_or_else(|| unreachable(Error::new(Kind::Device, "it does not answer")))
+        };
+        if let Some(Refusal { is_missing, message }) = refused? {
+            let kind = if is_missing { Kind::Device } else { Kind::Usage };
+            let hint = "start every process with the same program, script and settings, and the address of rank 0";
+            return Err(Error::new(kind, message).hint(hint));
+        }
+        let failed = |error| lost("connect with the other ranks", &error);
+        collectives.join(address.as_deref(), *rank, *size, *timeout).map_err(failed)?;
+        Ok(Self { collectives, rank: *rank, size: *size })
+    }
+
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+
+    pub fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The bytes of all ranks, by rank.
+    ///
+    /// # Errors
+    /// `Kind::Device` if another process has ended or does not answer in time; so for the other
+    /// operations.
+    pub fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let failed = |error| lost("exchange data", &error);
+        let lengths = self.collectives.gather(&Tensor::from_slice(&[bytes.len() as i64]), self.size).map_err(failed)?;
+        let lengths = Vec::<i64>::try_from(lengths.f_flatten(0, -1)?)?;
+        let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
+        let mut padded = bytes.to_vec();
+        padded.resize(longest as usize, 0);
+        let all = self.collectives.gather(&Tensor::from_slice(&padded), self.size).map_err(failed)?;
+        let part = |(rank, length): (usize, &i64)| -> Result<Vec<u8>> {
+            let part = all.f_get(rank as i64)?.f_narrow(0, 0, *length)?;
+            Ok(Vec::<u8>::try_from(part)?)
+        };
+        lengths.iter().enumerate().map(part).collect()
+    }
+
+    /// The bytes of rank 0; those of other ranks are ignored.
+    pub fn broadcast(&self, bytes: &[u8]) -> Result<Vec<u8>> {
+        let mut all = self.gather(if self.rank == 0 { bytes } else { &[] })?;
+        Ok(all.swap_remove(0))
+    }
+
+    /// Replaces each tensor by its sum over the ranks, with the same bits on each. The order is
+    /// that of a binary tree: `(0 + 1) + (2 + 3)`. Tensors are of one type, in the host's memory.
+    pub fn sum(&self, tensors: &[Tensor]) -> Result<()> {
+        let _guard = no_grad_guard();
+        let mut rest = tensors;
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |tensor: &&Tensor| {
+                bytes += tensor.numel() * tensor.kind().elt_size_in_bytes();
+                bytes <= BUCKET
+            };
+            let (bucket, after) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+            rest = after;
+            let flat: Vec<Tensor> =
+                bucket.iter().map(|tensor| tensor.f_flatten(0, -1)).collect::<std::result::Result<_, _>>()?;
+            let sum = self.tree(Tensor::f_cat(&flat, 0)?)?;
+            let mut at = 0;
+            for tensor in bucket {
+                let length = tensor.numel() as i64;
+                let part = sum.f_narrow(0, at, length)?.f_view_as(tensor)?;
+                tensor.shallow_clone().f_copy_(&part)?;
+                at += length;
+            }
+        }
+        Ok(())
+    }
+
+    fn tree(&self, mut sum: Tensor) -> Result<Tensor> {
+        let failed = |error| lost("sum gradients", &error);
+        if !self.size.is_power_of_two() {
+            let all = self.collectives.gather(&sum, self.size).map_err(failed)?;
+            return in_pairs(all.f_unbind(0)?);
+        }
+        // With the rank whose number differs in one bit. A sum of two numbers does not depend on
+        // their order, so that both ranks have the same bits.
+        let mut bit = 1;
+        while bit < self.size {
+            let other = self.collectives.exchange(&sum, self.rank ^ bit).map_err(failed)?;
+            let _ = sum.f_add_(&other)?;
+            bit <<= 1;
+        }
+        Ok(sum)
+    }
+
+    /// Waits until all ranks are here.
+    pub fn barrier(&self) -> Result<()> {
+        self.gather(&[]).map(drop)
+    }
+}
+
+/// The sum in the order of a binary tree.
+fn in_pairs(mut tensors: Vec<Tensor>) -> Result<Tensor> {
+    while tensors.len() > 1 {
+        let pair = |pair: &[Tensor]| match pair {
+            [one, two] => one.f_add(two),
+            pair => Ok(pair[0].shallow_clone()),
+        };
+        tensors = tensors.chunks(2).map(pair).collect::<std::result::Result<_, _>>()?;
+    }
+    tensors.pop().map_or_else(|| Ok(Tensor::f_zeros([0], (Dtype::Float, tch::Device::Cpu))?), Ok)
+}
+
+/// Rank 0 compares the facts of all ranks, and all of them get the result.
+fn decide(store: &Collectives, facts: String, size: usize, timeout: Duration) -> Result<Option<Refusal>> {
+    let began = Instant::now();
+    let (mut all, mut missing) = (vec![(0, facts)], Vec::new());
+    for rank in 1..size {
+        match store.get(&facts_of(rank), timeout.saturating_sub(began.elapsed()))? {
+            Some(facts) => all.push((rank, facts)),
+            None => missing.push(rank.to_string()),
+        }
+    }
+    let refusal = if missing.is_empty() {
+        difference(&all).map(|message| Refusal { is_missing: false, message })
+    } else {
+        let ranks = if missing.len() == 1 { "rank" } else { "ranks" };
+        let (missing, seconds) = (missing.join(", "), timeout.as_secs_f64());
+        let message = format!("{ranks} {missing} of {size} did not start within {seconds} s");
+        Some(Refusal { is_missing: true, message })
+    };
+    let text = serde_json::to_string(&refusal).map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
+    store.set(DECISION, &text)?;
+    if refusal.is_some() {
+        // The store ends with this process.
+        for (rank, _) in &all[1..] {
+            store.get(&read_by(*rank), GRACE)?;
+        }
+    }
+    Ok(refusal)
+}
+
+/// Why the ranks do not form a group.
+#[derive(Serialize, Deserialize)]
+struct Refusal {
+    is_missing: bool,
+    message: String,
+}
+
+/// Key of the store with rank 0's decision, a [`Refusal`] or null.
+const DECISION: &str = "r1/decision";
+
+fn facts_of(rank: usize) -> String {
+    format!("r1/facts/{rank}")
+}
+
+/// Key of a rank that has read the decision.
+fn read_by(rank: usize) -> String {
+    format!("r1/read/{rank}")
+}
+
+/// The error for an operation that other processes did not take part in.
+fn lost(what: &str, error: &Error) -> Error {
+    let first = error.message.lines().next().unwrap_or("");
+    Error::new(Kind::Device, format!("can't {what}: {first}"))
+        .hint("another process of the run has ended or does not answer; see its output")
+}
+
+/// The first fact of a rank that differs from rank 0's.
+fn difference(all: &[(usize, String)]) -> Option<String> {
+    let read = |text: &str| serde_json::from_str::<Vec<(String, String)>>(text).unwrap_or_default();
+    let first = read(&all[0].1);
+    all.iter().find_map(|(rank, facts)| {
+        let facts = read(facts);
+        let (name, value) = first.iter().find(|fact| !facts.contains(fact))?;
+        let other = facts.iter().find(|(other, _)| other == name).map_or("none", |(_, value)| value);
+        Some(format!("rank {rank} has another {name} than rank 0: {other} instead of {value}"))
+    })
+}
+
+#[cfg(test)]
+mod tests;

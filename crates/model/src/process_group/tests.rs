@@ -1,0 +1,119 @@
+#![allow(clippy::unwrap_used, clippy::float_cmp)]
+//! Ranks are threads here; each has its own connections.
+
+use std::net::TcpListener;
+use std::thread;
+
+use super::*;
+
+fn rendezvous(rank: usize, size: usize, port: u16, seconds: u64) -> Rendezvous {
+    let host = "127.0.0.1".to_owned();
+    Rendezvous { address: Some(host.clone()), host, port, rank, size, timeout: Duration::from_secs(seconds) }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// What each rank returns.
+fn ranks<T: Send + 'static>(size: usize, run: impl Fn(&ProcessGroup) -> T + Clone + Send + 'static) -> Vec<T> {
+    let port = free_port();
+    let start = |rank| {
+        let run = run.clone();
+        thread::spawn(move || run(&ProcessGroup::connect(&rendezvous(rank, size, port, 30), &[]).unwrap()))
+    };
+    let threads: Vec<_> = (0..size).map(start).collect();
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+#[test]
+fn bytes_of_all_ranks_arrive_in_order() {
+    let all = ranks(3, |group| {
+        let bytes = vec![group.rank() as u8; group.rank() * 1000];
+        (group.gather(&bytes).unwrap(), group.gather(&[]).unwrap(), group.broadcast(&[7, group.rank() as u8]).unwrap())
+    });
+    for (gathered, empty, sent) in all {
+        assert_eq!(gathered, [vec![], vec![1_u8; 1000], vec![2; 2000]]);
+        assert!(empty.iter().all(Vec::is_empty) && empty.len() == 3);
+        assert_eq!(sent, [7, 0]);
+    }
+}
+
+#[test]
+fn sums_have_the_bits_of_a_tree_on_every_rank() {
+    // Each order of these has another sum in f32.
+    let values = [1e8_f32, 1.0, -1e8, 3.0, 0.25];
+    for size in 1..=5 {
+        let all = ranks(size, move |group| {
+            // The second tensor is larger than a bucket; the third is not contiguous.
+            let large = Tensor::full(
+                [(BUCKET / 4 + 3) as i64],
+                f64::from(values[group.rank()]),
+                (Dtype::Float, tch::Device::Cpu),
+            );
+            let wide = Tensor::arange(6, (Dtype::Float, tch::Device::Cpu)).view([2, 3]).transpose(0, 1)
+                * (group.rank() as f64 + 1.0);
+            let tensors = [Tensor::from_slice(&[values[group.rank()], 1.0]), large, wide];
+            group.sum(&tensors).unwrap();
+            let first = Vec::<f32>::try_from(&tensors[0]).unwrap();
+            let large = [0, (BUCKET / 4 + 2) as i64].map(|at| tensors[1].double_value(&[at]) as f32);
+            let wide = Vec::<f32>::try_from(tensors[2].contiguous().flatten(0, -1)).unwrap();
+            (first, large, wide)
+        });
+        let pair = |low: usize| match size - low {
+            1 => values[low],
+            _ => values[low] + values[low + 1],
+        };
+        let expected = match size {
+            1 | 2 => pair(0),
+            3 | 4 => pair(0) + pair(2),
+            _ => (pair(0) + pair(2)) + pair(4),
+        };
+        let factor = (1..=size).sum::<usize>() as f32;
+        for (first, large, wide) in all {
+            assert_eq!(first, [expected, size as f32]);
+            assert_eq!(large, [expected; 2]);
+            assert_eq!(wide, [0.0, 3.0, 1.0, 4.0, 2.0, 5.0].map(|value: f32| value * factor));
+        }
+    }
+}
+
+#[test]
+fn missing_ranks_are_named() {
+    let began = Instant::now();
+    let error = ProcessGroup::connect(&rendezvous(0, 3, free_port(), 1), &[]).unwrap_err();
+    assert_eq!((error.kind, error.message.as_str()), (Kind::Device, "ranks 1, 2 of 3 did not start within 1 s"));
+    assert!(began.elapsed() < Duration::from_secs(10));
+    let error = ProcessGroup::connect(&rendezvous(1, 2, free_port(), 1), &[]).unwrap_err();
+    assert!(error.message.starts_with("rank 1 can't reach rank 0 at 127.0.0.1:"), "{error}");
+    let error = ProcessGroup::connect(&rendezvous(2, 2, free_port(), 1), &[]).unwrap_err();
+    assert_eq!(error.kind, Kind::Usage);
+}
+
+#[test]
+fn ranks_with_other_facts_are_refused_by_all() {
+    let port = free_port();
+    let start = |rank: usize| {
+        let script = if rank == 1 { "b2" } else { "a1" };
+        thread::spawn(move || {
+            let facts = [("version of r1", "0.1.0"), ("script", script)];
+            ProcessGroup::connect(&rendezvous(rank, 2, port, 30), &facts).unwrap_err()
+        })
+    };
+    for thread in [0, 1].map(start) {
+        let error = thread.join().unwrap();
+        assert_eq!(error.message, "rank 1 has another script than rank 0: b2 instead of a1");
+        assert_eq!(error.kind, Kind::Usage);
+    }
+}
+
+#[test]
+fn a_rank_that_ends_is_an_error_for_the_others() {
+    let began = Instant::now();
+    let all = ranks(2, |group| (group.rank() == 0).then(|| group.gather(&[1]).map(drop)));
+    let error = all[0].clone().unwrap().unwrap_err();
+    assert_eq!(error.kind, Kind::Device);
+    assert!(error.message.starts_with("can't exchange data: "), "{error}");
+    // Not after the time limit of 30 s.
+    assert!(began.elapsed() < Duration::from_secs(20));
+}
