@@ -4,6 +4,7 @@
 //! Ranks meet at c10d's TCP store, which rank 0 runs, as those of `torchrun` do. Sums have a fixed
 //! order, so that they do not depend on which rank computes which part.
 
+use std::net::{IpAddr, TcpListener};
 use std::time::{Duration, Instant};
 
 use r1_base::error::{Error, Kind, Result};
@@ -56,9 +57,10 @@ impl ProcessGroup {
         let unreachable = |error: Error| {
             let first = error.message.lines().next().unwrap_or("");
             let message = format!("rank {rank} can't reach rank 0 at {host}:{port}: {first}");
-            Error::new(Kind::Device, message).hint("check MASTER_ADDR and MASTER_PORT, and whether the port is in use")
+            Error::new(Kind::Device, message).hint("check MASTER_ADDR and MASTER_PORT")
         };
-        let collectives = Collectives::connect(host, *port, *rank == 0, *timeout).map_err(unreachable)?;
+        let listener = (*rank == 0).then(|| listen(host, *port)).transpose()?;
+        let collectives = Collectives::connect(host, *port, listener, *timeout).map_err(unreachable)?;
         let text = serde_json::to_string(facts).map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
         let refused = if *rank == 0 {
             decide(&collectives, text, *size, *timeout)
@@ -67,10 +69,10 @@ impl ProcessGroup {
             let answer = collectives.set(&facts_of(*rank), &text);
             let answer = answer.and_then(|()| collectives.get(DECISION, *timeout + GRACE)).map_err(unreachable)?;
             collectives.set(&read_by(*rank), "").map_err(unreachable)?;
-            let answer = answer.and_then(|answer| serde_json::from_str::<Option<Refusal>>(&answer).ok());
+            let answer = answer.and_then(|answer| serde_json::from_str::<Option<GroupRefusal>>(&answer).ok());
             answer.ok_or_else(|| unreachable(Error::new(Kind::Device, "it does not answer")))
         };
-        if let Some(Refusal { is_missing, message }) = refused? {
+        if let Some(GroupRefusal { is_missing, message }) = refused? {
             let kind = if is_missing { Kind::Device } else { Kind::Usage };
             let hint = "start every process with the same program, script and settings, and the address of rank 0";
             return Err(Error::new(kind, message).hint(hint));
@@ -176,8 +178,23 @@ fn in_pairs(mut tensors: Vec<Tensor>) -> Result<Tensor> {
     tensors.pop().map_or_else(|| Ok(Tensor::f_zeros([0], (Dtype::Float, tch::Device::Cpu))?), Ok)
 }
 
+/// The socket of the store: reachable from other machines only if `host` is not this machine's
+/// loopback address.
+fn listen(host: &str, port: u16) -> Result<TcpListener> {
+    let is_loopback = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
+    let listener = if is_loopback {
+        TcpListener::bind((host, port))
+    } else {
+        TcpListener::bind(("::", port)).or_else(|_| TcpListener::bind(("0.0.0.0", port)))
+    };
+    listener.map_err(|error| {
+        Error::new(Kind::Device, format!("rank 0 can't listen at {host}:{port}: {error}"))
+            .hint("choose another MASTER_PORT")
+    })
+}
+
 /// Rank 0 compares the facts of all ranks, and all of them get the result.
-fn decide(store: &Collectives, facts: String, size: usize, timeout: Duration) -> Result<Option<Refusal>> {
+fn decide(store: &Collectives, facts: String, size: usize, timeout: Duration) -> Result<Option<GroupRefusal>> {
     let began = Instant::now();
     let (mut all, mut missing) = (vec![(0, facts)], Vec::new());
     for rank in 1..size {
@@ -187,12 +204,12 @@ fn decide(store: &Collectives, facts: String, size: usize, timeout: Duration) ->
         }
     }
     let refusal = if missing.is_empty() {
-        difference(&all).map(|message| Refusal { is_missing: false, message })
+        difference(&all).map(|message| GroupRefusal { is_missing: false, message })
     } else {
         let ranks = if missing.len() == 1 { "rank" } else { "ranks" };
         let (missing, seconds) = (missing.join(", "), timeout.as_secs_f64());
         let message = format!("{ranks} {missing} of {size} did not start within {seconds} s");
-        Some(Refusal { is_missing: true, message })
+        Some(GroupRefusal { is_missing: true, message })
     };
     let text = serde_json::to_string(&refusal).map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
     store.set(DECISION, &text)?;
@@ -207,12 +224,12 @@ fn decide(store: &Collectives, facts: String, size: usize, timeout: Duration) ->
 
 /// Why the ranks do not form a group.
 #[derive(Serialize, Deserialize)]
-struct Refusal {
+struct GroupRefusal {
     is_missing: bool,
     message: String,
 }
 
-/// Key of the store with rank 0's decision, a [`Refusal`] or null.
+/// Key of the store with rank 0's decision, a [`GroupRefusal`] or null.
 const DECISION: &str = "r1/decision";
 
 fn facts_of(rank: usize) -> String {

@@ -25,15 +25,16 @@ Group& group(void* pointer) { return *static_cast<Group*>(pointer); }
 
 extern "C" {
 
-// Connects to the store of rank 0, which runs it at `port`.
-char* r1_group_connect(const char* host, int64_t port, bool serves, int64_t milliseconds, void** out) {
+// Connects to the store of rank 0, which runs it with the listening socket `socket`; -1 for others.
+char* r1_group_connect(const char* host, int64_t port, int64_t socket, int64_t milliseconds, void** out) {
   return guarded([&] {
     // Only fatal messages: c10d prints each failure with a stack trace, beside the exception that
     // becomes r1's error.
     FLAGS_caffe2_log_level = 3;
     c10d::TCPStoreOptions options;
     options.port = static_cast<std::uint16_t>(port);
-    options.isServer = serves;
+    options.isServer = socket >= 0;
+    if (socket >= 0) options.masterListenFd = static_cast<int>(socket);
     options.waitWorkers = false;
     options.timeout = std::chrono::milliseconds(milliseconds);
     *out = new Group{c10::make_intrusive<c10d::TCPStore>(host, options), {}};

@@ -1,6 +1,8 @@
 //! c10d's TCP store and Gloo backend, for [`ProcessGroup`](crate::process_group::ProcessGroup).
 
 use std::ffi::{CString, c_char, c_void};
+use std::net::TcpListener;
+use std::os::fd::IntoRawFd;
 use std::ptr::null_mut;
 use std::time::Duration;
 
@@ -13,7 +15,7 @@ unsafe extern "C" {
     fn r1_group_connect(
         host: *const c_char,
         port: i64,
-        serves: bool,
+        socket: i64,
         milliseconds: i64,
         out: *mut *mut c_void,
     ) -> *mut c_char;
@@ -36,11 +38,13 @@ unsafe extern "C" {
 pub(crate) struct Collectives(*mut c_void);
 
 impl Collectives {
-    /// Connects to the store at `host:port`, which this process runs if it `serves`.
-    pub(crate) fn connect(host: &str, port: u16, serves: bool, timeout: Duration) -> Result<Self> {
+    /// Connects to the store at `host:port`. The process with a `listener` there runs it.
+    pub(crate) fn connect(host: &str, port: u16, listener: Option<TcpListener>, timeout: Duration) -> Result<Self> {
         let (host, mut out) = (text(host)?, null_mut());
+        // The store closes the socket.
+        let socket = listener.map_or(-1, |listener| listener.into_raw_fd().into());
         // SAFETY: all pointers are live for the call.
-        checked(unsafe { r1_group_connect(host.as_ptr(), port.into(), serves, milliseconds(timeout), &raw mut out) })?;
+        checked(unsafe { r1_group_connect(host.as_ptr(), port.into(), socket, milliseconds(timeout), &raw mut out) })?;
         Ok(Self(out))
     }
 

@@ -1,7 +1,6 @@
 #![allow(clippy::unwrap_used, clippy::float_cmp)]
 //! Ranks are threads here; each has its own connections.
 
-use std::net::TcpListener;
 use std::thread;
 
 use super::*;
@@ -88,6 +87,23 @@ fn missing_ranks_are_named() {
     assert!(error.message.starts_with("rank 1 can't reach rank 0 at 127.0.0.1:"), "{error}");
     let error = ProcessGroup::connect(&rendezvous(2, 2, free_port(), 1), &[]).unwrap_err();
     assert_eq!(error.kind, Kind::Usage);
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let error = ProcessGroup::connect(&rendezvous(0, 1, port, 30), &[]).unwrap_err();
+    assert!(error.message.starts_with(&format!("rank 0 can't listen at 127.0.0.1:{port}: ")), "{error}");
+}
+
+/// The store has no password.
+#[test]
+fn the_store_of_a_loopback_address_listens_there_only() {
+    for host in ["127.0.0.1", "localhost"] {
+        assert!(listen(host, 0).unwrap().local_addr().unwrap().ip().is_loopback());
+    }
+    assert!(listen("node-1", 0).unwrap().local_addr().unwrap().ip().is_unspecified());
 }
 
 #[test]
