@@ -93,6 +93,7 @@ fn main() {
     ));
     // Declarations in place of Gloo's headers (src/native/include/gloo/README.md).
     native.include("src/native/include");
+    println!("cargo:rerun-if-changed=src/native/include");
     if kernels {
         native.define("R1_CPU_KERNELS", None);
         let files =

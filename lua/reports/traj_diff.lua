@@ -19,7 +19,9 @@ return function(result)
     local pair = result.fields[name]
     table.insert(rows, { name, shown(pair[1]), shown(pair[2]) })
   end
-  local text = if #names > 0 then formats.grid(rows) else `{result.first} and {result.second} have equal values in every field\n`
+  local text = if #names > 0
+    then formats.grid(rows)
+    else `{result.first} and {result.second} have equal values in every field\n`
   local first = result.first_token
   if first == nil then return text .. "\nevery prompt and every reply has the same tokens\n" end
   if first.part == nil then return text .. `\nthe same tokens up to step {first.step}, which only one of them has\n\n` end

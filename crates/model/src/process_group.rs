@@ -1,8 +1,8 @@
 //! Processes that compute together: a process group of c10d with its Gloo backend, which libtorch
 //! contains.
 //!
-//! Ranks meet at c10d's TCP store, which rank 0 runs, as those of `torchrun` do. Sums have a fixed
-//! order, so that they do not depend on which rank computes which part.
+//! Ranks meet at c10d's TCP store, which rank 0 runs, as in a run of `torchrun`. Sums have a fixed
+//! order, so that every rank has the same bits.
 
 use std::net::{IpAddr, TcpListener};
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ pub struct Rendezvous {
     pub rank: usize,
     /// Number of processes.
     pub size: usize,
-    /// The address at which other ranks reach this one; that of the machine's name if absent.
+    /// The address at which other ranks reach this one. Default: the address of the machine's name.
     pub address: Option<String>,
     /// How long a process waits for others, at the start and in each operation.
     pub timeout: Duration,
@@ -82,10 +82,12 @@ impl ProcessGroup {
         Ok(Self { collectives, rank: *rank, size: *size })
     }
 
+    /// The number of this process, from 0.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
+    /// The number of processes.
     pub fn size(&self) -> usize {
         self.size
     }
@@ -93,8 +95,8 @@ impl ProcessGroup {
     /// The bytes of all ranks, by rank.
     ///
     /// # Errors
-    /// `Kind::Device` if another process has ended or does not answer in time; so for the other
-    /// operations.
+    /// `Kind::Device` if another process has ended or does not answer in time. The other operations
+    /// have the same error.
     pub fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
         let failed = |error| lost("exchange data", &error);
         let lengths = self.collectives.gather(&Tensor::from_slice(&[bytes.len() as i64]), self.size).map_err(failed)?;
@@ -110,14 +112,15 @@ impl ProcessGroup {
         lengths.iter().enumerate().map(part).collect()
     }
 
-    /// The bytes of rank 0; those of other ranks are ignored.
+    /// The bytes of rank 0. The bytes of other ranks are ignored.
     pub fn broadcast(&self, bytes: &[u8]) -> Result<Vec<u8>> {
         let mut all = self.gather(if self.rank == 0 { bytes } else { &[] })?;
         Ok(all.swap_remove(0))
     }
 
-    /// Replaces each tensor by its sum over the ranks, with the same bits on each. The order is
-    /// that of a binary tree: `(0 + 1) + (2 + 3)`. Tensors are of one type, in the host's memory.
+    /// Replaces each tensor by its sum over the ranks, with the same bits on each. Ranks are added
+    /// in the order of a binary tree: `(0 + 1) + (2 + 3)`. The tensors have one type and are in the
+    /// host's memory.
     pub fn sum(&self, tensors: &[Tensor]) -> Result<()> {
         let _guard = no_grad_guard();
         let mut rest = tensors;
@@ -158,11 +161,6 @@ impl ProcessGroup {
             bit <<= 1;
         }
         Ok(sum)
-    }
-
-    /// Waits until all ranks are here.
-    pub fn barrier(&self) -> Result<()> {
-        self.gather(&[]).map(drop)
     }
 }
 

@@ -24,7 +24,7 @@ pub(crate) struct SupervisedStats {
 }
 
 /// Forward, loss, backward, one AdamW step. `release` is called before the weights change: a
-/// checkpoint is written during the gradients.
+/// checkpoint may still read them while the gradients are computed.
 pub(crate) fn update(
     model: &Model,
     optimizer: &mut AdamW,

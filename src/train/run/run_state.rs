@@ -118,8 +118,8 @@ impl RunState {
     /// Called before an update whose weights may change at any time.
     ///
     /// # Errors
-    /// Those of [`begin_gradients`](Self::begin_gradients); errors of the checkpoint that is
-    /// written in the background.
+    /// Errors of [`begin_gradients`](Self::begin_gradients), and of the checkpoint that is written
+    /// in the background.
     pub(crate) fn begin_update(&self) -> Result<()> {
         self.writer.release()?;
         self.begin_gradients()
