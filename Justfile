@@ -36,6 +36,10 @@ setup:
     @setup/libtorch.sh > /dev/null
     @setup/tools.sh
 
+# Install the CUDA build of torch 2.11 for `policy.device=cuda` into DIR (default: the cache) and print the line that selects it
+setup-cuda *args:
+    @setup/cuda.sh {{args}}
+
 # Build the r1 binary
 build:
     @{{torch}} && cargo build --release --bin r1
@@ -50,7 +54,11 @@ test-rust *args:
 
 # Kill runs with SIGKILL at random moments, resume them, compare every file: `just torture 500`, R1_TORTURE_SEED=2 for others
 torture kills="500":
-    @{{torch}} && {{one_thread}} R1_TORTURE={{kills}} cargo nextest run --release --no-capture -E 'test(/killed_at_random_moments/)'
+    @{{torch}} && {{one_thread}} R1_TORTURE={{kills}} cargo nextest run --release --no-capture -E 'test(/a_run_killed_at_random_moments/)'
+
+# The same with runs of several processes, which lose one of them or all: `just torture-ranks 300`
+torture-ranks kills="300":
+    @{{torch}} && {{one_thread}} R1_TORTURE={{kills}} cargo nextest run --release --no-capture -E 'test(/ranks_killed_at_random_moments/)'
 
 # Tests that need the reference data (R1_SHARED, or ../shared/data); CI runs them if it is available
 test-data *args:
@@ -211,6 +219,10 @@ bench-decode *args: build
 # GRPO and SFT of a real model compared with TRL: `just bench-real --model DIR`
 bench-real *args: build
     benches/run.sh real {{args}}
+
+# Two processes on two cores beside one process, and torch's DistributedDataParallel; writes docs/guide/scale.md
+bench-scale *args: build
+    benches/run.sh scale {{args}} | python3 benches/pages.py write docs/guide/scale.md 'just bench-scale'
 
 # Policy updates of that model compared with transformers: time, memory, merged rows
 bench-update *args: build

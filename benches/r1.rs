@@ -23,7 +23,7 @@ use r1::rl::pack::put_advantages;
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Script, Split, Worker};
 use r1::text::Renderer;
-use r1::train::{AdvantageConfig, Objective, Update, compute_advantages, training_rows, training_steps};
+use r1::train::{AdvantageConfig, Objective, Shards, Update, compute_advantages, training_rows, training_steps};
 use r1::{Error, Kind, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -224,7 +224,15 @@ impl Bench {
         let advantages = compute_advantages(&mut steps, config, &trajectories)?;
         put_advantages(&mut rows, &steps, &advantages);
         let (objective, learner) = (&objective, &learner);
-        let update = Update { model: &self.model, objective, learner, temperature: 1.0, kl_coef: 0.0, lr: 1e-6 };
+        let update = Update {
+            model: &self.model,
+            objective,
+            learner,
+            temperature: 1.0,
+            kl_coef: 0.0,
+            lr: 1e-6,
+            shards: &Shards::default(),
+        };
         update.step(&mut self.optimizer, &rows)?;
         let seconds = begin.elapsed().as_secs_f64();
 

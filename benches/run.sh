@@ -11,13 +11,15 @@
 #       updates of that model, with transformers: time, memory, rows merged over steps
 #   benches/run.sh scripts [--repetitions N]
 #       environment steps with gymnasium, waits, reloads, limits
+#   benches/run.sh scale [--steps N]
+#       two processes on two cores, with torch's DistributedDataParallel
 #   R1_PEERS_VENV=/dir     use this virtual environment instead, and install nothing
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 script=compare
 target=r1
-case "${1:-}" in decode | update | scripts) script=$1 target=$1; shift ;; real) script=$1; shift ;; esac
+case "${1:-}" in decode | update | scripts) script=$1 target=$1; shift ;; real | scale) script=$1; shift ;; esac
 
 fail() { echo "error: $1" >&2; echo "  hint: $2" >&2; exit 1; }
 

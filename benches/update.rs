@@ -14,7 +14,7 @@ use r1::config::{DeviceChoice, Learner};
 use r1::mdp::Sampling;
 use r1::model::{Model, Packed, peak_memory, resident_memory};
 use r1::rl::pack::Row;
-use r1::train::{Objective, Update};
+use r1::train::{Objective, Shards, Update};
 use r1::{Error, Kind, Result, native};
 use serde::Deserialize;
 use serde_json::json;
@@ -77,7 +77,8 @@ fn main() -> Result<()> {
             optimizer.step(1e-6, 1.0)?;
         } else {
             let (objective, learner) = (&objective, &learner);
-            let update = Update { model: &model, objective, learner, temperature: 1.0, kl_coef: 0.0, lr: 1e-6 };
+            let shards = &Shards::default();
+            let update = Update { model: &model, objective, learner, temperature: 1.0, kl_coef: 0.0, lr: 1e-6, shards };
             tokens = update.step(&mut optimizer, &rows)?.tokens;
         }
         seconds.push(begin.elapsed().as_secs_f64());

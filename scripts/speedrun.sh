@@ -3,6 +3,8 @@
 # Agent-R1's first generation (docs/guide/recipes/speedrun.md).
 #
 #   scripts/speedrun.sh [ppo|grpo] [KEY=VALUE …]
+#   NPROC=8 scripts/speedrun.sh grpo                a process for each of 8 GPUs
+#   scripts/speedrun-docker.sh grpo                 the same in a container
 set -euo pipefail
 
 algorithm=${1:-ppo}
@@ -19,7 +21,9 @@ data=$root/data
 [ -e "$data/hotpotqa/train.jsonl" ] || r1 data get hotpotqa --out "$data/hotpotqa"
 [ -e "$data/hotpotqa-index" ] || r1 index build --hf BeIR/hotpotqa --subset corpus --split corpus --out "$data/hotpotqa-index"
 
-exec r1 run "$root/scripts/search_qa.lua" --name "speedrun-$algorithm" cold_start=false \
+processes=()
+[ -z "${NPROC:-}" ] || processes=(--nproc "$NPROC")
+exec r1 run "$root/scripts/search_qa.lua" --name "speedrun-$algorithm" "${processes[@]}" cold_start=false \
   policy.model=Qwen/Qwen2.5-1.5B-Instruct policy.max_context=9216 \
   params.index="$data/hotpotqa-index" params.passages=5 params.reward=qa_em_and_format \
   env.format=auto env.max_result_tokens=2048 \

@@ -301,6 +301,10 @@ section! {
         /// disables early stopping.
         patience: usize = 0, unit("evaluations"), range("≥ 0"),
             needs("data.eval", Is::Set), needs("eval.every", Is::Positive);
+        /// Parts into which the micro-batches of an optimiser step are divided; 0 is one for each
+        /// process. Runs with the same number of shards have the same bits on 1, 2, 4, …
+        /// processes (docs/guide/scale.md).
+        gradient_shards: usize = 0, unit("shards"), range("≥ 0");
         /// Keeps only the inputs of the layers and recomputes activations in the backward pass:
         /// less memory, more time.
         gradient_checkpointing: bool = false;

@@ -972,6 +972,7 @@ function Expectation:raises(text) end
 ---@field mini_batch_by? "trajectory"|"step" Content of a mini-batch: whole trajectories, or all steps with the same index, last index first (SeeUPO, arXiv:2602.06554) (default "trajectory").
 ---@field step_ratio_clip? number Clip range of the ratio of later steps, a factor on the advantages of earlier steps (default 0.2, 0 ≤ x < 1, needs trainer.mini_batch_by = "step").
 ---@field tokens_per_batch? number Maximum number of tokens per micro-batch: memory against speed; results are equal up to rounding. 0 is 4,096 on the CPU, and on CUDA the most of 32,768, 16,384, 8,192 and 4,096 for which there is memory (`r1 run --plan`) (default 0, tokens, ≥ 0).
+---@field gradient_shards? number Parts into which the micro-batches of an optimiser step are divided; 0 is one for each process. Runs with the same number of shards have the same bits on 1, 2, 4, … processes (docs/guide/scale.md) (default 0, shards, ≥ 0).
 ---@field gradient_checkpointing? boolean Keeps only the inputs of the layers and recomputes activations in the backward pass: less memory, more time (default false).
 ---@field routing_replay? "off"|"rollout" Mixture-of-experts models: experts that the learner uses for sampled tokens, selected by its router or recorded during sampling (R3, arXiv:2510.11370) (default "off").
 ---@field filter? r1.Filter The groups that are trained on.
@@ -1060,6 +1061,7 @@ function Expectation:raises(text) end
 ---@field max_length? number Maximum length of a conversation; 0 is the model's context (default 0, tokens, ≥ 0).
 ---@field overlong? "error"|"skip"|"truncate" Handling of longer conversations: they end the run, are skipped, or are truncated (default "error").
 ---@field patience? number Consecutive evaluations of data.eval without a lower loss after which the run stops; 0 disables early stopping (default 0, evaluations, ≥ 0, needs data.eval; eval.every > 0).
+---@field gradient_shards? number Parts into which the micro-batches of an optimiser step are divided; 0 is one for each process. Runs with the same number of shards have the same bits on 1, 2, 4, … processes (docs/guide/scale.md) (default 0, shards, ≥ 0).
 ---@field gradient_checkpointing? boolean Keeps only the inputs of the layers and recomputes activations in the backward pass: less memory, more time (default false).
 
 ---Evaluation on `data.eval`.

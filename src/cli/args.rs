@@ -12,6 +12,7 @@ use super::data_args::DataArgs;
 use super::eval_args::EvalArgs;
 use super::index_args::IndexArgs;
 use super::infer_args::InferArgs;
+use super::launch::ProcessArgs;
 use super::man::ManArgs;
 use super::mcp::McpArgs;
 use super::new::NewArgs;
@@ -200,6 +201,8 @@ pub(super) struct RecipeArgs {
     /// Serve the newest metrics for Prometheus at http://127.0.0.1:PORT/metrics
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     metrics_port: Option<u16>,
+    #[command(flatten)]
+    pub(super) processes: ProcessArgs,
 }
 
 /// Fine-tune a policy on conversations from a recipe

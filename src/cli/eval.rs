@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use super::args::OutputArgs;
 use super::eval_args::EvalArgs;
+use super::launch::launch;
 use super::{print_json, set_threads};
 use crate::error::{Error, Kind, Result};
 use crate::eval::{missing_notes, sequential_notes, tables};
@@ -11,11 +12,21 @@ use crate::telemetry::{counted, ctrl_c};
 use crate::train::{Evaluated, evaluate_models};
 
 pub(super) fn run(args: EvalArgs, output: OutputArgs) -> Result<ExitCode> {
-    set_threads(args.threads);
+    let (processes, threads) = (args.processes, args.threads);
+    let launched = launch(processes)?;
+    set_threads(threads);
     // The result is the only object on stdout.
-    let reporter = OutputArgs { json: false, quiet: output.quiet || output.json, ..output }.reporter();
-    let options = args.options(ctrl_c())?;
-    let Evaluated { directory, report, left } = evaluate_models(&options, &reporter)?;
+    let reporter = OutputArgs { json: false, quiet: output.quiet || output.json, ..output };
+    let reporter = launched.reporter(|| reporter.reporter());
+    let done = args.options(ctrl_c()).map(|options| launched.eval_options(options)).and_then(|options| {
+        let evaluated = evaluate_models(&options, &reporter)?;
+        Ok((evaluated, options))
+    });
+    let is_first = launched.is_first();
+    let (Evaluated { directory, report, left }, options) = launched.finish(done)?;
+    if !is_first {
+        return Ok(ExitCode::SUCCESS);
+    }
     for note in missing_notes(&report)? {
         reporter.warn(&note);
     }

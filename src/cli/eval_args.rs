@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::completers::{models, recipe_settings, scripts_and_runs};
+use super::launch::ProcessArgs;
 use super::resume_arg::{self, refuse_both};
 use crate::error::{Error, Kind, Result};
 use crate::store::newest_run;
 use crate::telemetry::Interrupt;
-use crate::train::{Agent, EvalOptions};
+use crate::train::{Agent, EvalOptions, Ranks};
 
 /// Evaluate one model or several on the held-out tasks of a recipe
 #[derive(Debug, Args)]
@@ -54,6 +55,8 @@ pub(super) struct EvalArgs {
     /// Seed of every random stream; the same as seed=N
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+    #[command(flatten)]
+    pub(super) processes: ProcessArgs,
 }
 
 impl EvalArgs {
@@ -104,6 +107,7 @@ impl EvalArgs {
             runs_dir: self.runs_dir,
             name: self.name,
             resume,
+            ranks: Ranks::default(),
             interrupt: Some(interrupt),
         })
     }

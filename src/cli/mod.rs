@@ -24,6 +24,7 @@ mod index;
 mod index_args;
 mod infer;
 mod infer_args;
+mod launch;
 mod line_editor;
 mod lua;
 mod man;

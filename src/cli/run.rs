@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use super::args::{OutputArgs, RecipeArgs, RunArgs, SftArgs};
+use super::launch::launch;
 use super::{print_json, set_threads};
 use crate::error::{Kind, Result};
 use crate::store::check_writable;
@@ -50,10 +51,16 @@ fn train(
     if args.plan {
         return plan(args, output, supervised).map(|()| ExitCode::SUCCESS);
     }
-    let reporter = output.reporter();
-    let options = args.options(ctrl_c())?;
-    options.out.as_deref().map_or(Ok(()), check_writable)?;
-    let summary = body(&options, &reporter)?;
+    let (processes, threads) = (args.processes, args.threads);
+    // Before signals are handled: until all processes are there, the first one ends this process.
+    let launched = launch(processes)?;
+    set_threads(threads);
+    let reporter = launched.reporter(|| output.reporter());
+    let done = args.options(ctrl_c()).map(|options| launched.run_options(options)).and_then(|options| {
+        options.out.as_deref().map_or(Ok(()), check_writable)?;
+        body(&options, &reporter)
+    });
+    let summary = launched.finish(done)?;
     // The training loop has printed the progress and how to resume.
     let stopped = summary.interrupted;
     Ok(if stopped { ExitCode::from(Kind::Interrupted.exit_code()) } else { ExitCode::SUCCESS })

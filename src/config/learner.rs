@@ -71,6 +71,10 @@ section! {
         /// rounding. 0 is 4,096 on the CPU, and on CUDA the most of 32,768, 16,384, 8,192 and 4,096
         /// for which there is memory (`r1 run --plan`).
         tokens_per_batch: usize = 0, unit("tokens"), range("≥ 0");
+        /// Parts into which the micro-batches of an optimiser step are divided; 0 is one for each
+        /// process. Runs with the same number of shards have the same bits on 1, 2, 4, …
+        /// processes (docs/guide/scale.md).
+        gradient_shards: usize = 0, unit("shards"), range("≥ 0"), restart();
         /// Keeps only the inputs of the layers and recomputes activations in the backward pass:
         /// less memory, more time.
         gradient_checkpointing: bool = false, restart();

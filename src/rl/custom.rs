@@ -99,7 +99,8 @@ pub struct Numbers {
     /// The sums of the logged values; of every value that is not a boolean, the number of entries
     /// that are NaN or infinite. Scalars, as many in every micro-batch.
     pub on_device: Vec<Tensor>,
-    tokens: usize,
+    /// Number of sampled tokens.
+    pub tokens: usize,
 }
 
 /// This micro-batch's share of a loss in Lua, with its numbers if it is the recipe's own. A graph
@@ -231,12 +232,13 @@ fn evaluate(graph: &LossGraph, inputs: &Inputs<'_>, selecting: bool) -> Result<V
 }
 
 impl Numbers {
-    /// The logged values, from the numbers `read` on the host.
+    /// The logged values of a micro-batch with `tokens` sampled tokens, from the numbers `read` on
+    /// the host.
     ///
     /// # Errors
     /// [`Kind::Numeric`] if the loss is not finite; it names the line of the Lua function with the
     /// first result that is NaN or infinite.
-    pub fn read(&self, graph: &LossGraph, loss_is_finite: bool, read: &[f64]) -> Result<Vec<LoggedValue>> {
+    pub fn read(graph: &LossGraph, tokens: usize, loss_is_finite: bool, read: &[f64]) -> Result<Vec<LoggedValue>> {
         let (sums, counts) = read.split_at(graph.logged.len().min(read.len()));
         let nodes = graph.nodes.iter().filter(|node| node.shape != Shape::Booleans);
         if let (false, Some((node, _))) = (loss_is_finite, nodes.zip(counts).find(|(_, count)| **count > 0.0)) {
@@ -249,7 +251,7 @@ impl Numbers {
         }
         let one = |((_, node), &sum): (&(String, usize), &f64)| match graph.nodes[*node].shape {
             Shape::Total => LoggedValue { sum, tokens: 0 },
-            _ => LoggedValue { sum, tokens: self.tokens },
+            _ => LoggedValue { sum, tokens },
         };
         Ok(graph.logged.iter().zip(sums).map(one).collect())
     }

@@ -183,14 +183,15 @@ pub fn put_advantages(rows: &mut [Row], steps: &[StepRow], advantages: &Advantag
 /// Splits rows into micro-batches of at most `tokens` tokens (a longer row is alone), as few as
 /// possible and about equally full. Rows with a common prefix, such as the responses to one prompt
 /// and the branches of a trajectory, stay in the same micro-batch if they fit: a model computes
-/// their prefix once. Each micro-batch lists indices of `rows`, in ascending order. The same rows
-/// always give the same split.
-pub fn micro_batches<R: Borrow<Row>>(rows: &[R], tokens: usize) -> Vec<Vec<usize>> {
+/// their prefix once. The number of micro-batches is a multiple of `shards`, if there are enough
+/// rows. Each micro-batch lists indices of `rows`, in ascending order. The same rows always give
+/// the same split.
+pub fn micro_batches<R: Borrow<Row>>(rows: &[R], tokens: usize, shards: usize) -> Vec<Vec<usize>> {
     let rows: Vec<&Row> = rows.iter().map(Borrow::borrow).collect();
-    let bundles = bundles(&rows, tokens);
-    let size = |bundle: &Vec<usize>| bundle.iter().map(|&i| rows[i].len()).sum::<usize>();
     let total: usize = rows.iter().map(|row| row.len()).sum();
-    let fewest = total.div_ceil(tokens.max(1)).clamp(1, bundles.len().max(1));
+    let bundles = bundles(&rows, tokens.min(total.div_ceil(shards)));
+    let size = |bundle: &Vec<usize>| bundle.iter().map(|&i| rows[i].len()).sum::<usize>();
+    let fewest = total.div_ceil(tokens.max(1)).next_multiple_of(shards).clamp(1, bundles.len().max(1));
     let mut loads = vec![0; fewest];
     let mut batches = vec![Vec::new(); fewest];
     // Largest first, each into the emptiest batch: the classic rule for equal loads.

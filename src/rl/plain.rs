@@ -198,7 +198,8 @@ fn report(
     let computed = objective.compute(&inputs, &denominators)?;
     if let (Some(graph), Some(numbers)) = (graph, &computed.numbers) {
         let finite = f64::try_from(&computed.loss)?.is_finite();
-        let logged = numbers.read(graph, finite, &native::read_numbers(&numbers.on_device)?)?;
+        let read = native::read_numbers(&numbers.on_device)?;
+        let logged = custom::Numbers::read(graph, numbers.tokens, finite, &read)?;
         let names = graph.logged.iter().map(|(name, _)| name.clone());
         metrics.extend(names.zip(logged.into_iter().map(custom::LoggedValue::value)));
     }

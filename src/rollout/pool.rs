@@ -197,6 +197,11 @@ impl Replacer {
         *current = Arc::new(Generation { number, script });
         number
     }
+
+    /// The number of the generation for groups that start now.
+    pub fn generation(&self) -> u64 {
+        lock(&self.0).number
+    }
 }
 
 /// Stack size of a thread in bytes: waits of nested tool calls are on it.

@@ -33,7 +33,7 @@ pub use program::suite::{Suite, TestVerdict};
 pub use program::{End, ScriptProgram};
 pub use recipe::curriculum::RowKey;
 pub use recipe::load::{Script, unreadable_script};
-pub use recipe::reload::{ReloadedScript, Take, Watcher, WatcherOptions};
+pub use recipe::reload::{ReloadedScript, Take, Watcher, WatcherOptions, reloaded};
 pub use recipe::rows::{DataPart, Split};
 pub use recipe::worker::Worker;
 pub use runtime::budget;

@@ -105,6 +105,11 @@ impl StoredRun {
         before.or_else(|| self.config.all().next()).unwrap_or(&self.config.current)
     }
 
+    /// The configuration in effect.
+    pub fn configuration(&self) -> &Configuration {
+        &self.config.current
+    }
+
     /// The run and the step that this one was forked from.
     pub fn fork(&self) -> Option<&ForkOrigin> {
         self.config.current.origins.fork.as_ref()

@@ -2,7 +2,8 @@
 //! `run::sft`.
 //!
 //! There is no trainer base class and there are no callbacks: a loop with different needs has its
-//! own file. The folders have an order, and each imports only those before it:
+//! own file. `ranks` has the processes of a run. The folders have an order, and each imports only
+//! those before it:
 //!
 //! - `rules`: the settings of training, checked before anything runs
 //! - `rows`: the rows of the data, and which one is next
@@ -15,6 +16,7 @@
 mod eval;
 mod learn;
 mod options;
+mod ranks;
 mod rows;
 mod rules;
 mod run;
@@ -28,6 +30,7 @@ pub use self::learn::steps::training_steps;
 pub use self::learn::training_rows::training_rows;
 pub use self::learn::update::{Update, UpdateStats};
 pub use self::options::{RunOptions, Summary};
+pub use self::ranks::{Ranks, Shards};
 pub use self::rules::objective::Objective;
 pub use self::rules::unused::unused_settings;
 pub use self::rules::validate::{ValidatedTrainer, validate};

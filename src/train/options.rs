@@ -6,6 +6,7 @@ use crate::config::CheckpointSettings;
 use crate::hub::Fetching;
 use crate::mdp::Evaluation;
 use crate::telemetry::{Interrupt, Reporter};
+use crate::train::ranks::Ranks;
 
 /// Options of a training command.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +41,8 @@ pub struct RunOptions {
     pub metrics_port: Option<u16>,
     /// This supervised run is the cold start of another run, which prints the next commands.
     pub cold_start: bool,
+    /// The processes of the run.
+    pub ranks: Ranks,
     /// Counts Ctrl-C and other stop signals: the first ends the loop after its step, the second at
     /// once (docs/guide/resume.md).
     pub interrupt: Option<Interrupt>,

@@ -85,6 +85,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "mdp",
             "model",
             "native",
+            "process_group",
             "remote",
             "rl",
             "rollout",
@@ -134,6 +135,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "native",
             "net",
             "remote",
+            "process_group",
             "programs",
             "rl",
             "rollout",
@@ -191,8 +193,8 @@ const WITH_LIBTORCH: &[&str] = &[
 /// the folders before it.
 const ORDERS: &[(&str, &[&str])] = &[
     ("script", &["runtime", "docs", "settings", "api", "recipe", "program", "debug"]),
-    // `options` is a file.
-    ("train", &["options", "rules", "rows", "learn", "start", "watch", "eval", "run"]),
+    // `ranks` and `options` are files.
+    ("train", &["ranks", "options", "rules", "rows", "learn", "start", "watch", "eval", "run"]),
 ];
 
 /// Folder of `src` (or of a folder of [`ORDERS`]) -> files in its largest import cycle, without its
@@ -444,7 +446,7 @@ fn files_below(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
 
 /// Lines of code in src: comments, blank lines and tests are not counted. Lower it when the code
 /// gets smaller; it is raised only for a feature that was agreed to cost lines.
-const CODE_LINES: usize = 95_050;
+const CODE_LINES: usize = 96_000;
 
 #[test]
 fn the_code_does_not_grow() {

@@ -4,7 +4,8 @@
 //!
 //! The moments are system calls on files (tests/fixtures/kill.cpp), with a random delay after half
 //! of them, and times. `just torture 500` kills more often. A failure names the seed and the
-//! moments; `R1_TORTURE_SEED` and `R1_TORTURE_CASE` repeat it.
+//! moments; `R1_TORTURE_SEED` and `R1_TORTURE_CASE` repeat it. Runs of several processes lose one
+//! of them, or all, and continue with another number of processes.
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeMap;
@@ -23,8 +24,9 @@ use super::run_files::json_lines;
 use super::running::Running;
 use super::{directory, r1, shown, succeed};
 
-/// Number of kills in the test run.
+/// Number of kills in the test run, of runs of one process and of several.
 const KILLS: usize = 54;
+const KILLS_OF_RANKS: usize = 60;
 /// Kills of one run, at most.
 const KILLS_OF_A_RUN: usize = 6;
 
@@ -35,6 +37,8 @@ struct Case {
     fields: &'static [(&'static str, &'static str)],
     /// The script is edited again and again. Its functions stay the same.
     edited: bool,
+    /// Each start has another number of processes.
+    ranks: bool,
 }
 
 const CASES: &[Case] = &[
@@ -44,18 +48,21 @@ const CASES: &[Case] = &[
             kl = { coef = 0.1, target = 0.01 } }",
         fields: &[("rollout", "{ workers = 2 }")],
         edited: false,
+        ranks: false,
     },
     Case {
         name: "ppo",
         trainer: "r1.ppo { steps = 3, group_size = 2, groups_per_step = 2, lr = 1e-3, critic = { lr = 1e-3 }, mini_batches = 2 }",
         fields: &[],
         edited: false,
+        ranks: false,
     },
     Case {
         name: "lora",
         trainer: "r1.grpo { steps = 3, group_size = 2, groups_per_step = 2, lr = 1e-2, kl = { coef = 0.1 } }",
         fields: &[("policy", "{ model = 'model', lora = { rank = 2 } }")],
         edited: false,
+        ranks: false,
     },
     Case {
         name: "tree",
@@ -63,18 +70,43 @@ const CASES: &[Case] = &[
             branch = { roots = 2, at = 'entropy' } }",
         fields: &[],
         edited: false,
+        ranks: false,
     },
     Case {
         name: "refill",
         trainer: "r1.grpo { steps = 4, group_size = 2, groups_per_step = 2, lr = 1e-3, filter = { uniform = true, refills = 3 } }",
         fields: &[("rollout", "{ workers = 2, concurrency = 3 }")],
         edited: false,
+        ranks: false,
     },
     Case {
         name: "reload",
         trainer: "r1.grpo { steps = 6, group_size = 2, groups_per_step = 2, lr = 1e-3 }",
         fields: &[],
         edited: true,
+        ranks: false,
+    },
+    Case {
+        name: "grpo of ranks",
+        trainer: "r1.grpo { steps = 4, group_size = 2, groups_per_step = 4, lr = 1e-3, ema = 0.5, mini_batches = 2,
+            kl = { coef = 0.1, target = 0.01 }, filter = { uniform = true, refills = 2 } }",
+        fields: &[("rollout", "{ workers = 2 }")],
+        edited: false,
+        ranks: true,
+    },
+    Case {
+        name: "ppo of ranks",
+        trainer: "r1.ppo { steps = 3, group_size = 2, groups_per_step = 4, lr = 1e-3, critic = { lr = 1e-3 } }",
+        fields: &[],
+        edited: false,
+        ranks: true,
+    },
+    Case {
+        name: "reload of ranks",
+        trainer: "r1.grpo { steps = 6, group_size = 2, groups_per_step = 4, lr = 1e-3 }",
+        fields: &[],
+        edited: true,
+        ranks: true,
     },
 ];
 
@@ -160,6 +192,9 @@ const MOMENTS: &[(&str, &str)] = &[
 /// Of a script that is edited.
 const RELOAD: [(&str, &str); 2] = [("reload", "* *k/scripts/*"), ("reload", "* *k/.config.json*")];
 
+/// The setting with which the number of processes does not change the bits.
+const SHARDS: &str = "trainer.gradient_shards=4";
+
 /// SplitMix64.
 struct Random(u64);
 
@@ -212,8 +247,9 @@ impl Torture {
         library(at);
         let list = at.join("calls");
         let began = Instant::now();
-        let output =
-            killed_at(at, &["run", "a.lua", "--name", "k"], "none", 1).env("KILL_CALLS", &list).output().unwrap();
+        let mut arguments = vec!["run", "a.lua", "--name", "k"];
+        arguments.extend(case.ranks.then_some(SHARDS));
+        let output = killed_at(at, &arguments, "none", 1).env("KILL_CALLS", &list).output().unwrap();
         assert!(output.status.success(), "{}: {}", case.name, shown(at, &output));
         let time = began.elapsed();
         let whole = case.left(&at.join("runs/k"));
@@ -227,14 +263,27 @@ impl Torture {
     }
 
     /// The next command of the run; a run that was killed before it began is started again.
-    fn arguments(&self) -> Vec<&'static str> {
+    fn arguments(&self, random: &mut Random) -> Vec<&'static str> {
         let resumes = self.run().join("config.json").is_file();
         let last = if resumes { "--resume" } else { "--name" };
-        [&["run", "a.lua", last, "k"][..], &[if self.case.edited { "--yes" } else { "--no-reload" }]].concat()
+        let mut arguments = vec!["run", "a.lua", last, "k", if self.case.edited { "--yes" } else { "--no-reload" }];
+        if self.case.ranks {
+            let processes = ["2", "2", "4", "1"][random.below(4) as usize];
+            arguments.extend([SHARDS, "--threads", "1", "--nproc", processes]);
+        }
+        arguments
+    }
+
+    /// Whether the run was killed, or one of its processes.
+    fn is_killed(&self, output: &Output) -> bool {
+        let lost = || String::from_utf8_lossy(&output.stderr).contains("was ended by signal 9");
+        output.status.signal() == Some(libc::SIGKILL) || (self.case.ranks && lost())
     }
 
     /// Runs a command to its end, or kills it after a time.
-    fn end(&mut self, command: Command, after: Option<Duration>) -> Output {
+    fn end(&mut self, mut command: Command, after: Option<Duration>) -> Output {
+        // Killed processes leave the directories of other ranks there.
+        command.env("TMPDIR", self.dir.path());
         let running = Running::of(command, self.dir.path());
         let began = Instant::now();
         let mut edited = began;
@@ -264,7 +313,7 @@ impl Torture {
         let moments: Vec<_> = MOMENTS.iter().chain(RELOAD.iter().filter(|_| self.case.edited)).collect();
         let mut killed = 0;
         loop {
-            let arguments = self.arguments();
+            let arguments = self.arguments(random);
             counts.resumes += usize::from(arguments.contains(&"--resume"));
             if killed == kills {
                 succeed(self.dir.path(), &arguments);
@@ -286,7 +335,7 @@ impl Torture {
                 }
                 (self.end(command, None), format!("call {count} of `{pattern}` + {delay} ms"))
             };
-            if output.status.signal() == Some(libc::SIGKILL) {
+            if self.is_killed(&output) {
                 killed += 1;
                 counts.kills += 1;
                 *counts.moments.entry(kind).or_default() += 1;
@@ -322,11 +371,24 @@ fn number(variable: &str) -> Option<u64> {
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_run_killed_at_random_moments_resumes_to_the_same_files() {
-    let kills = number("R1_TORTURE").map_or(KILLS, |kills| kills as usize);
+    torture(false, KILLS);
+}
+
+#[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
+fn ranks_killed_at_random_moments_resume_to_the_same_files() {
+    torture(true, KILLS_OF_RANKS);
+}
+
+fn torture(ranks: bool, kills: usize) {
+    let kills = number("R1_TORTURE").map_or(kills, |kills| kills as usize);
     let seed = number("R1_TORTURE_SEED").unwrap_or(1);
     let wanted = std::env::var("R1_TORTURE_CASE").ok();
-    let cases: Vec<_> = CASES.iter().filter(|case| wanted.as_ref().is_none_or(|name| name == case.name)).collect();
-    let mut table = "case     kills  resumes  runs  differences  moments\n".to_owned();
+    let cases: Vec<_> = CASES
+        .iter()
+        .filter(|case| case.ranks == ranks && wanted.as_ref().is_none_or(|name| name == case.name))
+        .collect();
+    let mut table = "case             kills  resumes  runs  differences  moments\n".to_owned();
     eprint!("{table}");
     let mut differences = Vec::new();
     for (index, case) in cases.iter().enumerate() {
@@ -343,7 +405,7 @@ fn a_run_killed_at_random_moments_resumes_to_the_same_files() {
         let Counts { kills, resumes, runs, moments, .. } = &counts;
         let moments: Vec<String> = moments.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
         let row = format!(
-            "{:<8} {kills:>5}  {resumes:>7}  {runs:>4}  {:>11}  {}\n",
+            "{:<16} {kills:>5}  {resumes:>7}  {runs:>4}  {:>11}  {}\n",
             case.name,
             counts.differences.len(),
             moments.join(", ")

@@ -11,6 +11,10 @@ use tch::{Kind as Dtype, Tensor, no_grad_guard};
 use crate::native;
 use r1_base::error::{Error, Kind, Result};
 
+mod gradients;
+
+pub use self::gradients::GradientTree;
+
 /// Maximum bytes of gradients in the type of the moments at a time.
 const COPIED: usize = 256 << 20;
 
@@ -62,7 +66,8 @@ struct ParameterSlot {
     rate: f64,
     /// For weights of less precision than the moments.
     master: Option<Tensor>,
-    /// The gradients of earlier micro-batches of such weights, in the type of the moments.
+    /// The gradients of earlier micro-batches of such weights, or of a sum of several parts of the
+    /// batch, in the type of the moments.
     sum: Option<Tensor>,
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
@@ -124,6 +129,35 @@ impl AdamW {
             }
             native::forget_gradients(std::iter::once(&slot.weight))?;
         }
+        Ok(())
+    }
+
+    /// Removes the gradients of all micro-batches from the tensors.
+    fn take_gradients(&mut self) -> Result<Vec<Option<Tensor>>> {
+        let _guard = no_grad_guard();
+        let in_type = |slot: &ParameterSlot| -> Result<Option<Tensor>> {
+            Ok(slot.total()?.map(|gradient| gradient.f_to_kind(slot.exp_avg.kind())?.f_contiguous()).transpose()?)
+        };
+        let gradients = self.slots.iter().map(in_type).collect::<Result<_>>()?;
+        self.zero_grad();
+        Ok(gradients)
+    }
+
+    /// Sets the gradients of the next step.
+    fn set_gradients(&mut self, gradients: Vec<Option<Tensor>>) {
+        for (slot, gradient) in self.slots.iter_mut().zip(gradients) {
+            slot.sum = gradient;
+        }
+    }
+
+    /// Replaces all gradients, of zeros where a tensor has none, by what `reduce` makes of them in
+    /// place, such as their sum over several processes.
+    pub fn reduce_gradients(&mut self, reduce: impl FnOnce(&[Tensor]) -> Result<()>) -> Result<()> {
+        let _guard = no_grad_guard();
+        let gradients = self.slots.iter().map(ParameterSlot::gradient).collect::<Result<Vec<_>>>()?;
+        reduce(&gradients)?;
+        self.zero_grad();
+        self.set_gradients(gradients.into_iter().map(Some).collect());
         Ok(())
     }
 

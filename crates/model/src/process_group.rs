@@ -5,6 +5,7 @@
 //! order, so that every rank has the same bits.
 
 use std::net::{IpAddr, TcpListener};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use r1_base::error::{Error, Kind, Result};
@@ -28,7 +29,10 @@ pub struct Rendezvous {
     pub rank: usize,
     /// Number of processes.
     pub size: usize,
-    /// The address at which other ranks reach this one. Default: the address of the machine's name.
+    /// Whether rank 0 runs the store. Otherwise it is there already, such as that of `torchrun`.
+    pub runs_store: bool,
+    /// The address at which other ranks reach this one. Default: the address of the network
+    /// interface that the variable GLOO_SOCKET_IFNAME names, or of the machine's name.
     pub address: Option<String>,
     /// How long a process waits for others, at the start and in each operation.
     pub timeout: Duration,
@@ -40,17 +44,19 @@ pub struct ProcessGroup {
     collectives: Collectives,
     rank: usize,
     size: usize,
+    nanoseconds: AtomicU64,
+    bytes: AtomicU64,
 }
 
 impl ProcessGroup {
     /// Waits for all ranks and connects with them. `facts` are what has to be the same on each,
-    /// with a name for each value.
+    /// with a name for each value. Rank 0 runs the store, at `listener` if that is given.
     ///
     /// # Errors
     /// `Kind::Device` names the ranks that are missing; `Kind::Usage` names the first rank and fact
     /// that differ from rank 0.
-    pub fn connect(rendezvous: &Rendezvous, facts: &[(&str, &str)]) -> Result<Self> {
-        let Rendezvous { host, port, rank, size, address, timeout } = rendezvous;
+    pub fn connect(rendezvous: &Rendezvous, listener: Option<TcpListener>, facts: &[(&str, &str)]) -> Result<Self> {
+        let Rendezvous { host, port, rank, size, runs_store, address, timeout } = rendezvous;
         if rank >= size {
             return Err(Error::new(Kind::Usage, format!("rank {rank} is not below the number of processes, {size}")));
         }
@@ -59,7 +65,10 @@ impl ProcessGroup {
             let message = format!("rank {rank} can't reach rank 0 at {host}:{port}: {first}");
             Error::new(Kind::Device, message).hint("check MASTER_ADDR and MASTER_PORT")
         };
-        let listener = (*rank == 0).then(|| listen(host, *port)).transpose()?;
+        let listener = match listener {
+            None if *rank == 0 && *runs_store => Some(listen(host, *port)?),
+            listener => listener,
+        };
         let collectives = Collectives::connect(host, *port, listener, *timeout).map_err(unreachable)?;
         let text = serde_json::to_string(facts).map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
         let refused = if *rank == 0 {
@@ -79,7 +88,8 @@ impl ProcessGroup {
         }
         let failed = |error| lost("connect with the other ranks", &error);
         collectives.join(address.as_deref(), *rank, *size, *timeout).map_err(failed)?;
-        Ok(Self { collectives, rank: *rank, size: *size })
+        let (nanoseconds, bytes) = (AtomicU64::default(), AtomicU64::default());
+        Ok(Self { collectives, rank: *rank, size: *size, nanoseconds, bytes })
     }
 
     /// The number of this process, from 0.
@@ -92,19 +102,54 @@ impl ProcessGroup {
         self.size
     }
 
+    /// The seconds of the operations since the last call, waiting for other ranks included, and the
+    /// bytes that this rank sent.
+    pub fn traffic(&self) -> (f64, u64) {
+        let seconds = Duration::from_nanos(self.nanoseconds.swap(0, Ordering::Relaxed)).as_secs_f64();
+        (seconds, self.bytes.swap(0, Ordering::Relaxed))
+    }
+
+    fn timed<T>(&self, sends: usize, operation: impl FnOnce() -> Result<T>) -> Result<T> {
+        let began = Instant::now();
+        let done = operation();
+        let nanoseconds = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        self.bytes.fetch_add(sends as u64, Ordering::Relaxed);
+        done
+    }
+
+    /// The tensors of all ranks.
+    fn tensors(&self, what: &str, tensor: &Tensor) -> Result<Tensor> {
+        let bytes = tensor.numel() * tensor.kind().elt_size_in_bytes() * (self.size - 1);
+        self.timed(bytes, || self.collectives.gather(tensor, self.size).map_err(|error| lost(what, &error)))
+    }
+
+    /// Compares facts, with a name for each value, over all ranks.
+    ///
+    /// # Errors
+    /// `Kind::Usage` on every rank names the first rank and fact that differ from rank 0.
+    pub fn require_same(&self, facts: &[(String, String)]) -> Result<()> {
+        let text = serde_json::to_string(facts).map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
+        let all = self.gather(text.as_bytes())?;
+        let all: Vec<(usize, String)> =
+            all.iter().map(|text| String::from_utf8_lossy(text).into_owned()).enumerate().collect();
+        difference(&all).map_or(Ok(()), |message| {
+            Err(Error::new(Kind::Usage, message).hint("start every process with the same script and settings"))
+        })
+    }
+
     /// The bytes of all ranks, by rank.
     ///
     /// # Errors
     /// `Kind::Device` if another process has ended or does not answer in time. The other operations
     /// have the same error.
     pub fn gather(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let failed = |error| lost("exchange data", &error);
-        let lengths = self.collectives.gather(&Tensor::from_slice(&[bytes.len() as i64]), self.size).map_err(failed)?;
+        let lengths = self.tensors("exchange data", &Tensor::from_slice(&[bytes.len() as i64]))?;
         let lengths = Vec::<i64>::try_from(lengths.f_flatten(0, -1)?)?;
         let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
         let mut padded = bytes.to_vec();
         padded.resize(longest as usize, 0);
-        let all = self.collectives.gather(&Tensor::from_slice(&padded), self.size).map_err(failed)?;
+        let all = self.tensors("exchange data", &Tensor::from_slice(&padded))?;
         let part = |(rank, length): (usize, &i64)| -> Result<Vec<u8>> {
             let part = all.f_get(rank as i64)?.f_narrow(0, 0, *length)?;
             Ok(Vec::<u8>::try_from(part)?)
@@ -119,8 +164,8 @@ impl ProcessGroup {
     }
 
     /// Replaces each tensor by its sum over the ranks, with the same bits on each. Ranks are added
-    /// in the order of a binary tree: `(0 + 1) + (2 + 3)`. The tensors have one type and are in the
-    /// host's memory.
+    /// in the order of a binary tree: `(0 + 1) + (2 + 3)`. The tensors have one type. Those on a
+    /// GPU are sent through the host's memory.
     pub fn sum(&self, tensors: &[Tensor]) -> Result<()> {
         let _guard = no_grad_guard();
         let mut rest = tensors;
@@ -134,7 +179,7 @@ impl ProcessGroup {
             rest = after;
             let flat: Vec<Tensor> =
                 bucket.iter().map(|tensor| tensor.f_flatten(0, -1)).collect::<std::result::Result<_, _>>()?;
-            let sum = self.tree(Tensor::f_cat(&flat, 0)?)?;
+            let sum = self.tree(Tensor::f_cat(&flat, 0)?.f_to_device(tch::Device::Cpu)?)?;
             let mut at = 0;
             for tensor in bucket {
                 let length = tensor.numel() as i64;
@@ -149,14 +194,14 @@ impl ProcessGroup {
     fn tree(&self, mut sum: Tensor) -> Result<Tensor> {
         let failed = |error| lost("sum gradients", &error);
         if !self.size.is_power_of_two() {
-            let all = self.collectives.gather(&sum, self.size).map_err(failed)?;
-            return in_pairs(all.f_unbind(0)?);
+            return in_pairs(self.tensors("sum gradients", &sum)?.f_unbind(0)?);
         }
         // With the rank whose number differs in one bit. A sum of two numbers does not depend on
         // their order, so that both ranks have the same bits.
         let mut bit = 1;
         while bit < self.size {
-            let other = self.collectives.exchange(&sum, self.rank ^ bit).map_err(failed)?;
+            let bytes = sum.numel() * sum.kind().elt_size_in_bytes();
+            let other = self.timed(bytes, || self.collectives.exchange(&sum, self.rank ^ bit).map_err(failed))?;
             let _ = sum.f_add_(&other)?;
             bit <<= 1;
         }

@@ -133,26 +133,39 @@ fn rows_with_a_common_prefix_share_a_micro_batch() {
         row
     };
     let rows: Vec<Row> = (0..12).map(row).collect();
-    assert_eq!(micro_batches(&rows, 20), [vec![0, 3, 6, 9], vec![1, 4], vec![2, 5, 8, 11], vec![7, 10]]);
+    assert_eq!(micro_batches(&rows, 20, 1), [vec![0, 3, 6, 9], vec![1, 4], vec![2, 5, 8, 11], vec![7, 10]]);
     // A branch stays with its parent, although another row is between them.
     let mut rows = vec![row_of(1, 6), row_of(2, 6), row_of(1, 4)];
     rows[2].push(&[9, 9, 9], None, &Support::default(), 0);
-    assert_eq!(micro_batches(&rows, 13), [vec![0, 2], vec![1]]);
+    assert_eq!(micro_batches(&rows, 13, 1), [vec![0, 2], vec![1]]);
     // Rows with a short common prefix are put into the emptiest micro-batch.
     let mut rows: Vec<Row> = (0..4).map(|_| row_of(7, 1)).collect();
     for (id, row) in (1..).zip(&mut rows) {
         row.push(&vec![id; [9, 9, 5, 5][id as usize - 1]], None, &Support::default(), 0);
     }
-    assert_eq!(micro_batches(&rows, 16), [vec![0, 2], vec![1, 3]]);
+    assert_eq!(micro_batches(&rows, 16, 1), [vec![0, 2], vec![1, 3]]);
+}
+
+/// As many micro-batches for each shard, if there are enough rows, and about as many tokens.
+#[test]
+fn micro_batches_are_a_multiple_of_the_shards() {
+    let rows: Vec<Row> = (0..11).map(|id| row_of(id, 4 + id as usize % 3)).collect();
+    let loads = |tokens, shards| -> Vec<usize> {
+        let load = |batch: &Vec<usize>| batch.iter().map(|&i| rows[i].len()).sum();
+        micro_batches(&rows, tokens, shards).iter().map(load).collect()
+    };
+    assert_eq!(loads(1000, 4), [15, 11, 14, 14]);
+    assert_eq!(loads(12, 4).len(), 8);
+    assert_eq!(micro_batches(&rows[..2], 1000, 4).len(), 2);
 }
 
 #[test]
 fn the_split_is_balanced() {
     let lengths = [5, 5, 5, 5, 20, 3];
     let rows: Vec<Row> = (0..).zip(lengths).map(|(id, length)| row_of(id, length)).collect();
-    assert_eq!(micro_batches(&rows, 12), [vec![4], vec![0, 3], vec![1, 5], vec![2]]);
-    assert_eq!(micro_batches(&rows, 1000), [vec![0, 1, 2, 3, 4, 5]]);
-    assert!(micro_batches::<Row>(&[], 12).is_empty());
+    assert_eq!(micro_batches(&rows, 12, 1), [vec![4], vec![0, 3], vec![1, 5], vec![2]]);
+    assert_eq!(micro_batches(&rows, 1000, 1), [vec![0, 1, 2, 3, 4, 5]]);
+    assert!(micro_batches::<Row>(&[], 12, 1).is_empty());
 }
 
 proptest! {
@@ -162,7 +175,7 @@ proptest! {
     ) {
         let rows: Vec<Row> = made.iter().map(|&(id, length)| row_of(id, length)).collect();
         let lengths: Vec<usize> = rows.iter().map(Row::len).collect();
-        let batches = micro_batches(&rows, tokens);
+        let batches = micro_batches(&rows, tokens, 1);
         let mut seen: Vec<usize> = batches.concat();
         seen.sort_unstable();
         prop_assert_eq!(seen, (0..rows.len()).collect::<Vec<_>>());

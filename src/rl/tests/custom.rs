@@ -6,7 +6,7 @@ use serde_json::Map;
 use tch::Tensor;
 
 use super::super::aggregate::Denominators;
-use super::super::custom::Units;
+use super::super::custom::{Numbers, Units};
 use super::super::objective::{Inputs, PolicyLoss};
 use crate::config::{Binary, Input, LossAgg, LossGraph, Op, Operand, Over, Unary};
 use crate::native;
@@ -75,7 +75,8 @@ fn share(graph: &LossGraph, tokens: &[usize]) -> (f64, Vec<f64>, Vec<f64>) {
     let all = Denominators::from_tokens(&TRAJECTORY);
     let computed = objective.compute(&inputs, &all).unwrap();
     let numbers = computed.numbers.unwrap();
-    let logged = numbers.read(graph, true, &native::read_numbers(&numbers.on_device).unwrap()).unwrap();
+    let read = native::read_numbers(&numbers.on_device).unwrap();
+    let logged = Numbers::read(graph, numbers.tokens, true, &read).unwrap();
     computed.loss.backward();
     let gradient = Vec::<f64>::try_from(logp.grad()).unwrap();
     (f64::try_from(computed.loss.detach()).unwrap(), gradient, logged.into_iter().map(|one| one.sum).collect())
@@ -125,7 +126,7 @@ fn a_value_that_is_not_finite_is_named_by_its_line() {
     let objective = PolicyLoss::of_graph(Arc::new(graph.clone()), &Map::new()).unwrap();
     let numbers = objective.compute(&inputs, &Denominators::from_tokens(&[0])).unwrap().numbers.unwrap();
     let read = native::read_numbers(&numbers.on_device).unwrap();
-    let error = numbers.read(&graph, false, &read).unwrap_err();
+    let error = Numbers::read(&graph, numbers.tokens, false, &read).unwrap_err();
     assert_eq!(error.message, "the loss is not finite: a value that is NaN or infinite is computed at x.lua:1");
 }
 

@@ -171,21 +171,34 @@ fn contents<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> BTreeMap<PathBu
     files.into_iter().map(|path| (path.clone(), hash(path))).collect()
 }
 
+/// The version of the files now, with the settings that a run continues with: as [`Watcher`]
+/// reports it, without a trial.
+///
+/// # Errors
+/// Errors of [`Script::load`].
+pub fn reloaded(running: &Script, overrides: &[String]) -> Result<ReloadedScript> {
+    Ok(merged(Script::load(&running.path, overrides)?, running))
+}
+
+fn merged(new: Script, running: &Script) -> ReloadedScript {
+    let merged = merge(&running.settings, &new.settings);
+    let script = new.with(merged.settings, running);
+    ReloadedScript { script, changed: merged.changed, waiting: merged.waiting }
+}
+
 /// Tries a version and applies it; false for a version equal to the running one, which is skipped.
 fn consider(it: &mut WatcherOptions, new: Script) -> Result<bool> {
     if new.hash == it.script.hash {
         return Ok(false);
     }
-    let merged = merge(&it.script.settings, &new.settings);
-    let script = new.with(merged.settings, &it.script);
-    if let Err((reached, error)) = try_out(&script, &it.renderer, it.budget)? {
+    let reload = merged(new, &it.script);
+    if let Err((reached, error)) = try_out(&reload.script, &it.renderer, it.budget)? {
         // The environment may not handle that response, but the running version came as far.
         match try_out(&it.script, &it.renderer, it.budget) {
             Ok(Err((before, _))) if reached >= before => {}
             _ => return Err(error),
         }
     }
-    let reload = ReloadedScript { script, changed: merged.changed, waiting: merged.waiting };
     (it.take)(&reload)?;
     it.script = reload.script;
     Ok(true)

@@ -328,7 +328,7 @@ impl Host {
         let line = |location: String, text: String| {
             let (trajectory, steps) =
                 if call.entry.is_of_trajectory() { (call.record.name(), call.seed.1) } else { (String::new(), 0) };
-            LogLine { place: location, text, function: call.function(), trajectory, steps }
+            LogLine { place: location, text, function: call.function().into(), trajectory, steps }
         };
         if let Some(echo) = &self.echo {
             return echo(&line(location, text), LogStream::Log);

@@ -1,18 +1,19 @@
 //! Lines that a script logs or prints, and their receivers.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A logged line.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogLine {
     /// `scripts/retool.lua:12`
     pub place: String,
     pub text: String,
     /// The function that ran: `script` (the file, while it is loaded), `row`, `reset`, `context`,
     /// `step`, `flow`, `reward`, `advantage` …
-    pub function: &'static str,
+    pub function: Cow<'static, str>,
     /// Trajectory id; empty for calls outside a trajectory, and where trajectories have no ids.
     pub trajectory: String,
     /// Steps of the trajectory so far.

@@ -21,8 +21,9 @@ use crate::hub::Fetching;
 use crate::mdp::Split;
 use crate::rollout::unknown_accuracy;
 use crate::script::{Script, Worker, changes};
-use crate::store::{Origins, RunDir, read_json, write_bytes};
+use crate::store::{Origins, RunDir, StoredRun, read_json, write_bytes};
 use crate::telemetry::{Interrupt, Reporter};
+use crate::train::ranks::Ranks;
 use crate::train::rules::validate::validate;
 use crate::train::start::agent::{Agent, LoadedAgent};
 use crate::train::start::origins;
@@ -45,6 +46,8 @@ pub struct EvalOptions {
     pub name: Option<String>,
     /// The evaluation to continue.
     pub resume: Option<PathBuf>,
+    /// The processes that divide the trajectories.
+    pub ranks: Ranks,
     pub interrupt: Option<Interrupt>,
 }
 
@@ -84,6 +87,7 @@ const PLAN: &str = "evaluation.json";
 pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Evaluated> {
     let fetching = Fetching { reporter, interrupt: options.interrupt };
     let OpenEvaluation { script, overrides, run, mut plan, before } = open(options, reporter)?;
+    options.ranks.require_same(&script, None)?;
     let by = by_columns(&script, &plan.by)?;
     let samples = script.settings.eval.samples;
     let temperature = eval_sampling(&script.settings).temperature;
@@ -100,7 +104,7 @@ pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Eva
             script.listings.extend(tool_lists);
             origins::pin_data(&mut script, origins, fetching)?;
         }
-        let (policy, origin) = EvalPolicy::open(&mut script, fetching)?;
+        let (policy, origin) = EvalPolicy::open(&mut script, &options.ranks, fetching)?;
         let run = match run.take() {
             Some(run) => run,
             None if at == 0 => RunDir::create(&options.runs_dir, &directory_name(options, &script))?,
@@ -111,7 +115,7 @@ pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Eva
             write_plan(&directory, &plan)?;
         }
         let baseline = policies.first().map(|first: &PolicySamples| first.trajectories.as_slice());
-        let mut model = ModelEvaluation::new(run, policy, plan.models[at].seconds);
+        let mut model = ModelEvaluation::new(run, policy, plan.models[at].seconds, options.ranks.clone());
         let origins = origins::origins(&script, origin)?;
         record(&model.run, &script, &overrides, &origins, model.policy.max_context(), STEP)?;
         let done = model.sample(&script, baseline, reporter);
@@ -180,7 +184,8 @@ fn open(options: &EvalOptions, reporter: &Reporter) -> Result<OpenEvaluation> {
             .at_path(path)
             .hint("name a directory that `r1 eval` made"));
     }
-    let run = RunDir::open(path)?;
+    // Another process than the first reads the directory without its lock.
+    let run = if options.ranks.is_first() { Some(RunDir::open(path)?) } else { None };
     let mut plan: EvaluationPlan = read_json(&file)?;
     let check_same = |new: &[String], old: &[String], flag: &str| {
         if new.is_empty() || new == old {
@@ -194,7 +199,8 @@ fn open(options: &EvalOptions, reporter: &Reporter) -> Result<OpenEvaluation> {
     if !options.by.is_empty() {
         plan.by.clone_from(&options.by);
     }
-    let stored = run.configuration()?;
+    let began = StoredRun::open(path, Path::new(""))?;
+    let stored = began.configuration().clone();
     let overrides = in_effect(&plan.overrides, &options.overrides);
     let script = options.agent.load(&with_model(&overrides, &names[0], ""))?;
     let hint = "an evaluation has one version of script and settings: start a new one";
@@ -211,8 +217,8 @@ fn open(options: &EvalOptions, reporter: &Reporter) -> Result<OpenEvaluation> {
     }
     reporter.info(&format!("continuing {}", path.display()));
     check(&script)?;
-    let before = Some((stored.origins, run.scripts().tool_lists()?));
-    Ok(OpenEvaluation { script, overrides, run: Some(run), plan, before })
+    let before = Some((stored.origins, began.tool_lists()?));
+    Ok(OpenEvaluation { script, overrides, run, plan, before })
 }
 
 /// Warns of a model that a run has trained with other settings of the environment.

@@ -10,6 +10,7 @@ use crate::script::{Split, Worker};
 use crate::store::{BestCheckpoint, RunProgress};
 use crate::telemetry::{Metrics, Reporter};
 use crate::train::learn::score::score;
+use crate::train::ranks::Shards;
 use crate::train::rows::demonstrations::Samples;
 
 /// The conversations of `data.eval` as tokens.
@@ -43,8 +44,8 @@ impl HeldOut {
     ///
     /// # Errors
     /// `Kind::Numeric` if it is not finite.
-    pub(crate) fn loss(&self, model: &Model, tokens_per_batch: usize) -> Result<f64> {
-        let scores = score(model, &self.rows, 1.0, tokens_per_batch)?;
+    pub(crate) fn loss(&self, model: &Model, tokens_per_batch: usize, shards: &Shards) -> Result<f64> {
+        let scores = score(model, &self.rows, 1.0, tokens_per_batch, shards)?;
         let sum: f64 = scores.iter().flatten().map(|logp| f64::from(*logp)).sum();
         let loss = -sum / self.tokens as f64;
         if !loss.is_finite() {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::server::ServerSession;
 use crate::config::Settings;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
 use crate::load::model_dir;
 use crate::mdp::{Sampling, Trajectory};
@@ -13,6 +13,7 @@ use crate::script::Script;
 use crate::store::Origin;
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
+use crate::train::ranks::Ranks;
 use crate::train::rows::selection::Selection;
 use crate::train::start::origins;
 use crate::train::start::script_log::ScriptLog;
@@ -27,16 +28,23 @@ impl EvalPolicy {
     /// Opens the policy of a recipe, with the origin of a model in this process.
     ///
     /// # Errors
-    /// Errors of models, of the data and of the script.
-    pub(crate) fn open(script: &mut Script, fetching: Fetching<'_>) -> Result<(Self, Option<Origin>)> {
+    /// Errors of models, of the data and of the script; `Kind::Usage` for a model behind a server
+    /// and several processes.
+    pub(crate) fn open(script: &mut Script, ranks: &Ranks, fetching: Fetching<'_>) -> Result<(Self, Option<Origin>)> {
         let policy = script.settings.policy.clone();
         if !policy.api_base.is_empty() {
+            if ranks.size() > 1 {
+                return Err(Error::new(Kind::Usage, "several processes do not divide the requests to a server")
+                    .at(&policy.api_base)
+                    .hint("use one process; rollout.concurrency is the number of requests at a time"));
+            }
             return Ok((Self::Server(Box::new(ServerSession::open(script, fetching)?)), None));
         }
         let dir = model_dir(&policy.model, fetching)?;
         let mut session = Session::open(script, &dir, None, fetching)?;
         // The first Ctrl-C ends an evaluation.
         session.patience = 1;
+        session.ranks = ranks.clone();
         Ok((Self::Local(Box::new(session)), Some(origins::origin(&policy.model, &dir))))
     }
 

@@ -16,6 +16,7 @@ use crate::rollout::{Spec, no_progress};
 use crate::script::Script;
 use crate::store::{RunDir, read_trajectories};
 use crate::telemetry::{Reporter, counted};
+use crate::train::ranks::Ranks;
 use crate::train::watch::failures::{Failures, replay_command};
 
 /// Trajectories are sampled in chunks of this many rounds of `rollout.concurrency`; smaller ones
@@ -37,6 +38,7 @@ pub(crate) struct ModelEvaluation {
     pub(crate) seconds: f64,
     /// The test against the first model, with `eval.early_stop`.
     pub(crate) sequential: Option<Sequential>,
+    ranks: Ranks,
 }
 
 /// Calls after which a tool that never works is reported.
@@ -68,8 +70,9 @@ fn doubts(trajectories: &[Trajectory]) -> Vec<String> {
 }
 
 impl ModelEvaluation {
-    pub(crate) fn new(run: RunDir, policy: EvalPolicy, seconds: f64) -> Self {
-        Self { run, policy, failures: Failures::default(), trajectories: Vec::new(), seconds, sequential: None }
+    pub(crate) fn new(run: RunDir, policy: EvalPolicy, seconds: f64, ranks: Ranks) -> Self {
+        let (failures, trajectories) = (Failures::default(), Vec::new());
+        Self { run, policy, failures, trajectories, seconds, sequential: None, ranks }
     }
 
     /// Samples what is not stored yet, and gives the number of trajectories that are left after
@@ -84,7 +87,7 @@ impl ModelEvaluation {
         let file = self.run.trajectories_path(Split::Eval, STEP);
         let mut parts = SampleFiles::beside(&file);
         let unmerged = parts.read()?;
-        let goes_on = file.is_file() || !unmerged.is_empty();
+        let mut goes_on = file.is_file() || !unmerged.is_empty();
         if goes_on {
             self.trajectories = if file.is_file() { read_trajectories(&file)? } else { Vec::new() };
             let sampled: HashSet<String> = self.trajectories.iter().map(|one| one.id.clone()).collect();
@@ -95,6 +98,7 @@ impl ModelEvaluation {
                 self.policy.has_replied_before();
             }
         }
+        (goes_on, self.trajectories) = self.ranks.of_first((goes_on, std::mem::take(&mut self.trajectories)))?;
         self.policy.log().open(self.run.path(), Some(if goes_on { STEP + 1 } else { 0 }), None)?;
         self.policy.log().top_level(&script.logged, goes_on);
         self.policy.log().flush()?;
@@ -213,7 +217,9 @@ impl ModelEvaluation {
     /// Writes the trajectories so far, in the order of tasks and samples.
     fn write(&mut self, parts: &mut SampleFiles) -> Result<()> {
         self.trajectories.sort_by_key(|one| (one.task_index, one.sample));
-        self.run.write_evaluation(STEP, 0, &self.trajectories)?;
+        if self.ranks.is_first() {
+            self.run.write_evaluation(STEP, 0, &self.trajectories)?;
+        }
         parts.remove()
     }
 }

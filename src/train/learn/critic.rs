@@ -6,7 +6,7 @@ use tch::Tensor;
 
 use super::privileged::{self, Prefixes};
 use super::tensors::read_tensors;
-use super::update::{Update, UpdateStats};
+use super::update::{SharedTrunk, Update, UpdateStats};
 use super::value::{self, CriticStats, target_count, update_critic};
 use crate::adamw::{self, AdamW};
 use crate::config::{Learner, PolicySettings};
@@ -18,6 +18,7 @@ use crate::model::{Critic, Model, UnwrittenFile};
 use crate::rl::pack::{MicroBatch, Row};
 use crate::store::trainer_state;
 use crate::text::Tokenizer;
+use crate::train::ranks::Shards;
 
 /// The critic's folder within a checkpoint's `trainer_state`, and its optimiser's state in that
 /// folder.
@@ -81,10 +82,11 @@ impl TrainedCritic {
         rows: &mut [Row],
         trajectories: &[Trajectory],
         tokenizer: &Tokenizer,
-        learner: &Learner,
+        (learner, shards): (&Learner, &Shards),
     ) -> Result<(Vec<Option<f64>>, Prefixes)> {
         let prefixes = privileged::prefixes(&learner.critic, trajectories, tokenizer)?;
-        let next = value::values(&self.critic, policy, rows, trajectories, &prefixes, learner.tokens_at_once())?;
+        let at_once = learner.tokens_at_once();
+        let next = value::values(&self.critic, policy, rows, trajectories, &prefixes, (at_once, shards))?;
         Ok((next, prefixes))
     }
 
@@ -93,16 +95,17 @@ impl TrainedCritic {
         &mut self,
         policy: Option<(&Update<'_>, &mut AdamW)>,
         model: &Model,
-        (rows, prefixes): (&[Row], &Prefixes),
-        learner: &Learner,
+        data: (&[Row], &Prefixes),
+        (learner, shards): (&Learner, &Shards),
     ) -> Result<(Option<UpdateStats>, CriticStats)> {
-        let settings = &learner.critic;
+        let (settings, (rows, _)) = (&learner.critic, data);
         let Some((update, optimizer)) = policy else {
-            return Ok((None, update_critic(&self.critic, model, &mut self.optimizer, (rows, prefixes), learner)?));
+            let of_critic = update_critic(&self.critic, model, &mut self.optimizer, data, (learner, shards))?;
+            return Ok((None, of_critic));
         };
         let count = target_count(rows);
         if self.critic.trunk().is_some() || count == 0 {
-            let of_critic = update_critic(&self.critic, model, &mut self.optimizer, (rows, prefixes), learner)?;
+            let of_critic = update_critic(&self.critic, model, &mut self.optimizer, data, (learner, shards))?;
             return Ok((Some(update.step(optimizer, rows)?), of_critic));
         }
         // One forward and backward pass for both losses; the head has its own learning rate.
@@ -112,7 +115,8 @@ impl TrainedCritic {
             Ok((loss.f_mul_scalar(settings.weight)?, [loss.f_detach()?, clipped]))
         };
         self.optimizer.zero_grad();
-        let policy_stats = update.step_shared(optimizer, rows, Some(&value_loss))?;
+        let shared = SharedTrunk { loss: &value_loss, head: &mut self.optimizer };
+        let policy_stats = update.step_shared(optimizer, rows, Some(shared))?;
         let [loss, clipped] = policy_stats.critic;
         let mut stats = CriticStats { loss, clip_frac: clipped / count.max(1) as f64, ..CriticStats::default() };
         if policy_stats.stepped {

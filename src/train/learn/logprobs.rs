@@ -10,6 +10,7 @@ use crate::model::Model;
 use crate::rl::advantages::AlgorithmNeed;
 use crate::rl::pack::Row;
 use crate::telemetry::Metrics;
+use crate::train::ranks::Shards;
 use crate::train::rules::objective::Objective;
 
 /// Computes the log-probabilities that the objective reads, under the current weights and under the
@@ -19,11 +20,12 @@ pub(crate) fn compute_logprobs(
     model: &Model,
     reference: Option<&Reference>,
     settings: UpdateSettings<'_>,
+    shards: &Shards,
 ) -> Result<SamplerMismatch> {
     let UpdateSettings { learner, objective, temperature, .. } = settings;
     let mut mismatch = SamplerMismatch::default();
     if learner.recompute_above > 0.0 {
-        let logprobs = score(model, rows, temperature, learner.tokens_at_once())?;
+        let logprobs = score(model, rows, temperature, learner.tokens_at_once(), shards)?;
         let difference = largest_difference(rows, &logprobs);
         mismatch.measured = Some(difference);
         if difference > learner.recompute_above {
@@ -35,11 +37,11 @@ pub(crate) fn compute_logprobs(
     if objective.has_reference()
         && let Some(reference) = reference
     {
-        let scores = reference.score(rows, temperature, learner.tokens_at_once())?;
+        let scores = reference.score(rows, temperature, learner.tokens_at_once(), shards)?;
         set_column(rows, scores, |row| &mut row.logp_ref);
     }
     if objective.needs(AlgorithmNeed::Squares) {
-        let squares = sum_pi_squared(model, rows, temperature, learner.tokens_at_once())?;
+        let squares = sum_pi_squared(model, rows, temperature, learner.tokens_at_once(), shards)?;
         set_column(rows, squares, |row| &mut row.sum_pi_squared);
     }
     Ok(mismatch)

@@ -79,7 +79,7 @@ impl StepRatios {
     /// Measures the effect of the update on `part`: the ratio of new and old probability of its
     /// steps, as the geometric mean over their tokens.
     pub(crate) fn measure(&mut self, part: &[Row], update: &Update<'_>) -> Result<()> {
-        let now = score(update.model, part, update.temperature, update.learner.tokens_at_once())?;
+        let now = score(update.model, part, update.temperature, update.learner.tokens_at_once(), update.shards)?;
         let mut sums: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
         for (number, row) in part.iter().enumerate() {
             let before = if row.logp_old.is_empty() { &row.logprobs } else { &row.logp_old };

@@ -14,6 +14,7 @@ use crate::rl::ema::Ema;
 use crate::rl::kl::KlController;
 use crate::rl::rewards::{ReturnScale, RewardShaping};
 use crate::text::Renderer;
+use crate::train::ranks::Shards;
 use crate::train::rules::objective::Objective;
 
 /// The state of learning: what an update reads and changes.
@@ -31,6 +32,8 @@ pub(crate) struct TrainedPolicy {
     pub(crate) returns: Option<ReturnScale>,
     /// The recipe's function `advantage` in its virtual machine, created on first use.
     pub(crate) custom_estimator: Option<ScriptEstimator>,
+    /// How the processes of the run divide micro-batches.
+    pub(crate) shards: Shards,
 }
 
 impl TrainedPolicy {

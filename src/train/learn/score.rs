@@ -13,6 +13,7 @@ use crate::load::{adapter, load_model};
 use crate::mdp::{Routing, Scoring};
 use crate::model::{Model, OnHost, Packed, UnwrittenFile, upload};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
+use crate::train::ranks::Shards;
 
 /// Number of positions whose logits are in memory at once: a fixed number of MiB in f32, within
 /// bounds. Every chunk adds its part to the head's gradient, which reads and writes all of it:
@@ -34,22 +35,44 @@ pub(crate) fn packed(batch: &MicroBatch) -> Packed {
     }
 }
 
+/// A number for each sampled token of each row, computed in micro-batches by all processes; 0
+/// elsewhere. `compute` returns the numbers of the sampled tokens of a micro-batch.
+pub(crate) fn of_tokens(
+    rows: &[Row],
+    tokens_per_batch: usize,
+    shards: &Shards,
+    compute: impl Fn(&[usize]) -> Result<(Vec<(usize, usize)>, Vec<f32>)>,
+) -> Result<Vec<Vec<f32>>> {
+    let mut numbers: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
+    let all = micro_batches(rows, tokens_per_batch, shards.count());
+    let local =
+        shards.local_of(&all).map(|(number, members)| Ok((number, compute(members)?))).collect::<Result<_>>()?;
+    for (tokens, of_batch) in shards.gather(local)? {
+        for ((row, index), number) in tokens.into_iter().zip(of_batch) {
+            numbers[row][index] = number;
+        }
+    }
+    Ok(numbers)
+}
+
 /// The log-probability of each sampled token of each row at `temperature`, over its support; 0
 /// elsewhere.
-pub(crate) fn score(model: &Model, rows: &[Row], temperature: f64, tokens_per_batch: usize) -> Result<Vec<Vec<f32>>> {
+pub(crate) fn score(
+    model: &Model,
+    rows: &[Row],
+    temperature: f64,
+    tokens_per_batch: usize,
+    shards: &Shards,
+) -> Result<Vec<Vec<f32>>> {
     let _guard = no_grad_guard();
-    let mut scores: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
-    for members in micro_batches(rows, tokens_per_batch) {
-        let batch = MicroBatch::new(rows, &members, model.config.vocab_size, model.device())?;
+    of_tokens(rows, tokens_per_batch, shards, |members| {
+        let batch = MicroBatch::new(rows, members, model.config.vocab_size, model.device())?;
         let hidden = model.forward(&packed(&batch))?.f_index_select(0, &batch.predict)?;
         let chunk = logprobs_at_once(model.config.vocab_size, model.device());
         let support = batch.support.as_ref();
         let (logp, _) = model.logprobs_among(&hidden, &batch.targets, support, temperature, chunk)?;
-        for (&(row, index), logp) in batch.tokens.iter().zip(Vec::<f32>::try_from(logp)?) {
-            scores[row][index] = logp;
-        }
-    }
-    Ok(scores)
+        Ok((batch.tokens, Vec::try_from(logp)?))
+    })
 }
 
 /// The sum of squared probabilities at each sampled token of each row, over its support; 0
@@ -59,32 +82,33 @@ pub(crate) fn sum_pi_squared(
     rows: &[Row],
     temperature: f64,
     tokens_per_batch: usize,
+    shards: &Shards,
 ) -> Result<Vec<Vec<f32>>> {
     let _guard = no_grad_guard();
-    let mut sums: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
-    for members in micro_batches(rows, tokens_per_batch) {
-        let batch = MicroBatch::new(rows, &members, model.config.vocab_size, model.device())?;
+    of_tokens(rows, tokens_per_batch, shards, |members| {
+        let batch = MicroBatch::new(rows, members, model.config.vocab_size, model.device())?;
         let hidden = model.forward(&packed(&batch))?.f_index_select(0, &batch.predict)?;
         let at_once = logprobs_at_once(model.config.vocab_size, model.device());
-        for (number, places) in batch.tokens.chunks(at_once).enumerate() {
-            let chunk = hidden.f_narrow(0, (number * at_once) as i64, places.len() as i64)?;
+        let mut sums = Vec::with_capacity(batch.tokens.len());
+        for (number, tokens) in batch.tokens.chunks(at_once).enumerate() {
+            let chunk = hidden.f_narrow(0, (number * at_once) as i64, tokens.len() as i64)?;
             let logits = model.logits(&chunk)?.f_to_kind(Dtype::Float)?.f_div_scalar(temperature)?;
             let probabilities = logits.f_softmax(-1, Dtype::Float)?;
             let squares = probabilities.f_square()?.f_sum_dim_intlist([-1_i64].as_slice(), false, Dtype::Float)?;
-            for (i, (&(row, index), whole)) in places.iter().zip(Vec::<f32>::try_from(squares)?).enumerate() {
+            for (i, (&(row, index), whole)) in tokens.iter().zip(Vec::<f32>::try_from(squares)?).enumerate() {
                 let support: Vec<i64> = rows[row].support.of(index).iter().map(|&id| i64::from(id)).collect();
-                sums[row][index] = if support.is_empty() {
+                sums.push(if support.is_empty() {
                     whole
                 } else {
                     let ids = upload(&Tensor::f_from_slice(&support)?, model.device())?;
                     let chosen = probabilities.f_get(i as i64)?.f_index_select(0, &ids)?;
                     let (sum, squares) = (chosen.f_sum(Dtype::Double)?, chosen.f_square()?.f_sum(Dtype::Double)?);
                     (f64::try_from(squares)? / f64::try_from(sum)?.powi(2)) as f32
-                };
+                });
             }
         }
-    }
-    Ok(sums)
+        Ok((batch.tokens, sums))
+    })
 }
 
 /// The largest difference of scores at sampled tokens.
@@ -144,15 +168,21 @@ impl Reference {
         }
     }
 
-    pub(crate) fn score(&self, rows: &[Row], temperature: f64, tokens_per_batch: usize) -> Result<Vec<Vec<f32>>> {
+    pub(crate) fn score(
+        &self,
+        rows: &[Row],
+        temperature: f64,
+        tokens_per_batch: usize,
+        shards: &Shards,
+    ) -> Result<Vec<Vec<f32>>> {
         // It computes its own routing; the recorded routing is the policy's.
         let free = |row: &Row| Row { routing: Routing::default(), ..row.clone() };
         let freed: Vec<Row> =
             if rows.iter().all(|row| row.routing.is_empty()) { Vec::new() } else { rows.iter().map(free).collect() };
         let rows = if freed.is_empty() { rows } else { &freed };
         match self {
-            Self::Own(model) => score(model, rows, temperature, tokens_per_batch),
-            Self::Base(policy) => policy.without_adapter(|| score(policy, rows, temperature, tokens_per_batch)),
+            Self::Own(model) => score(model, rows, temperature, tokens_per_batch, shards),
+            Self::Base(policy) => policy.without_adapter(|| score(policy, rows, temperature, tokens_per_batch, shards)),
         }
     }
 }
@@ -198,10 +228,10 @@ mod tests {
             let ids: Vec<u32> = if among.is_empty() { (0..vocabulary).collect() } else { among.clone() };
             let rows: Vec<Row> = ids.iter().map(|&id| row(id, &among)).collect();
             for temperature in [1.0, 0.7] {
-                let logp = score(&model, &rows, temperature, 4096).unwrap();
+                let logp = score(&model, &rows, temperature, 4096, &Shards::default()).unwrap();
                 let sum: f32 = logp.iter().map(|logps| logps[2].exp()).sum();
                 let want: f32 = logp.iter().map(|logps| (2.0 * logps[2]).exp()).sum();
-                let sums = sum_pi_squared(&model, &rows[..1], temperature, 4096).unwrap();
+                let sums = sum_pi_squared(&model, &rows[..1], temperature, 4096, &Shards::default()).unwrap();
                 assert!((sum - 1.0).abs() < 1e-4 && (sums[0][2] - want).abs() < 1e-5, "{sums:?} {want}");
                 assert_eq!(sums[0][..2], [0.0, 0.0]);
             }

@@ -54,10 +54,11 @@ impl<'a> TrainingData<'a> {
         let UpdateSettings { learner, objective, .. } = settings;
         let trajectories = with_generated_steps(trajectories);
         let mut rows = training_rows(learner, &trajectories, |index| index >= baselines_from)?;
-        let mismatch = compute_logprobs(&mut rows, &policy.model, policy.reference.as_ref(), settings)?;
+        let mismatch = compute_logprobs(&mut rows, &policy.model, policy.reference.as_ref(), settings, &policy.shards)?;
         let (next_values, prefixes) = match &policy.critic {
             Some(critic) => {
-                critic.values(&policy.model, &mut rows, &trajectories, policy.renderer.tokenizer(), learner)?
+                let tokenizer = policy.renderer.tokenizer();
+                critic.values(&policy.model, &mut rows, &trajectories, tokenizer, (learner, &policy.shards))?
             }
             None => (Vec::new(), Prefixes::default()),
         };
@@ -157,12 +158,13 @@ pub(crate) fn update_weights(
             }
             let kl_coef = objective.loss_kl(policy.kl.coef());
             let _span = timeline::span("optimiser step", || "training".to_owned());
-            let update = Update { model: &policy.model, objective, learner, temperature, kl_coef, lr };
+            let (model, shards) = (&policy.model, &policy.shards);
+            let update = Update { model, objective, learner, temperature, kl_coef, lr, shards };
             let done = match &mut policy.critic {
                 Some(critic) => {
                     let policy = policy_learns.then_some((&update, &mut policy.optimizer));
                     critic
-                        .update(policy, update.model, (&part, &data.prefixes), learner)
+                        .update(policy, update.model, (&part, &data.prefixes), (learner, shards))
                         .map(|(update_stats, critic)| (update_stats, Some(critic)))
                 }
                 None => update.step(&mut policy.optimizer, &part).map(|update_stats| (Some(update_stats), None)),

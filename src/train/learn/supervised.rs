@@ -7,6 +7,7 @@ use crate::error::{Error, Kind, Result};
 use crate::model::Model;
 use crate::native;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
+use crate::train::ranks::Shards;
 
 /// The result of a supervised step.
 pub(crate) struct SupervisedStats {
@@ -29,7 +30,7 @@ pub(crate) fn update(
     model: &Model,
     optimizer: &mut AdamW,
     rows: &[Row],
-    sft: &Sft,
+    (sft, shards): (&Sft, &Shards),
     lr: f64,
     release: impl FnOnce() -> Result<()>,
 ) -> Result<SupervisedStats> {
@@ -40,36 +41,44 @@ pub(crate) fn update(
         );
     }
     optimizer.zero_grad();
-    let (mut losses, mut tokens, mut room) = (Vec::new(), 0, 0);
+    let (mut losses, mut local, mut sum) = (Vec::new(), Vec::new(), shards.begin());
     let chunk = logprobs_at_once(model.config.vocab_size, model.device());
-    let all = micro_batches(rows, sft.tokens_at_once());
-    let several = all.len() > 1;
-    for members in all {
-        let batch = MicroBatch::new(rows, &members, model.config.vocab_size, model.device())?;
-        let packed = packed(&batch);
-        tokens += packed.ids.numel();
-        room += sft.tokens_at_once().max(packed.ids.numel());
-        let pass = model.learn(&packed)?;
-        let hidden = pass.hidden().f_index_select(0, &batch.predict)?;
-        let (logp, _) = model.logprobs(&hidden, &batch.targets, 1.0, chunk)?;
-        // Divided by the tokens of the whole batch, so that micro-batches add up to its mean.
-        let loss = logp.f_sum(tch::Kind::Float)?.f_div_scalar(-(trained as f64))?;
-        losses.push(loss.f_detach()?.f_to_kind(tch::Kind::Double)?);
-        pass.backward(&loss)?;
-        if several {
-            optimizer.accumulate()?;
+    let all = micro_batches(rows, sft.tokens_at_once(), shards.count());
+    for shard in shards.local() {
+        let several = shards.of(shard, &all).count() > 1;
+        for (number, members) in shards.of(shard, &all) {
+            let batch = MicroBatch::new(rows, members, model.config.vocab_size, model.device())?;
+            let packed = packed(&batch);
+            local.push((number, packed.ids.numel()));
+            let pass = model.learn(&packed)?;
+            let hidden = pass.hidden().f_index_select(0, &batch.predict)?;
+            let (logp, _) = model.logprobs(&hidden, &batch.targets, 1.0, chunk)?;
+            // Divided by the tokens of the whole batch, so that micro-batches add up to its mean.
+            let loss = logp.f_sum(tch::Kind::Float)?.f_div_scalar(-(trained as f64))?;
+            losses.push(loss.f_detach()?.f_to_kind(tch::Kind::Double)?);
+            pass.backward(&loss)?;
+            if several {
+                optimizer.accumulate()?;
+            }
         }
+        sum.shard_is_done(optimizer)?;
     }
+    sum.finish(optimizer)?;
     // The only wait for the device before the wait for the gradient norm.
     let losses = native::read_numbers(&losses)?;
-    if let Some(value) = losses.iter().find(|value| !value.is_finite()) {
+    let local = local.into_iter().zip(losses).map(|((number, tokens), loss)| (number, (tokens, loss)));
+    let all: Vec<(usize, f64)> = shards.gather(local.collect())?;
+    if let Some((_, value)) = all.iter().find(|(_, loss)| !loss.is_finite()) {
         return Err(Error::new(Kind::Numeric, format!("the loss is {value}"))
             .hint("the weights have not been changed; lower trainer.lr"));
     }
-    let loss_sum = losses.iter().sum();
+    shards.reduce(optimizer)?;
     release()?;
     let grad_norm = optimizer.step(lr, sft.max_grad_norm)?;
+    let loss = all.iter().map(|(_, loss)| loss).sum();
+    let tokens = all.iter().map(|(tokens, _)| tokens).sum();
+    let room: usize = all.iter().map(|(tokens, _)| sft.tokens_at_once().max(*tokens)).sum();
     let longest = rows.iter().map(Row::len).max().unwrap_or(0);
     let fill = tokens as f64 / room as f64;
-    Ok(SupervisedStats { loss: loss_sum, grad_norm, tokens, trained, rows: rows.len(), longest, fill })
+    Ok(SupervisedStats { loss, grad_norm, tokens, trained, rows: rows.len(), longest, fill })
 }

@@ -1,5 +1,6 @@
 //! What an update computes for each sampled token, kept for the records of the step.
 
+use serde::{Deserialize, Serialize};
 use tch::{Kind as Dtype, Tensor};
 
 use crate::error::Result;
@@ -7,7 +8,7 @@ use crate::mdp::{TrainedTokens, Trajectory};
 use crate::rl::pack::Row;
 
 /// Numbers of a sampled token in an optimiser step.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TokenRecord {
     /// Index of its row in the mini-batch, and its position in the row.
     pub(crate) row: usize,

@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
 use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
 use super::given_advantages::GivenAdvantages;
@@ -26,6 +27,7 @@ use crate::rl::objective::{Inputs, MicroBatchLoss};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::telemetry::Reporter;
 use crate::timeline;
+use crate::train::ranks::Shards;
 use crate::train::rules::objective::Objective;
 
 /// Settings that `t:update` may override for one update.
@@ -90,18 +92,38 @@ pub struct UpdateStats {
 /// clipped values for [`UpdateStats::critic`].
 pub(crate) type SharedTrunkLoss<'a> = &'a dyn Fn(&Tensor, &MicroBatch) -> Result<(Tensor, [Tensor; 2])>;
 
-/// The micro-batches of an update whose operations are queued.
+/// The critic's part of an update of a trunk that it shares with the policy: its loss, and the
+/// optimiser of its head.
+pub(crate) struct SharedTrunk<'a> {
+    pub(crate) loss: SharedTrunkLoss<'a>,
+    pub(crate) head: &'a mut AdamW,
+}
+
+/// The micro-batches of this process whose operations are queued.
 struct Queued {
-    /// The rows of each.
+    /// The rows of each micro-batch of all processes.
     micro_batches: Vec<Vec<usize>>,
-    /// The numbers of each, on the device.
-    numbers: Vec<Tensor>,
-    /// The number of tokens of the ratios of each.
-    ratio_tokens: Vec<usize>,
+    /// The micro-batches of this process by their numbers, without their [`values`].
+    ///
+    /// [`values`]: MicroBatchNumbers::values
+    local: Vec<(usize, MicroBatchNumbers)>,
+    /// The values of each, on the device.
+    values: Vec<Tensor>,
+    records: QueuedTokens,
+}
+
+/// The numbers of a micro-batch.
+#[derive(Serialize, Deserialize)]
+struct MicroBatchNumbers {
+    /// Number of computed tokens.
+    tokens: usize,
+    /// Number of tokens of the ratios.
+    ratio_tokens: usize,
+    /// Number of tokens of the numbers of a loss in Lua.
+    graph_tokens: Option<usize>,
     has_kl: bool,
-    /// The numbers of a loss in Lua in each.
-    of_graph: Vec<custom::Numbers>,
-    tokens: QueuedTokens,
+    /// Loss, entropy and others, as `queue` lists them.
+    values: Vec<f64>,
 }
 
 /// The inputs of an optimiser step.
@@ -116,6 +138,8 @@ pub struct Update<'a> {
     /// The current coefficient of the KL in the loss.
     pub kl_coef: f64,
     pub lr: f64,
+    /// Which process computes which micro-batches.
+    pub shards: &'a Shards,
 }
 
 impl Update<'_> {
@@ -131,11 +155,12 @@ impl Update<'_> {
     }
 
     /// [`step`](Self::step) with the additional loss `shared` of a critic that shares the trunk.
+    /// The gradients of its head are left for another step.
     pub(crate) fn step_shared(
         &self,
         optimizer: &mut AdamW,
         rows: &[Row],
-        shared: Option<SharedTrunkLoss<'_>>,
+        shared: Option<SharedTrunk<'_>>,
     ) -> Result<UpdateStats> {
         optimizer.zero_grad();
         let mut stats = UpdateStats::default();
@@ -165,20 +190,25 @@ impl Update<'_> {
         &self,
         optimizer: &mut AdamW,
         rows: &[Row],
-        shared: Option<SharedTrunkLoss<'_>>,
+        mut shared: Option<SharedTrunk<'_>>,
         stats: &mut UpdateStats,
     ) -> Result<()> {
-        let queued = self.queue(optimizer, rows, shared, stats)?;
-        self.read(&queued, rows, shared.is_some(), stats)
+        let queued = self.queue(optimizer, rows, shared.as_mut(), stats)?;
+        self.read(queued, rows, shared.is_some(), stats)?;
+        if stats.sampled == 0 {
+            return Ok(());
+        }
+        shared.map_or(Ok(()), |shared| self.shards.reduce(shared.head))?;
+        self.shards.reduce(optimizer)
     }
 
-    /// Forward, loss and backward of every micro-batch. The device works while the host prepares
-    /// the next one: no operation here waits for it.
+    /// Forward, loss and backward of every micro-batch of this process. The device works while the
+    /// host prepares the next one: no operation here waits for it.
     fn queue(
         &self,
         optimizer: &mut AdamW,
         rows: &[Row],
-        shared: Option<SharedTrunkLoss<'_>>,
+        mut shared: Option<&mut SharedTrunk<'_>>,
         stats: &mut UpdateStats,
     ) -> Result<Queued> {
         let mut objective = self.objective.policy.clone();
@@ -195,95 +225,106 @@ impl Update<'_> {
         let active: Vec<usize> = (0..rows.len()).filter(|&row| all || rows[row].has_gradient()).collect();
         stats.sampled = active.iter().map(|&row| rows[row].sampled()).sum();
         let micro_batches = self.micro_batches(rows, &active);
-        let several = micro_batches.len() > 1;
-        let (mut numbers, mut ratio_tokens, mut has_kl) = (Vec::new(), Vec::new(), false);
-        let mut of_graph: Vec<custom::Numbers> = Vec::new();
-        let mut tokens = QueuedTokens::default();
-        for members in &micro_batches {
-            let device = self.model.device();
-            let _profiled = profile::micro_batch(device)?;
-            let _span = timeline::span("micro-batch", || "training".to_owned());
-            let batch = MicroBatch::new(rows, members, self.model.config.vocab_size, device)?;
-            let packed = packed(&batch);
-            stats.tokens += packed.ids.numel();
-            let pass = self.model.learn(&packed)?;
-            let hidden = pass.hidden();
-            let predicting = hidden.f_index_select(0, &batch.predict)?;
-            let (logp, token_entropy) = self.model.logprobs_among(
-                &predicting,
-                &batch.targets,
-                batch.support.as_ref(),
-                self.temperature,
-                logprobs_at_once(self.model.config.vocab_size, self.model.device()),
-            )?;
-            let old = batch.column(rows, |row| &row.logp_old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
-            let reference = batch.column(rows, |row| &row.logp_ref)?;
-            let weights = batch.column(rows, |row| &row.weights)?;
-            let selected = selected.as_ref().map(|all| chosen_among(all, &batch)).transpose()?;
-            let rewards = batch.column(rows, |row| &row.rewards)?;
-            let inputs = Inputs {
-                logp_ref: reference.as_ref(),
-                entropy: Some(&token_entropy),
-                weights: weights.as_ref(),
-                selected: selected.as_ref(),
-                rewards: rewards.as_ref(),
-                units: units.as_ref(),
-                ..Inputs::of(&batch, &logp, &old)
-            };
-            let MicroBatchLoss { mut loss, ratios, numbers: logged, .. } = objective.compute(&inputs, &denominators)?;
-            let mut of_critic = None;
-            if let Some(value_loss) = shared {
-                let (share, numbers) = value_loss(hidden, &batch)?;
-                loss = loss.f_add(&share)?;
-                of_critic = Some(numbers);
+        let (mut local, mut values, mut records) = (Vec::new(), Vec::new(), QueuedTokens::default());
+        let (mut sum, mut head_sum) = (self.shards.begin(), self.shards.begin());
+        for shard in self.shards.local() {
+            let several = self.shards.of(shard, &micro_batches).count() > 1;
+            for (number, members) in self.shards.of(shard, &micro_batches) {
+                let device = self.model.device();
+                let _profiled = profile::micro_batch(device)?;
+                let _span = timeline::span("micro-batch", || "training".to_owned());
+                let batch = MicroBatch::new(rows, members, self.model.config.vocab_size, device)?;
+                let packed = packed(&batch);
+                let tokens = packed.ids.numel();
+                let pass = self.model.learn(&packed)?;
+                let hidden = pass.hidden();
+                let predicting = hidden.f_index_select(0, &batch.predict)?;
+                let (logp, token_entropy) = self.model.logprobs_among(
+                    &predicting,
+                    &batch.targets,
+                    batch.support.as_ref(),
+                    self.temperature,
+                    logprobs_at_once(self.model.config.vocab_size, self.model.device()),
+                )?;
+                let old = batch.column(rows, |row| &row.logp_old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
+                let reference = batch.column(rows, |row| &row.logp_ref)?;
+                let weights = batch.column(rows, |row| &row.weights)?;
+                let selected = selected.as_ref().map(|all| chosen_among(all, &batch)).transpose()?;
+                let rewards = batch.column(rows, |row| &row.rewards)?;
+                let inputs = Inputs {
+                    logp_ref: reference.as_ref(),
+                    entropy: Some(&token_entropy),
+                    weights: weights.as_ref(),
+                    selected: selected.as_ref(),
+                    rewards: rewards.as_ref(),
+                    units: units.as_ref(),
+                    ..Inputs::of(&batch, &logp, &old)
+                };
+                let MicroBatchLoss { mut loss, ratios, numbers: logged, .. } =
+                    objective.compute(&inputs, &denominators)?;
+                let mut of_critic = None;
+                if let Some(shared) = &shared {
+                    let (share, numbers) = (shared.loss)(hidden, &batch)?;
+                    loss = loss.f_add(&share)?;
+                    of_critic = Some(numbers);
+                }
+                pass.backward(&loss)?;
+                if several {
+                    optimizer.accumulate()?;
+                }
+                let _guard = no_grad_guard();
+                let reference = reference.as_ref().filter(|_| objective.terms.kl_coef > 0.0);
+                let kl = reference.map(|reference| kl(&logp, reference, objective.terms.kl)).transpose()?;
+                let (pull_largest, pull_sum) = pull(&logp, &old, &batch.advantages)?;
+                let difference = largest_difference(&logp, &batch.logp_old)?;
+                values.extend([loss.f_detach()?, token_entropy.f_sum(Dtype::Double)?, difference]);
+                values.extend([pull_largest, pull_sum]);
+                let has_kl = kl.is_some();
+                let no_kl = || Tensor::f_zeros([], (Dtype::Double, device));
+                values.push(kl.map_or_else(no_kl, |kl| kl.f_sum(Dtype::Double))?);
+                // The ratios of a loss may be those of sequences.
+                let clipped = ratios.clipped().filter(|clipped| clipped.numel() == logp.numel());
+                records.add(&batch.tokens, &logp, &token_entropy, clipped)?;
+                let (ratio_tokens, sums) = ratios.on_device();
+                let none = || Tensor::f_zeros([RatioSums::NUMBERS as i64], (Dtype::Double, device));
+                values.extend(sums.map_or_else(none, |sums| Ok(sums.shallow_clone()))?.f_unbind(0)?);
+                values.extend(of_critic.into_iter().flatten());
+                let graph_tokens = logged.as_ref().map(|logged| logged.tokens);
+                values.extend(logged.into_iter().flat_map(|logged| logged.on_device));
+                let numbers = MicroBatchNumbers { tokens, ratio_tokens, graph_tokens, has_kl, values: Vec::new() };
+                local.push((number, numbers));
             }
-            pass.backward(&loss)?;
-            if several {
-                optimizer.accumulate()?;
-            }
-            let _guard = no_grad_guard();
-            let reference = reference.as_ref().filter(|_| objective.terms.kl_coef > 0.0);
-            let kl = reference.map(|reference| kl(&logp, reference, objective.terms.kl)).transpose()?;
-            let (pull_largest, pull_sum) = pull(&logp, &old, &batch.advantages)?;
-            let difference = largest_difference(&logp, &batch.logp_old)?;
-            numbers.extend([loss.f_detach()?, token_entropy.f_sum(Dtype::Double)?, difference, pull_largest, pull_sum]);
-            has_kl |= kl.is_some();
-            numbers
-                .push(kl.map_or_else(|| Tensor::f_zeros([], (Dtype::Double, device)), |kl| kl.f_sum(Dtype::Double))?);
-            // The ratios of a loss may be those of sequences.
-            let clipped = ratios.clipped().filter(|clipped| clipped.numel() == logp.numel());
-            tokens.add(&batch.tokens, &logp, &token_entropy, clipped)?;
-            let (count, sums) = ratios.on_device();
-            ratio_tokens.push(count);
-            let none = || Tensor::f_zeros([RatioSums::NUMBERS as i64], (Dtype::Double, device));
-            numbers.extend(sums.map_or_else(none, |sums| Ok(sums.shallow_clone()))?.f_unbind(0)?);
-            numbers.extend(of_critic.into_iter().flatten());
-            if let Some(mut logged) = logged {
-                numbers.append(&mut logged.on_device);
-                of_graph.push(logged);
+            sum.shard_is_done(optimizer)?;
+            if let Some(shared) = &mut shared {
+                head_sum.shard_is_done(shared.head)?;
             }
         }
-        Ok(Queued { micro_batches, numbers, ratio_tokens, has_kl, of_graph, tokens })
+        sum.finish(optimizer)?;
+        shared.map_or(Ok(()), |shared| head_sum.finish(shared.head))?;
+        Ok(Queued { micro_batches, local, values, records })
     }
 
-    /// Reads the numbers of the micro-batches: the only wait for the device before the wait for the
-    /// gradient norm.
-    fn read(&self, queued: &Queued, rows: &[Row], shared: bool, stats: &mut UpdateStats) -> Result<()> {
-        let Queued { micro_batches, ratio_tokens, of_graph, .. } = queued;
+    /// Reads the numbers of the micro-batches, the only wait for the device before the wait for the
+    /// gradient norm, and exchanges them with the other processes.
+    fn read(&self, queued: Queued, rows: &[Row], shared: bool, stats: &mut UpdateStats) -> Result<()> {
+        let Queued { micro_batches, mut local, values, records } = queued;
         let graph = self.objective.graph();
         let (mut entropy, mut pulls, mut kl_sum) = (0.0, (0.0, 0.0), None);
-        let numbers = native::read_numbers(&queued.numbers)?;
-        let each = numbers.chunks((numbers.len() / micro_batches.len().max(1)).max(1));
-        for (index, (measures, members)) in each.zip(micro_batches).enumerate() {
-            let &[loss, entropy_sum, mismatch, largest, sum, kl, ref measures @ ..] = measures else { continue };
+        let values = native::read_numbers(&values)?;
+        let each = (values.len() / local.len().max(1)).max(1);
+        local.iter_mut().zip(values.chunks(each)).for_each(|((_, numbers), values)| numbers.values = values.to_vec());
+        for (numbers, members) in self.shards.gather(local)?.iter().zip(&micro_batches) {
+            let &[loss, entropy_sum, mismatch, largest, sum, kl, ref measures @ ..] = &numbers.values[..] else {
+                continue;
+            };
             let (ratios, measures) = measures.split_at(RatioSums::NUMBERS);
             let (of_critic, measures) = measures.split_at(if shared { 2 } else { 0 });
             let here = |error: Error| error.in_trajectories(trajectories_of(rows, members), None);
             if let &[value, clipped] = of_critic {
                 stats.critic = [stats.critic[0] + finite(value).map_err(here)?, stats.critic[1] + clipped];
             }
-            if let (Some(graph), Some(numbers)) = (graph, of_graph.get(index)) {
-                let logged = numbers.read(graph, loss.is_finite(), measures).map_err(here)?;
+            if let (Some(graph), Some(tokens)) = (graph, numbers.graph_tokens) {
+                let logged = custom::Numbers::read(graph, tokens, loss.is_finite(), measures).map_err(here)?;
                 for ((name, _), value) in graph.logged.iter().zip(logged) {
                     stats.logged.entry(name.clone()).or_default().add(value);
                 }
@@ -294,19 +335,20 @@ impl Update<'_> {
                     here(error).hint("this optimiser step was not taken; lower trainer.lr or check the rewards")
                 );
             }
+            stats.tokens += numbers.tokens;
             stats.loss += loss;
             entropy += entropy_sum;
             stats.mismatch = stats.mismatch.max(mismatch);
             pulls = (f64::max(pulls.0, largest), pulls.1 + sum);
-            if queued.has_kl {
+            if numbers.has_kl {
                 kl_sum = Some(kl_sum.unwrap_or(0.0) + kl);
             }
-            stats.ratios.add(&RatioStats::from_sums(ratio_tokens[index], ratios));
+            stats.ratios.add(&RatioStats::from_sums(numbers.ratio_tokens, ratios));
         }
         stats.entropy = entropy / stats.sampled.max(1) as f64;
         stats.kl = kl_sum.map(|sum| sum / stats.sampled.max(1) as f64);
         stats.largest_token = if pulls.1 > 0.0 { pulls.0 / pulls.1 } else { 0.0 };
-        stats.records = queued.tokens.read()?;
+        stats.records = self.shards.gather_all(records.read()?)?;
         Ok(())
     }
 
@@ -318,8 +360,10 @@ impl Update<'_> {
         if together == Over::Step {
             let back = |members: Vec<usize>| members.into_iter().map(|member| active[member]).collect();
             let active_rows: Vec<&Row> = active.iter().map(|&row| &rows[row]).collect();
-            return micro_batches(&active_rows, budget).into_iter().map(back).collect();
+            return micro_batches(&active_rows, budget, self.shards.count()).into_iter().map(back).collect();
         }
+        let total: usize = active.iter().map(|&row| rows[row].len()).sum();
+        let budget = budget.min(total.div_ceil(self.shards.count()));
         let mut batches: Vec<Vec<usize>> = Vec::new();
         let unit = |row: usize| if together == Over::Group { rows[row].group } else { rows[row].trajectory };
         let mut active: Vec<usize> = active.to_vec();
@@ -349,7 +393,7 @@ impl Update<'_> {
             return Ok(None);
         }
         let _guard = no_grad_guard();
-        let logp = score(self.model, rows, self.temperature, self.learner.tokens_at_once())?;
+        let logp = score(self.model, rows, self.temperature, self.learner.tokens_at_once(), self.shards)?;
         let members: Vec<usize> = (0..rows.len()).collect();
         let batch = MicroBatch::new(rows, &members, self.model.config.vocab_size, self.model.device())?;
         let old = batch.column(rows, |row| &row.logp_old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());

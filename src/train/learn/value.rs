@@ -13,6 +13,8 @@ use crate::model::{Critic, Model, OnHost, Packed, Pass, upload};
 use crate::native;
 use crate::rl::losses::value_loss;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
+use crate::train::learn::score::of_tokens;
+use crate::train::ranks::Shards;
 
 /// Sets the values of `rows` under the current weights: before each sampled token, 0 elsewhere.
 /// `prefixes` is the text that only the critic reads. Returns by trajectory the value of the next
@@ -23,7 +25,7 @@ pub(crate) fn values(
     rows: &mut [Row],
     trajectories: &[Trajectory],
     prefixes: &Prefixes,
-    tokens_per_batch: usize,
+    (tokens_per_batch, shards): (usize, &Shards),
 ) -> Result<Vec<Option<f64>>> {
     let _guard = no_grad_guard();
     // The value of a next observation is that before a placeholder token.
@@ -34,14 +36,17 @@ pub(crate) fn values(
     });
     let all: Vec<Row> = rows.iter().cloned().chain(next_rows).collect();
     let read = shown(&all, prefixes, policy.config.default_context())?;
-    let mut predicted: Vec<Vec<f32>> = all.iter().map(|row| vec![0.0; row.len()]).collect();
-    for members in micro_batches(&read.rows, tokens_per_batch) {
-        let batch = MicroBatch::new(&read.rows, &members, policy.config.vocab_size, policy.device())?;
+    let of_read = of_tokens(&read.rows, tokens_per_batch, shards, |members| {
+        let batch = MicroBatch::new(&read.rows, members, policy.config.vocab_size, policy.device())?;
         let hidden = critic.trunk().unwrap_or(policy).forward(&packed(&batch))?;
         let values = critic.values(&hidden, &batch.predict)?.f_to_kind(Dtype::Float)?;
-        for (&(row, index), value) in batch.tokens.iter().zip(Vec::<f32>::try_from(values)?) {
-            let (row, index) = read.place(row, index);
-            predicted[row][index] = value;
+        Ok((batch.tokens, Vec::<f32>::try_from(values)?))
+    })?;
+    let mut predicted: Vec<Vec<f32>> = all.iter().map(|row| vec![0.0; row.len()]).collect();
+    for (number, shown) in read.rows.iter().enumerate() {
+        for position in (0..shown.len()).filter(|&position| shown.loss_mask[position]) {
+            let (row, index) = read.place(number, position);
+            predicted[row][index] = of_read[number][position];
         }
     }
     // A full context is terminal for the policy: the value after it is 0
@@ -146,11 +151,11 @@ pub(crate) fn update_critic(
     critic: &Critic,
     policy: &Model,
     optimizer: &mut AdamW,
-    (rows, prefixes): (&[Row], &Prefixes),
-    learner: &Learner,
+    data: (&[Row], &Prefixes),
+    (learner, shards): (&Learner, &Shards),
 ) -> Result<CriticStats> {
     let mut stats = CriticStats::default();
-    match critic_step(critic, policy, optimizer, (rows, prefixes), learner, &mut stats) {
+    match critic_step(critic, policy, optimizer, data, (learner, shards), &mut stats) {
         Err(error) if error.kind == Kind::Numeric && learner.on_nan == OnNan::Skip => {
             optimizer.zero_grad();
             Ok(CriticStats { skipped: Some(error), ..stats })
@@ -164,7 +169,7 @@ fn critic_step(
     policy: &Model,
     optimizer: &mut AdamW,
     (rows, prefixes): (&[Row], &Prefixes),
-    learner: &Learner,
+    (learner, shards): (&Learner, &Shards),
     stats: &mut CriticStats,
 ) -> Result<()> {
     let (settings, count) = (&learner.critic, target_count(rows));
@@ -173,47 +178,54 @@ fn critic_step(
     }
     optimizer.zero_grad();
     let rows = shown(rows, prefixes, policy.config.default_context())?.rows;
-    let all = micro_batches(&rows, learner.tokens_at_once());
-    let numbers = queue_critic(critic, policy, optimizer, (&rows, &all, count), settings)?;
+    let all = micro_batches(&rows, learner.tokens_at_once(), shards.count());
+    let numbers = queue_critic(critic, policy, optimizer, (&rows, &all, count), (settings, shards))?;
     // The only wait for the device before the wait for the gradient norm.
     let numbers = native::read_numbers(&numbers)?;
-    for (&[loss, clipped], members) in numbers.as_chunks().0.iter().zip(&all) {
+    let local = shards.local_of(&all).map(|(number, _)| number).zip(numbers.as_chunks().0.iter().copied());
+    for ([loss, clipped], members) in shards.gather(local.collect())?.into_iter().zip(&all) {
         stats.loss += finite(loss).map_err(|error| error.in_trajectories(trajectories_of(&rows, members), None))?;
         stats.clip_frac += clipped / count.max(1) as f64;
     }
+    shards.reduce(optimizer)?;
     stats.grad_norm = optimizer.step(settings.lr, learner.max_grad_norm)?;
     stats.stepped = true;
     Ok(())
 }
 
-/// Forward, loss and backward of the micro-batches `all` of rows with `targets` targets, without a
-/// wait for the device. The results are the loss and the number of clipped values of each, on the
-/// device.
+/// Forward, loss and backward of this process's share of the micro-batches `all` of rows with
+/// `targets` targets, without a wait for the device. The results are the loss and the number of
+/// clipped values of each, on the device.
 pub(crate) fn queue_critic(
     critic: &Critic,
     policy: &Model,
     optimizer: &mut AdamW,
     (rows, all, targets): (&[Row], &[Vec<usize>], usize),
-    settings: &CriticSettings,
+    (settings, shards): (&CriticSettings, &Shards),
 ) -> Result<Vec<Tensor>> {
-    let mut numbers = Vec::with_capacity(2 * all.len());
-    for members in all {
-        let batch = MicroBatch::new(rows, members, policy.config.vocab_size, policy.device())?;
-        let packed = packed(&batch);
-        // A shared trunk is trained in the policy's update.
-        let pass = critic.trunk().map(|trunk| trunk.learn(&packed)).transpose()?;
-        let shared = if pass.is_none() { Some(scored(policy, &packed)?) } else { None };
-        let Some(hidden) = pass.as_ref().map(Pass::hidden).or(shared.as_ref()) else { continue };
-        let (loss, clipped) = share(&critic.values(hidden, &batch.predict)?, &batch, rows, targets, settings)?;
-        match pass {
-            Some(pass) => pass.backward(&loss)?,
-            None => loss.f_backward()?,
+    let (mut numbers, mut sum) = (Vec::with_capacity(2 * all.len()), shards.begin());
+    for shard in shards.local() {
+        let several = shards.of(shard, all).count() > 1;
+        for (_, members) in shards.of(shard, all) {
+            let batch = MicroBatch::new(rows, members, policy.config.vocab_size, policy.device())?;
+            let packed = packed(&batch);
+            // A shared trunk is trained in the policy's update.
+            let pass = critic.trunk().map(|trunk| trunk.learn(&packed)).transpose()?;
+            let shared = if pass.is_none() { Some(scored(policy, &packed)?) } else { None };
+            let Some(hidden) = pass.as_ref().map(Pass::hidden).or(shared.as_ref()) else { continue };
+            let (loss, clipped) = share(&critic.values(hidden, &batch.predict)?, &batch, rows, targets, settings)?;
+            match pass {
+                Some(pass) => pass.backward(&loss)?,
+                None => loss.f_backward()?,
+            }
+            if several {
+                optimizer.accumulate()?;
+            }
+            numbers.extend([loss.f_detach()?, clipped]);
         }
-        if all.len() > 1 {
-            optimizer.accumulate()?;
-        }
-        numbers.extend([loss.f_detach()?, clipped]);
+        sum.shard_is_done(optimizer)?;
     }
+    sum.finish(optimizer)?;
     Ok(numbers)
 }
 

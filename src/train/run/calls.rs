@@ -25,6 +25,7 @@ use crate::text::schema_order::order_tools;
 use crate::train::learn::advantages::{by_token, compute_advantages};
 use crate::train::learn::generated::without_generated;
 use crate::train::learn::given_advantages::GivenAdvantages;
+use crate::train::learn::policy::TrainedPolicy;
 use crate::train::learn::score::score;
 use crate::train::learn::stages::{TrainingData, advantage_config};
 use crate::train::learn::steps::{of_trajectory, read_column, read_columns, training_steps};
@@ -321,8 +322,9 @@ impl Training {
         self.step.updating = true;
         self.run.begin_gradients()?;
         let model = Rc::clone(&self.session.model);
-        let done =
-            supervised::update(&model, &mut self.policy.optimizer, &rows, &settings, lr, || self.run.writer.release())?;
+        let TrainedPolicy { optimizer, shards, .. } = &mut self.policy;
+        let settings = (&settings, &*shards);
+        let done = supervised::update(&model, optimizer, &rows, settings, lr, || self.run.writer.release())?;
         self.policy.average()?;
         self.run.state.optimizer_step += 1;
         self.step.changed = true;
@@ -343,11 +345,11 @@ impl Training {
         let scores = if reference {
             self.load_reference()?;
             match &self.policy.reference {
-                Some(reference) => reference.score(&rows, temperature, tokens)?,
+                Some(reference) => reference.score(&rows, temperature, tokens, &self.policy.shards)?,
                 None => return Err(Error::new(Kind::Internal, "there is no reference policy")),
             }
         } else {
-            score(&self.session.model, &rows, temperature, tokens)?
+            score(&self.session.model, &rows, temperature, tokens, &self.policy.shards)?
         };
         set_column(&mut rows, scores, |row| &mut row.logp_old);
         let mut steps = training_steps(&all, |_| false);
@@ -367,7 +369,8 @@ impl Training {
         let Training { policy, learner, .. } = &*self;
         let Some(critic) = &policy.critic else { return Err(no_critic("t:values needs a critic")) };
         let mut rows = training_rows(learner, &all, |_| false)?;
-        let (next, _) = critic.values(&policy.model, &mut rows, &all, policy.renderer.tokenizer(), learner)?;
+        let (tokenizer, settings) = (policy.renderer.tokenizer(), (learner, &policy.shards));
+        let (next, _) = critic.values(&policy.model, &mut rows, &all, tokenizer, settings)?;
         let mut steps = training_steps(&all, |_| false);
         read_columns(&mut steps, &rows);
         let of = |index| steps[of_trajectory(&steps, index)].iter().map(sampled).collect();

@@ -32,6 +32,9 @@ impl Training {
 
     /// Writes the file of the step in progress. `chosen`: a program named rows of the data.
     pub(crate) fn write_step<T: Borrow<Trajectory>>(&self, chosen: bool, trajectories: &[T]) -> Result<()> {
+        if !self.run.writes() {
+            return Ok(());
+        }
         let (state, data) = (&self.run.state, self.session.rows.train.as_ref());
         let order = match (data, &self.session.curriculum) {
             _ if chosen => TaskOrder::Chosen,

@@ -33,14 +33,14 @@ pub(crate) fn run(opened: &mut StartState, reporter: &Reporter) -> Result<Option
     validate(&opened.script)?;
     let resumed = opened.resumed.take();
     let (script, options) = (&opened.script, &opened.options);
-    let resumed = if let Some(resumed) = resumed {
+    let mut resumed = if let Some(resumed) = resumed {
         resumed
     } else {
         check(script)?;
         let run = opened.directory()?;
         record(&run, script, &options.overrides, &Origins::default(), 0, 0)?;
         let stored = run.configuration()?;
-        let source = ResumeSource { path: run.path().to_owned(), run: Some(run) };
+        let source = ResumeSource { path: run.path().to_owned(), is_fork: false, run: Some(run) };
         Resumed { source, point: ResumePoint::default(), stored }
     };
     // Reinforcement learning records its model when it begins.
@@ -55,7 +55,7 @@ pub(crate) fn run(opened: &mut StartState, reporter: &Reporter) -> Result<Option
                 .hint("move it away; the cold start then begins again"));
         }
         let supervised = RunOptions {
-            runs_dir: run.to_owned(),
+            runs_dir: if options.ranks.is_first() { run.to_owned() } else { options.runs_dir.clone() },
             name: Some(FOLDER.to_owned()),
             resume: begun.then_some(folder),
             from_step: None,
@@ -73,10 +73,12 @@ pub(crate) fn run(opened: &mut StartState, reporter: &Reporter) -> Result<Option
             reporter.text(&format!("  {}", options.resume_command("run", run)));
             return Ok(Some(run.to_owned()));
         }
-        if result(run)?.is_none() {
+        if options.ranks.is_first() && result(run)?.is_none() {
             return Err(no_result(run));
         }
     }
+    // The directory with the result, after it was written.
+    resumed.source.path = options.ranks.of_first(resumed.source.path)?;
     opened.resumed = Some(resumed);
     Ok(None)
 }

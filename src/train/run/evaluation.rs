@@ -19,7 +19,7 @@ impl Training {
     pub(crate) fn evaluate_first(&mut self) -> Result<Option<Evaluation>> {
         let step = self.run.state.step;
         let eval = &self.session.settings.eval;
-        if self.run.log.has(step, EVALUATED) {
+        if self.run.options.ranks.of_first(self.run.log.has(step, EVALUATED))? {
             return Ok(None);
         }
         if step == 0 {
@@ -86,8 +86,8 @@ impl Training {
             }
             return Ok(());
         };
-        let is_saved = run.standing.is_saved(run.state.step);
-        *best = best::keep(*best, (value, settings.best_mode), &run.state, &run.dir, is_saved, |dir| {
+        let (is_saved, dir) = (run.standing.is_saved(run.state.step), run.writes().then_some(&*run.dir));
+        *best = best::keep(*best, (value, settings.best_mode), &run.state, dir, is_saved, |dir| {
             session.model.save_trained(dir)?;
             session.files.write(dir)
         })?;
@@ -98,7 +98,7 @@ impl Training {
     fn store_evaluation(&self, trajectories: &[Trajectory]) -> Result<BTreeSet<String>> {
         let places = stored(trajectories.len(), self.session.settings.eval.store);
         let chosen: Vec<Trajectory> = places.map(|index| trajectories[index].clone()).collect();
-        if !chosen.is_empty() {
+        if !chosen.is_empty() && self.run.writes() {
             self.run.dir.write_evaluation(self.run.state.step, self.run.state.policy_version, &chosen)?;
         }
         Ok(chosen.into_iter().map(|trajectory| trajectory.id).collect())

@@ -23,6 +23,7 @@ use crate::train::learn::score::sum_pi_squared;
 use crate::train::learn::stages::estimator_steps;
 use crate::train::learn::training_rows::{set_column, training_rows};
 use crate::train::options::RunOptions;
+use crate::train::ranks::Shards;
 use crate::train::rows::demonstrations::Samples;
 use crate::train::rules::validate::{ValidatedTrainer, validate};
 use crate::train::start::session::Session;
@@ -79,7 +80,7 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
     let mut rows = training_rows(&learner, &all, |index| index >= collected.baselines_from)?;
     if objective.needs(AlgorithmNeed::Squares) {
         let (temperature, budget) = (script.settings.sampling.temperature, learner.tokens_at_once());
-        let squares = sum_pi_squared(&session.model, &rows, temperature, budget)?;
+        let squares = sum_pi_squared(&session.model, &rows, temperature, budget, &Shards::default())?;
         set_column(&mut rows, squares, |row| &mut row.sum_pi_squared);
     }
     for row in &mut rows {

@@ -234,6 +234,7 @@ impl Training {
         metrics::memory(&mut values, self.session.model.device());
         values.extend(step.values);
         self.run.writer.report(&mut values);
+        self.session.ranks.log(&mut values);
         values.set("time/step", step.began.map_or(0.0, |began| began.elapsed().as_secs_f64()));
         let (number, steps) = (self.run.state.step, self.learner.steps);
         self.run.log.log(number, &values)?;

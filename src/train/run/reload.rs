@@ -11,7 +11,7 @@ use super::run_state::RunState;
 use super::training::{Reloads, Training};
 use crate::error::{Error, Kind, Result};
 use crate::rollout::Spec;
-use crate::script::{Change, ReloadedScript, Script, Split, Watcher, WatcherOptions};
+use crate::script::{Change, ReloadedScript, Script, Split, Watcher, WatcherOptions, reloaded};
 use crate::telemetry::{Metrics, OutputMode, Reporter};
 use crate::train::rules::objective::Objective;
 use crate::train::rules::validate::{ValidatedTrainer, validate};
@@ -37,11 +37,12 @@ impl Training {
     fn watch_script(&self) -> Result<Reloads> {
         let inbox: Arc<Mutex<Vec<ReloadedScript>>> = Arc::default();
         let RunState { options, reporter, .. } = &self.run;
-        if options.no_reload {
+        // Rank 0 decides when several processes reload.
+        if options.no_reload || !options.ranks.is_first() {
             return Ok(Reloads { inbox, applied: 0, _watcher: None });
         }
         let (pool, scripts, shared_inbox) = (self.session.pool.replacer(), self.run.dir.scripts(), Arc::clone(&inbox));
-        let log = reporter.clone();
+        let (log, alone) = (reporter.clone(), options.ranks.size() == 1);
         let reference = self.policy.reference.is_some();
         // Reported once for each setting and value.
         let mut waiting: Vec<Change> = Vec::new();
@@ -63,10 +64,11 @@ impl Training {
             warned.extend(new.into_iter().map(|error| error.message));
             scripts.write_tool_lists(&script.listings.to_json())?;
             scripts.write(&script.hash, &script.path, &script.source, &script.modules())?;
-            let generation = pool.replace(script.clone());
+            let generation = if alone { pool.replace(script.clone()) } else { pool.generation() + 1 };
             shared_inbox.lock().unwrap_or_else(PoisonError::into_inner).push(reload.clone());
             let new: Vec<Change> = reload.waiting.iter().filter(|change| !waiting.contains(change)).cloned().collect();
-            report(&log, reload, &reload.script.edited_since(&running), generation, &new);
+            let from = if alone { "groups that begin now use it" } else { "the next step uses it" };
+            report(&log, reload, (&reload.script.edited_since(&running), from), generation, &new);
             running = reload.script.clone();
             waiting.extend(new);
             Ok(())
@@ -86,12 +88,50 @@ impl Training {
         Ok(Reloads { inbox, applied: 0, _watcher: Some(watcher) })
     }
 
+    /// The newest version since the last step. Several processes take it only if each has it.
+    fn newest_reload(&mut self) -> Result<Option<Script>> {
+        let Some(reloads) = &mut self.reloads else { return Ok(None) };
+        let all = std::mem::take(&mut *reloads.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        let (count, newest) = (all.len(), all.into_iter().next_back());
+        let ranks = &self.run.options.ranks;
+        if ranks.size() == 1 {
+            reloads.applied += count;
+            return Ok(newest.map(|reload| reload.script));
+        }
+        let Some(hash) = ranks.of_first(newest.as_ref().map(|reload| reload.script.hash.clone()))? else {
+            return Ok(None);
+        };
+        let newest = match newest {
+            Some(reload) => Some(reload),
+            None => reloaded(&self.run.script, &self.run.options.overrides).ok(),
+        };
+        let newest = newest.filter(|reload| reload.script.hash == hash);
+        let without: Vec<String> = ranks
+            .gather(newest.is_some())?
+            .iter()
+            .enumerate()
+            .filter(|(_, has)| !**has)
+            .map(|(rank, _)| rank.to_string())
+            .collect();
+        let Some(newest) = newest.clone().filter(|_| without.is_empty()) else {
+            self.run.reporter.warn(&format!(
+                "the new version of the script waits for the next step: rank {} has another one",
+                without.join(", ")
+            ));
+            // Unless there is a newer one by then.
+            if let Some(reload) = newest.filter(|_| ranks.is_first()) {
+                reloads.inbox.lock().unwrap_or_else(PoisonError::into_inner).insert(0, reload);
+            }
+            return Ok(None);
+        };
+        reloads.applied += 1;
+        self.session.pool.replacer().replace(newest.script.clone());
+        Ok(Some(newest.script))
+    }
+
     /// Applies the newest version since the last step: its settings, and its function `advantage`.
     fn apply_reload(&mut self) -> Result<()> {
-        let Some(reloads) = &mut self.reloads else { return Ok(()) };
-        let reloads_found = std::mem::take(&mut *reloads.inbox.lock().unwrap_or_else(PoisonError::into_inner));
-        reloads.applied += reloads_found.len();
-        let Some(ReloadedScript { script, .. }) = reloads_found.into_iter().next_back() else { return Ok(()) };
+        let Some(script) = self.newest_reload()? else { return Ok(()) };
         let settings = script.settings.clone();
         if let Some(learner) = settings.trainer.learner() {
             self.objective = Objective::of(&script, learner, self.policy.critic.is_some())?;
@@ -133,8 +173,15 @@ impl Training {
     }
 }
 
-/// Reports a version whose files `edited` differ from the one before.
-fn report(reporter: &Reporter, reload: &ReloadedScript, edited: &[String], generation: u64, waiting: &[Change]) {
+/// Reports a version whose files `edited` differ from the one before, and which is used `from` then
+/// on.
+fn report(
+    reporter: &Reporter,
+    reload: &ReloadedScript,
+    (edited, from): (&[String], &str),
+    generation: u64,
+    waiting: &[Change],
+) {
     let ReloadedScript { script, changed, .. } = reload;
     if reporter.mode() == OutputMode::Json {
         let object = |changes: &[Change]| -> Map<String, Value> {
@@ -146,7 +193,7 @@ fn report(reporter: &Reporter, reload: &ReloadedScript, edited: &[String], gener
     }
     let short: String = script.hash.chars().take(12).collect();
     let files = if edited.is_empty() { script.path.display().to_string() } else { edited.join(", ") };
-    let mut text = format!("reloaded {files} ({short}); groups that begin now use it");
+    let mut text = format!("reloaded {files} ({short}); {from}");
     for change in changed {
         text.extend(["\n    ", &change.to_string(), " from the next step on"]);
     }

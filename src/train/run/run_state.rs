@@ -41,7 +41,7 @@ impl RunState {
     /// resumed run repeats is removed.
     pub(crate) fn open(opened: StartState, dir: Arc<RunDir>, origins: Origins, reporter: &Reporter) -> Result<Self> {
         let (state, repeats_from) = (opened.state(), opened.repeats_from());
-        if repeats_from.is_some() {
+        if repeats_from.is_some() && opened.options.ranks.is_first() {
             let keep = keep_rule(&opened.script.settings.checkpoint);
             dir.repeats_after(opened.checkpoint().map(|path| (state.step, path)), keep, opened.damaged())?;
             if opened.differs() {
@@ -71,6 +71,12 @@ impl RunState {
         Ok(Self { script, options, reporter, dir, log, origins, state, began_after, standing, writer })
     }
 
+    /// Whether this process writes trajectories, checkpoints and models. The other processes of the
+    /// run have a temporary directory, which has only their metrics.
+    pub(crate) fn writes(&self) -> bool {
+        self.options.ranks.is_first()
+    }
+
     pub(crate) fn fetching(&self) -> Fetching<'_> {
         self.options.fetching(&self.reporter)
     }
@@ -97,7 +103,7 @@ impl RunState {
     /// # Errors
     /// `Kind::Interrupted` if the user stops the run before its next step.
     pub(crate) fn check_stop(&self) -> Result<()> {
-        if self.standing.is_stopping() {
+        if self.options.ranks.largest(self.standing.is_stopping())? {
             return Err(Error::new(Kind::Interrupted, "stopped before the next step"));
         }
         Ok(())
@@ -109,7 +115,8 @@ impl RunState {
     /// # Errors
     /// `Kind::Interrupted` if the user stops the run at once.
     pub(crate) fn begin_gradients(&self) -> Result<()> {
-        if self.standing.update_begins() {
+        let at_once = self.options.ranks.largest(self.standing.is_stopping_at_once())?;
+        if !at_once && self.standing.update_begins() {
             return Ok(());
         }
         Err(Error::new(Kind::Interrupted, "stopped before the update"))
@@ -131,6 +138,9 @@ impl RunState {
     /// `Kind::Numeric` for weights that are not finite, `Kind::Store` for a file that can't be
     /// written, also of the previous checkpoint.
     pub(crate) fn save(&self, contents: Contents<'_>) -> Result<PathBuf> {
+        if !self.writes() {
+            return Ok(self.dir.path().to_owned());
+        }
         self.standing.saving(|| {
             self.begin_save(contents)?;
             self.writer.finish()
@@ -147,7 +157,7 @@ impl RunState {
     pub(crate) fn begin_save(&self, contents: Contents<'_>) -> Result<()> {
         self.writer.finish()?;
         let step = self.state.step;
-        if self.standing.is_saved(step) {
+        if self.standing.is_saved(step) || !self.writes() {
             return Ok(());
         }
         let (checkpoint, keep) = (contents.unwritten()?, keep_rule(&self.script.settings.checkpoint));
@@ -175,7 +185,7 @@ impl RunState {
     /// Writes the model of a checkpoint alone to `out`, in the layout of Hugging Face; `kind` is
     /// its compute type.
     pub(crate) fn export(&self, model: &Path, out: Option<&Path>, kind: tch::Kind) -> Result<()> {
-        let Some(out) = out else { return Ok(()) };
+        let Some(out) = out.filter(|_| self.writes()) else { return Ok(()) };
         let (settings, origin) = (&self.script.settings.checkpoint, self.origins.model.as_ref());
         files::export(model, out, settings, kind, origin, self.fetching())
     }

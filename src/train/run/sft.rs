@@ -6,6 +6,7 @@
 //! assistant's tokens of the batch; rows are packed without padding. docs/guide/sft.md has the
 //! settings.
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Instant;
@@ -25,6 +26,7 @@ use crate::text::{FormatChoice, Renderer, Style};
 use crate::train::eval::held_out::{HeldOut, is_best, stops_early};
 use crate::train::learn::supervised::update;
 use crate::train::options::{RunOptions, Summary, checkpoint_due, due};
+use crate::train::ranks::Shards;
 use crate::train::rows::demonstrations::Samples;
 use crate::train::rows::order::Order;
 use crate::train::rows::row_check::{PATIENCE, RowCheck};
@@ -86,6 +88,8 @@ struct SupervisedTraining<'a> {
     model: Rc<Model>,
     files: ModelFiles,
     optimizer: AdamW,
+    /// How the processes of the run divide micro-batches.
+    shards: Shards,
     order: Order,
     samples: Samples<'a>,
     held_out: Option<HeldOut>,
@@ -143,9 +147,13 @@ impl<'a> SupervisedTraining<'a> {
             .map_err(|error| adapter::placed(error, script))?;
         model.set_checkpointing(script.settings.trainer.gradient_checkpointing());
         let (free, shape) = (available_memory(model.device()), footprint(&model, &script.settings));
-        let Trainer::Sft(sft) = with_micro_batches(&shape, &script.settings, false, free).trainer else {
+        let Trainer::Sft(mut sft) = with_micro_batches(&shape, &script.settings, false, free).trainer else {
             return Err(Error::new(Kind::Internal, "the trainer has changed"));
         };
+        // The number for the process with the least memory.
+        sft.tokens_per_batch = options.ranks.largest(Reverse(sft.tokens_per_batch))?.0;
+        let shards = Shards::new(&options.ranks, sft.gradient_shards)?;
+        options.ranks.require_same_weights(&model)?;
         let limit = context(policy, &model.config, reporter);
         // A renderer of any format: the renderers of the rows share its tokenizer and template.
         let style = Style { format: FormatChoice::named("answer")?, ..script.style()? };
@@ -173,6 +181,7 @@ impl<'a> SupervisedTraining<'a> {
             model: Rc::new(model),
             files,
             optimizer,
+            shards,
             order,
             samples,
             held_out,
@@ -236,7 +245,8 @@ impl<'a> SupervisedTraining<'a> {
         let schedule = Schedule { base, warmup, decay: Decay::Cosine, total: steps, floor: final_lr };
         let lr = schedule.at(self.run.state.step as usize);
         self.run.begin_gradients()?;
-        let done = update(&self.model, &mut self.optimizer, &batch.rows, &self.sft, lr, || self.run.writer.release())?;
+        let (run, settings) = (&self.run, (&self.sft, &self.shards));
+        let done = update(&self.model, &mut self.optimizer, &batch.rows, settings, lr, || run.writer.release())?;
         self.tokens += done.tokens;
         self.bar.tokens(done.tokens as u64);
         let mut values = Metrics::new();
@@ -256,6 +266,7 @@ impl<'a> SupervisedTraining<'a> {
         values.set("sft/overlong", batch.too_long as f64);
         metrics::memory(&mut values, self.model.device());
         self.run.writer.report(&mut values);
+        self.run.options.ranks.log(&mut values);
         let last = step == self.sft.steps as u64;
         if last || due(step, self.run.script.settings.eval.every, self.sft.steps) {
             self.evaluate(&mut values)?;
@@ -273,8 +284,8 @@ impl<'a> SupervisedTraining<'a> {
     fn evaluate(&mut self, values: &mut Metrics) -> Result<()> {
         let Some(held_out) = &self.held_out else { return Ok(()) };
         let started = Instant::now();
-        let loss = held_out.loss(&self.model, self.sft.tokens_at_once())?;
-        if is_best(&mut self.run.state, loss) {
+        let loss = held_out.loss(&self.model, self.sft.tokens_at_once(), &self.shards)?;
+        if is_best(&mut self.run.state, loss) && self.run.writes() {
             self.run.dir.best(|dir| {
                 self.model.save_trained(dir)?;
                 self.files.write(dir)
@@ -298,6 +309,7 @@ impl<'a> SupervisedTraining<'a> {
     /// update waits until its tensors are read.
     fn save_if_due(&self) -> Result<()> {
         if checkpoint_due(self.run.state.step, &self.run.script.settings.checkpoint, self.sft.steps) {
+            self.run.options.ranks.require_same_weights(&self.model)?;
             self.run.begin_save(self.contents())?;
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! The state of a run of reinforcement learning: policy, engine and data, settings in effect, and
 //! checks; with what every run has (`RunState`).
 
+use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -24,6 +25,7 @@ use crate::train::learn::profile::RunProfile;
 use crate::train::learn::score::Reference;
 use crate::train::learn::weights::{self, freeze, trained};
 use crate::train::options::{RunOptions, Summary, checkpoint_due};
+use crate::train::ranks::Shards;
 use crate::train::rows::curriculum::Curriculum;
 use crate::train::rows::order::Order;
 use crate::train::rules::objective::Objective;
@@ -105,7 +107,12 @@ impl Training {
         script.settings.policy = written;
         let (script, options) = (&opened.script, &opened.options);
         let mut learner = learner;
-        learner.tokens_per_batch = *session.settings.trainer.tokens_per_batch_mut();
+        // The number for the process with the least memory.
+        let ranks = options.ranks.clone();
+        learner.tokens_per_batch = ranks.largest(Reverse(*session.settings.trainer.tokens_per_batch_mut()))?.0;
+        let shards = Shards::new(&ranks, learner.gradient_shards)?;
+        ranks.require_same_weights(&session.model)?;
+        session.ranks = ranks.clone();
         let origins = Origins { fork: opened.fork_origin(), ..origins::origins(script, Some(origin))? };
         if let Some(resumed) = &opened.resumed {
             warn_of_data(&resumed.stored.origins, &origins, reporter);
@@ -151,7 +158,7 @@ impl Training {
         record(&run_dir, script, &options.overrides, &origins, session.max_context, state.step)?;
         let profile = options.profile.then(|| RunProfile::new(run_dir.path()));
         let run = RunState::open(opened, run_dir, origins, reporter)?;
-        let best = best_so_far(&run.dir, &run.log, &run.script.settings.checkpoint)?;
+        let best = ranks.of_first(best_so_far(&run.dir, &run.log, &run.script.settings.checkpoint)?)?;
         if state.step >= learner.steps as u64 && repeats_from.is_some() {
             reporter.warn(&format!(
                 "nothing is left to train: the run has done {} of {} steps; trainer.steps=N makes it longer",
@@ -161,6 +168,7 @@ impl Training {
         // The evaluation at the end of a run is always repeated.
         let ends = state.step >= learner.steps as u64 && session.settings.eval.after;
         let evaluation = repeats_from.map(|_| state.step).filter(|step| ends || !run.log.has(*step, EVALUATED));
+        let evaluation = ranks.of_first(evaluation)?;
         if let Some(step) = evaluation {
             run.log.repeats_evaluation(step)?;
         }
@@ -184,6 +192,7 @@ impl Training {
                 kl,
                 returns,
                 custom_estimator: None,
+                shards,
             },
             run,
             learner,
@@ -211,6 +220,7 @@ impl Training {
     /// The checkpoint of every `checkpoint.every` steps, which is written in the background.
     pub(crate) fn save_if_due(&self) -> Result<()> {
         if checkpoint_due(self.run.state.step, &self.session.settings.checkpoint, self.learner.steps) {
+            self.session.ranks.require_same_weights(&self.session.model)?;
             self.run.begin_save(self.contents()?)?;
         }
         Ok(())
@@ -272,7 +282,7 @@ impl Training {
 
     /// Writes the average of the weights as a model.
     fn save_average(&self) -> Result<()> {
-        let Some(ema) = &self.policy.ema else { return Ok(()) };
+        let Some(ema) = self.policy.ema.as_ref().filter(|_| self.run.writes()) else { return Ok(()) };
         let (model, mut weights) = (&self.session.model, trained(&self.session.model));
         let dir = self.run.dir.path().join("ema");
         let kept = ema.lend(&mut weights)?;

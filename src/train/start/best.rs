@@ -8,6 +8,8 @@
 
 use std::path::Path;
 
+use serde::{Deserialize, Serialize};
+
 use crate::config::{BestMode, CheckpointSettings};
 use crate::error::Result;
 use crate::store::{BEST, RunDir, RunProgress, latest_checkpoint, link_model};
@@ -17,7 +19,7 @@ use crate::telemetry::MetricsLog;
 pub(crate) const EVALUATED: &str = "eval/accuracy";
 
 /// The best evaluation so far.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct BestEvaluation {
     /// 0: the initial model, which is not saved.
     pub(crate) step: u64,
@@ -26,12 +28,13 @@ pub(crate) struct BestEvaluation {
 }
 
 /// Saves the model if its evaluation, with this value, is better than `best`; returns the best one.
-/// `is_saved`: the newest checkpoint has this model. `save` writes it otherwise.
+/// `is_saved`: the newest checkpoint has this model. `save` writes it otherwise. Without a `run`
+/// nothing is written.
 pub(crate) fn keep(
     best: Option<BestEvaluation>,
     (value, mode): (f64, BestMode),
     state: &RunProgress,
-    run: &RunDir,
+    run: Option<&RunDir>,
     is_saved: bool,
     save: impl FnOnce(&Path) -> Result<()>,
 ) -> Result<Option<BestEvaluation>> {
@@ -39,7 +42,7 @@ pub(crate) fn keep(
     if value.is_nan() || best.is_some_and(|best| !mode.is_better(value, best.value)) {
         return Ok(best);
     }
-    if step > 0 {
+    if let Some(run) = run.filter(|_| step > 0) {
         let checkpoint = latest_checkpoint(run.path())?.filter(|(saved_step, _)| is_saved && *saved_step == step);
         run.best(|dir| {
             match &checkpoint {

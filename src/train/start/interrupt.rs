@@ -81,6 +81,11 @@ impl InterruptState {
         self.interrupt.is_some_and(Interrupt::is_set)
     }
 
+    /// Whether the run ends at once.
+    pub(crate) fn is_stopping_at_once(&self) -> bool {
+        self.interrupt.is_some_and(|interrupt| interrupt.count() >= 2)
+    }
+
     /// Called before the weights change. False if the run ends before that, with the current
     /// weights.
     #[must_use]

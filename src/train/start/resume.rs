@@ -66,11 +66,12 @@ impl StartState {
         let Some(source) = ResumeSource::open(options)? else {
             let script = part(load_script(&options.script, &options.overrides)?)?;
             refuse_server(&script.settings.policy).map_err(|error| script.placed(error))?;
+            options.ranks.require_same(&script, None)?;
             return Ok(Self { script, options: options.clone(), resumed: None, standing });
         };
         let mut point = source.point(options.from_step, reporter)?;
         let (path, stored) = (&source.path, source.configuration(&point)?);
-        let is_fork = source.run.is_none();
+        let is_fork = source.is_fork;
         if point.checkpoint.is_none() {
             refuse_lost_checkpoints(path, &stored)?;
             if is_fork {
@@ -113,7 +114,7 @@ impl StartState {
         let resumed = Resumed { source, point, stored };
         let changed = resumed.changed(&script);
         resumed.print_summary(&script, &changed, reporter);
-        if options.confirm && resumed.source.run.is_some() && resumed.point.checkpoint.is_some() {
+        if options.confirm && !resumed.source.is_fork && resumed.point.checkpoint.is_some() {
             let path = Some(script.path.as_path()).filter(|_| resumed.stored.script.hash != script.hash);
             let untyped: Vec<&str> = changed
                 .iter()
@@ -124,6 +125,7 @@ impl StartState {
                 .collect();
             changed::confirm(reporter, &resumed.source.path, path, &untyped)?;
         }
+        options.ranks.require_same(&script, resumed.point.checkpoint.as_ref().map(|(_, state)| state.step))?;
         let options = RunOptions { overrides, ..options.clone() };
         Ok(Self { script, options, resumed: Some(resumed), standing })
     }
@@ -138,7 +140,8 @@ impl StartState {
             return Ok(Arc::clone(run));
         }
         let run = RunDir::create(&self.options.runs_dir, &run_name(&self.options, &self.script))?;
-        if let Some((checkpoint, state)) = self.resumed.as_ref().and_then(|resumed| resumed.point.checkpoint.as_ref()) {
+        let begun = self.resumed.as_ref().filter(|_| self.options.ranks.is_first());
+        if let Some((checkpoint, state)) = begun.and_then(|resumed| resumed.point.checkpoint.as_ref()) {
             run.adopt(checkpoint, state)?;
         }
         Ok(Arc::new(run))
@@ -201,7 +204,7 @@ impl StartState {
 
     /// Whether a resumed run continues from a checkpoint with the script that it had.
     pub(crate) fn same_script(&self) -> bool {
-        let goes_on = |resumed: &&Resumed| resumed.point.checkpoint.is_some() && resumed.source.run.is_some();
+        let goes_on = |resumed: &&Resumed| resumed.point.checkpoint.is_some() && !resumed.source.is_fork;
         self.resumed.as_ref().filter(goes_on).is_some_and(|resumed| resumed.stored.script.hash == self.script.hash)
     }
 
@@ -230,7 +233,7 @@ impl Resumed {
     fn print_summary(&self, script: &Script, changed: &[Change], reporter: &Reporter) {
         let (run, stored) = (self.source.path.display(), &self.stored);
         let step = self.point.checkpoint.as_ref().map_or(0, |(_, state)| state.step);
-        let is_fork = self.source.run.is_none();
+        let is_fork = self.source.is_fork;
         let hashes = [&stored.script.hash, &script.hash].map(|hash| hash.chars().take(12).collect::<String>());
         if reporter.mode() == OutputMode::Json {
             let fields: Map<String, Value> =

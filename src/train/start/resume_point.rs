@@ -14,8 +14,10 @@ use crate::train::options::RunOptions;
 /// The run whose checkpoint is read.
 pub(crate) struct ResumeSource {
     pub(crate) path: PathBuf,
-    /// The run itself, locked against other processes; `None` for a fork, whose directory is made
-    /// later.
+    /// Whether a new run begins from its checkpoint.
+    pub(crate) is_fork: bool,
+    /// The run itself, locked against other processes. `None` for a fork, whose directory is made
+    /// later, and on other processes of the run than the first.
     pub(crate) run: Option<Arc<RunDir>>,
 }
 
@@ -41,8 +43,11 @@ impl ResumeSource {
     pub(crate) fn open(options: &RunOptions) -> Result<Option<Self>> {
         Ok(match (&options.resume, &options.fork) {
             // The lock comes first, so that no file is read while another process may change it.
-            (Some(path), _) => Some(Self { path: path.clone(), run: Some(Arc::new(RunDir::open(path)?)) }),
-            (None, Some(path)) => Some(Self { path: path.clone(), run: None }),
+            (Some(path), _) => {
+                let run = if options.ranks.is_first() { Some(Arc::new(RunDir::open(path)?)) } else { None };
+                Some(Self { path: path.clone(), is_fork: false, run })
+            }
+            (None, Some(path)) => Some(Self { path: path.clone(), is_fork: true, run: None }),
             (None, None) if options.from_step.is_some() => {
                 return Err(Error::new(Kind::Usage, "there is no run to resume")
                     .at("--resume-from")
@@ -58,6 +63,9 @@ impl ResumeSource {
             return run.configuration();
         }
         let stored = StoredRun::open(&self.path, Path::new(""))?;
+        if !self.is_fork {
+            return Ok(stored.configuration().clone());
+        }
         let from = point.checkpoint.as_ref().map_or(&self.path, |(path, _)| path);
         Ok(stored.configuration_of(from).clone())
     }
@@ -72,7 +80,7 @@ impl ResumeSource {
 
     /// What a new fork records about its origin.
     pub(crate) fn fork_origin(&self, point: &ResumePoint) -> Option<ForkOrigin> {
-        let (_, state) = point.checkpoint.as_ref().filter(|_| self.run.is_none())?;
+        let (_, state) = point.checkpoint.as_ref().filter(|_| self.is_fork)?;
         Some(ForkOrigin { run: std::path::absolute(&self.path).unwrap_or_default(), step: state.step })
     }
 
@@ -135,7 +143,7 @@ impl ResumeSource {
     }
 
     fn last_step(&self) -> Result<Option<u64>> {
-        if self.run.is_some() { last_step(&self.path) } else { Ok(None) }
+        if !self.is_fork { last_step(&self.path) } else { Ok(None) }
     }
 }
 

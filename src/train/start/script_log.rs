@@ -44,6 +44,8 @@ struct ScriptLogInner {
     shown: HashSet<(String, String)>,
     /// Lines of this rollout that were not shown.
     hidden: u64,
+    /// The lines of this rollout for another process, if it writes them.
+    collected: Option<Vec<LogLine>>,
     /// Bytes of this rollout in the file, and the number of lines beyond the limit.
     bytes: usize,
     lost: u64,
@@ -91,16 +93,30 @@ impl ScriptLog {
         }
     }
 
+    /// Lines from now on are collected for another process.
+    pub(crate) fn collect(&self) {
+        self.lock().collected = Some(Vec::new());
+    }
+
+    /// The lines since [`collect`](Self::collect).
+    pub(crate) fn collected(&self) -> Vec<LogLine> {
+        self.lock().collected.take().unwrap_or_default()
+    }
+
     fn write(&self, line: &LogLine, stores: bool) {
         let mut guard = self.lock();
         let inner = &mut *guard;
+        if let Some(lines) = &mut inner.collected {
+            lines.push(line.clone());
+            return;
+        }
         let mut fields = Map::new();
         fields.insert("step".to_owned(), inner.step.into());
         if !line.trajectory.is_empty() {
             fields.insert("trajectory".to_owned(), line.trajectory.as_str().into());
             fields.insert("steps".to_owned(), line.steps.into());
         }
-        for (name, text) in [("function", line.function), ("place", &line.place), ("text", &line.text)] {
+        for (name, text) in [("function", &*line.function), ("place", &line.place), ("text", &line.text)] {
             fields.insert(name.to_owned(), text.into());
         }
         let object = Value::Object(fields);
@@ -168,7 +184,7 @@ impl ScriptLog {
 /// sent to the terminal.
 pub fn in_words(line: &LogLine) -> String {
     let LogLine { place: location, text, function, trajectory, .. } = line;
-    let from = match (*function, trajectory.is_empty()) {
+    let from = match (&**function, trajectory.is_empty()) {
         ("script" | "", _) => String::new(),
         (function, true) => format!("{function}  "),
         (function, false) => format!("{trajectory} {function}  "),

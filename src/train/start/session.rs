@@ -1,7 +1,7 @@
 //! The state of a loop with rollouts: script, model, tokenizer, engine and script workers, on one
 //! thread that owns every tensor.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,6 +26,7 @@ use crate::script::{Script, Worker};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::text::Renderer;
 use crate::tools;
+use crate::train::ranks::Ranks;
 use crate::train::rows::curriculum::Curriculum;
 use crate::train::rows::selection::Selection;
 
@@ -56,6 +57,8 @@ pub(crate) struct Session {
     pub(crate) patience: u32,
     /// Receives each trajectory when it has ended.
     pub(crate) finished: OnFinished,
+    /// The processes that divide rollouts.
+    pub(crate) ranks: Ranks,
 }
 
 impl Session {
@@ -150,6 +153,7 @@ impl Session {
             interrupt: fetching.interrupt,
             patience: 2,
             finished: no_progress(),
+            ranks: Ranks::default(),
         })
     }
 
@@ -164,7 +168,8 @@ impl Session {
     }
 
     /// Runs trajectories to their end: script workers step environments while this thread samples
-    /// for them.
+    /// for them. The processes of a run divide them, and every one receives all, ordered by group
+    /// and sample.
     ///
     /// # Errors
     /// `Kind::Interrupted` after [`patience`](Self::patience) signals; the session cannot roll
@@ -176,6 +181,38 @@ impl Session {
         label: &str,
     ) -> Result<(Vec<Trajectory>, Stats)> {
         let trees: Vec<Tree> = trees.into_iter().map(Into::into).collect();
+        let (trajectories, stats) = if self.ranks.size() == 1 {
+            self.rollout_here(trees, reporter, label)?
+        } else {
+            self.rollout_of_all(trees, reporter, label)?
+        };
+        self.log.flush()?;
+        Ok((trajectories, stats))
+    }
+
+    fn rollout_of_all(
+        &mut self,
+        trees: Vec<Tree>,
+        reporter: &Reporter,
+        label: &str,
+    ) -> Result<(Vec<Trajectory>, Stats)> {
+        if !self.ranks.is_first() {
+            self.log.collect();
+        }
+        let local = self.rollout_here(local_trees(&self.ranks, trees), reporter, label);
+        let lines = self.log.collected();
+        let all = self.ranks.all_of(local.map(|(trajectories, stats)| (trajectories, stats, lines)))?;
+        let (mut trajectories, mut stats) = (Vec::new(), Stats::default());
+        for (of_rank, stats_of_rank, lines) in all {
+            trajectories.extend(of_rank);
+            stats.add_beside(&stats_of_rank);
+            lines.iter().for_each(|line| self.log.line(line));
+        }
+        trajectories.sort_by_key(|trajectory| (trajectory.group, trajectory.sample));
+        Ok((trajectories, stats))
+    }
+
+    fn rollout_here(&mut self, trees: Vec<Tree>, reporter: &Reporter, label: &str) -> Result<(Vec<Trajectory>, Stats)> {
         let count: usize = trees.iter().map(Tree::size).sum();
         let bar =
             reporter.bar(label, count as u64, "trajectories").concurrent(self.settings.rollout.concurrency as u64);
@@ -190,15 +227,14 @@ impl Session {
         let policy: Arc<dyn Policy> = Arc::new(client);
         let pending = self.pool.start(&policy, trees, &progress)?;
         drop(policy);
-        let (interrupt, patience) = (self.interrupt, self.patience);
-        let stop = || interrupt.is_some_and(|interrupt| interrupt.count() >= patience);
+        let (interrupt, patience, ranks) = (self.interrupt, self.patience, self.ranks.clone());
+        let stop = || ranks.has_ended() || interrupt.is_some_and(|interrupt| interrupt.count() >= patience);
         let stats = self.engine.serve_until(queue, &stop).inspect_err(|_| {
             pending.stop_flag().store(true, Ordering::Relaxed);
             self.pool.abandon();
         })?;
         let trajectories = pending.finish();
         bar.finish();
-        self.log.flush()?;
         if let Some(why) = self.model.graphs_failure().filter(|_| self.warned.insert("graphs")) {
             reporter.warn(&format!(
                 "decode steps are not recorded as CUDA graphs, and sampling is slower: {why}; policy.cuda_graphs=false \
@@ -227,4 +263,16 @@ impl Session {
             reporter.warn(&why);
         }
     }
+}
+
+/// The trees of this process: whole groups, whose samples have the same prompt, or single trees if
+/// there are fewer groups than processes.
+fn local_trees(ranks: &Ranks, trees: Vec<Tree>) -> Vec<Tree> {
+    let groups: BTreeSet<u64> = trees.iter().map(|tree| tree.root.group).collect();
+    let numbers: BTreeMap<u64, usize> = groups.into_iter().zip(0..).collect();
+    let (count, by_group) = (trees.len(), numbers.len() >= ranks.size());
+    let is_local = |(number, tree): &(usize, Tree)| {
+        if by_group { ranks.computes(numbers[&tree.root.group], numbers.len()) } else { ranks.computes(*number, count) }
+    };
+    trees.into_iter().enumerate().filter(is_local).map(|(_, tree)| tree).collect()
 }

@@ -39,6 +39,38 @@ fn optimizer(parameters: &[(String, Tensor)]) -> AdamW {
     AdamW::new(shared, AdamWOptions { weight_decay: 0.1, ..AdamWOptions::default() }).unwrap()
 }
 
+/// The sum of parts is `((0 + 1) + (2 + 3)) + 4`, also for weights in bf16, and for a tensor that
+/// has a gradient in some parts only.
+#[test]
+fn parts_of_a_batch_are_added_as_a_tree() {
+    let values = [1e8_f32, 1.0, -1e8, 3.0, 0.25];
+    for dtype in [Dtype::Float, Dtype::BFloat16] {
+        let parameters = parameters(dtype);
+        let (mut optimizer, mut tree) = (optimizer(&parameters), GradientTree::default());
+        for (part, value) in values.into_iter().enumerate() {
+            (&parameters[0].1 * f64::from(value)).sum(Dtype::Float).backward();
+            if part == 3 {
+                parameters[1].1.sum(Dtype::Float).backward();
+            }
+            tree.push(&mut optimizer).unwrap();
+        }
+        assert!(!parameters[0].1.grad().defined());
+        tree.finish(&mut optimizer).unwrap();
+        let in_type = |value: f32| Tensor::from_slice(&[value]).to_kind(dtype).to_kind(Dtype::Float).double_value(&[0]);
+        let [a, b, c, d, e] = values.map(|value| in_type(value) as f32);
+        let mut seen = Vec::new();
+        optimizer
+            .reduce_gradients(|all| {
+                seen = all.iter().map(|tensor| tensor.flatten(0, -1).double_value(&[0]) as f32).collect();
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(seen, [((a + b) + (c + d)) + e, 1.0], "{dtype:?}");
+        // What `reduce_gradients` left is what the step uses.
+        assert!(optimizer.grad_norm().unwrap() > 0.0);
+    }
+}
+
 #[test]
 fn a_resumed_run_of_adamw_is_bitwise_equal() {
     for dtype in [Dtype::Float, Dtype::BFloat16, Dtype::Double] {

@@ -2,6 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use serde::{Deserialize, Serialize};
+
 /// Counters of one [`Engine::serve`](super::Engine::serve), readable from any thread through the
 /// `Arc` of [`Engine::progress`](super::Engine::progress).
 #[derive(Debug, Default)]
@@ -19,7 +21,7 @@ impl EngineProgress {
 }
 
 /// Snapshot of [`EngineProgress`], or the totals of one serve.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Stats {
     /// Requests taken from the queue.
     pub requests: u64,
@@ -70,6 +72,16 @@ impl Stats {
         self.seconds += later.seconds;
         self.model_seconds += later.model_seconds;
         self.idle_seconds += later.idle_seconds;
+    }
+
+    /// Adds the totals of a serve of another process at the same time: the time is that of the
+    /// longer one.
+    pub fn add_beside(&mut self, other: &Self) {
+        let before = self.clone();
+        self.add(other);
+        self.seconds = before.seconds.max(other.seconds);
+        self.model_seconds = before.model_seconds.max(other.model_seconds);
+        self.idle_seconds = before.idle_seconds.max(other.idle_seconds);
     }
 
     /// Share of the model calls with decoding sequences that launched them as a CUDA graph; `None`

@@ -63,12 +63,18 @@ char* r1_group_get(void* pointer, const char* key, int64_t milliseconds, char** 
   });
 }
 
-// Connects all ranks with each other. `address` is this rank's, for the others.
+// Connects all ranks with each other. `address` is this rank's, for the others. Without one it is
+// the address of the network interface GLOO_SOCKET_IFNAME, as in torch.distributed, or of the name
+// of this machine.
 char* r1_group_join(void* pointer, const char* address, int64_t rank, int64_t size, int64_t milliseconds) {
   return guarded([&] {
-    auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::milliseconds(milliseconds));
-    options->devices.push_back(*address == 0 ? c10d::ProcessGroupGloo::createDefaultDevice()
-                                             : c10d::ProcessGroupGloo::createDeviceForHostname(address));
+    using c10d::ProcessGroupGloo;
+    auto options = ProcessGroupGloo::Options::create(std::chrono::milliseconds(milliseconds));
+    const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+    const bool named = interface != nullptr && *interface != 0;
+    options->devices.push_back(*address != 0 ? ProcessGroupGloo::createDeviceForHostname(address)
+                               : named       ? ProcessGroupGloo::createDeviceForInterface(interface)
+                                             : ProcessGroupGloo::createDefaultDevice());
     group(pointer).gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
         group(pointer).store, static_cast<int>(rank), static_cast<int>(size), options);
   });

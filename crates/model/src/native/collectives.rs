@@ -98,6 +98,11 @@ impl Collectives {
     }
 }
 
+// SAFETY: c10d's store and process group have no thread of their own that they must be used from.
+unsafe impl Send for Collectives {}
+// SAFETY: both lock their state. The order of operations is the caller's.
+unsafe impl Sync for Collectives {}
+
 impl Drop for Collectives {
     fn drop(&mut self) {
         // SAFETY: created by r1_group_connect, freed once.

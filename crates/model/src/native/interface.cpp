@@ -2,6 +2,7 @@
 // return null or a message for r1_free_message; no exception escapes.
 #include <ATen/Context.h>
 #include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include <cstdlib>
 
@@ -62,9 +63,14 @@ char* r1_logprobs(void* model, const void* hidden, const void* head, const void*
 // Whether libtorch has CUDA. libtorch caches the result of its first query.
 bool r1_cuda_loaded() { return at::detail::getCUDAHooks().hasCUDART(); }
 
-// Settings of libtorch's CUDA: sums of split bf16 products are in f32.
-char* r1_cuda_settings() {
-  return guarded([&] { at::globalContext().setAllowBF16ReductionCuBLAS(false); });
+// Settings of libtorch's CUDA: sums of split bf16 products are in f32, and the calling thread
+// computes on the GPU with this number.
+char* r1_cuda_settings(int64_t index) {
+  return guarded([&] {
+    at::globalContext().setAllowBF16ReductionCuBLAS(false);
+    const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(index));
+    c10::impl::getDeviceGuardImpl(c10::kCUDA)->setDevice(device);
+  });
 }
 
 int64_t r1_device_peak(int64_t index) {

@@ -39,7 +39,7 @@ pub(crate) use kernels::{Cached, Heads, add_norm, decode_attention, gated, rotat
 pub use operations::count_operations;
 pub use profiler::{OperationTime, start_profile, stop_profile};
 pub use r1_base::out_of_memory;
-pub use threads::{return_memory, set_default_threads, set_threads, thread_count};
+pub use threads::{has_default_threads, return_memory, set_default_threads, set_threads, thread_count};
 
 use r1_base::error::{Error, Result};
 

@@ -23,9 +23,14 @@ pub fn thread_count() -> usize {
 /// libtorch counts the cores of the machine. In a container with a CPU quota its threads wait for
 /// each other while the system has stopped one of them.
 pub fn set_default_threads() {
-    if ["OMP_NUM_THREADS", "MKL_NUM_THREADS"].iter().all(|name| std::env::var_os(name).is_none()) {
+    if has_default_threads() {
         set_threads(0);
     }
+}
+
+/// Whether the environment has no number of threads for OpenMP or MKL.
+pub fn has_default_threads() -> bool {
+    ["OMP_NUM_THREADS", "MKL_NUM_THREADS"].iter().all(|name| std::env::var_os(name).is_none())
 }
 
 /// Returns the memory of freed tensors to the system immediately.

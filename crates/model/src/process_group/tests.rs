@@ -7,7 +7,8 @@ use super::*;
 
 fn rendezvous(rank: usize, size: usize, port: u16, seconds: u64) -> Rendezvous {
     let host = "127.0.0.1".to_owned();
-    Rendezvous { address: Some(host.clone()), host, port, rank, size, timeout: Duration::from_secs(seconds) }
+    let (address, timeout) = (Some(host.clone()), Duration::from_secs(seconds));
+    Rendezvous { address, host, port, rank, size, runs_store: true, timeout }
 }
 
 fn free_port() -> u16 {
@@ -19,7 +20,7 @@ fn ranks<T: Send + 'static>(size: usize, run: impl Fn(&ProcessGroup) -> T + Clon
     let port = free_port();
     let start = |rank| {
         let run = run.clone();
-        thread::spawn(move || run(&ProcessGroup::connect(&rendezvous(rank, size, port, 30), &[]).unwrap()))
+        thread::spawn(move || run(&ProcessGroup::connect(&rendezvous(rank, size, port, 30), None, &[]).unwrap()))
     };
     let threads: Vec<_> = (0..size).map(start).collect();
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
@@ -80,12 +81,12 @@ fn sums_have_the_bits_of_a_tree_on_every_rank() {
 #[test]
 fn missing_ranks_are_named() {
     let began = Instant::now();
-    let error = ProcessGroup::connect(&rendezvous(0, 3, free_port(), 1), &[]).unwrap_err();
+    let error = ProcessGroup::connect(&rendezvous(0, 3, free_port(), 1), None, &[]).unwrap_err();
     assert_eq!((error.kind, error.message.as_str()), (Kind::Device, "ranks 1, 2 of 3 did not start within 1 s"));
     assert!(began.elapsed() < Duration::from_secs(10));
-    let error = ProcessGroup::connect(&rendezvous(1, 2, free_port(), 1), &[]).unwrap_err();
+    let error = ProcessGroup::connect(&rendezvous(1, 2, free_port(), 1), None, &[]).unwrap_err();
     assert!(error.message.starts_with("rank 1 can't reach rank 0 at 127.0.0.1:"), "{error}");
-    let error = ProcessGroup::connect(&rendezvous(2, 2, free_port(), 1), &[]).unwrap_err();
+    let error = ProcessGroup::connect(&rendezvous(2, 2, free_port(), 1), None, &[]).unwrap_err();
     assert_eq!(error.kind, Kind::Usage);
 }
 
@@ -93,8 +94,35 @@ fn missing_ranks_are_named() {
 fn a_port_in_use_is_named() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let error = ProcessGroup::connect(&rendezvous(0, 1, port, 30), &[]).unwrap_err();
+    let error = ProcessGroup::connect(&rendezvous(0, 1, port, 30), None, &[]).unwrap_err();
     assert!(error.message.starts_with(&format!("rank 0 can't listen at 127.0.0.1:{port}: ")), "{error}");
+}
+
+#[test]
+fn facts_are_compared_over_all_ranks() {
+    let all = ranks(3, |group| {
+        let fact = |lr: &str| [("seed".to_owned(), "1".to_owned()), ("trainer.lr".to_owned(), lr.to_owned())];
+        group.require_same(&fact("0.1")).unwrap();
+        group.require_same(&fact(if group.rank() == 2 { "0.2" } else { "0.1" })).unwrap_err()
+    });
+    for error in all {
+        assert_eq!(error.message, "rank 2 has another trainer.lr than rank 0: 0.2 instead of 0.1");
+        assert_eq!(error.kind, Kind::Usage);
+    }
+}
+
+/// As with `torchrun`, whose agent runs the store.
+#[test]
+fn ranks_meet_at_a_store_of_another_process() {
+    let port = free_port();
+    let store = Collectives::connect("127.0.0.1", port, Some(listen("127.0.0.1", port).unwrap()), GRACE).unwrap();
+    let start = |rank| {
+        let rendezvous = Rendezvous { runs_store: false, ..rendezvous(rank, 2, port, 30) };
+        thread::spawn(move || ProcessGroup::connect(&rendezvous, None, &[]).unwrap().gather(&[rank as u8]).unwrap())
+    };
+    let threads: Vec<_> = [0, 1].map(start).into();
+    assert!(threads.into_iter().all(|thread| thread.join().unwrap() == [[0], [1]]));
+    drop(store);
 }
 
 /// The store has no password.
@@ -113,7 +141,7 @@ fn ranks_with_other_facts_are_refused_by_all() {
         let script = if rank == 1 { "b2" } else { "a1" };
         thread::spawn(move || {
             let facts = [("version of r1", "0.1.0"), ("script", script)];
-            ProcessGroup::connect(&rendezvous(rank, 2, port, 30), &facts).unwrap_err()
+            ProcessGroup::connect(&rendezvous(rank, 2, port, 30), None, &facts).unwrap_err()
         })
     };
     for thread in [0, 1].map(start) {

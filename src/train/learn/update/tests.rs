@@ -56,7 +56,15 @@ pub(crate) fn batch(mut rows: Vec<Row>, advantage: impl Fn(usize) -> f64) -> Vec
 fn gradients(model: &Model, batch: &[Row], learner: &Learner) -> (f64, Vec<Tensor>) {
     let mut optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default()).unwrap();
     let objective = Objective::new(learner, &Sampling::default(), false).unwrap();
-    let update = Update { model, objective: &objective, learner, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
+    let update = Update {
+        model,
+        objective: &objective,
+        learner,
+        temperature: 1.0,
+        kl_coef: 0.0,
+        lr: 0.0,
+        shards: &Shards::default(),
+    };
     let mut stats = UpdateStats::default();
     optimizer.zero_grad();
     update.backward(&mut optimizer, batch, None, &mut stats).unwrap();
@@ -119,8 +127,15 @@ fn micro_batches_of_bf16_weights_are_added_up_in_f32() {
     let norm = exact.iter().map(|gradient| gradient.square().sum(Dtype::Double).double_value(&[])).sum::<f64>().sqrt();
     let mut optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default()).unwrap();
     let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
-    let update =
-        Update { model: &model, objective: &objective, learner: &learner, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
+    let update = Update {
+        model: &model,
+        objective: &objective,
+        learner: &learner,
+        temperature: 1.0,
+        kl_coef: 0.0,
+        lr: 0.0,
+        shards: &Shards::default(),
+    };
     let stats = update.step(&mut optimizer, &all).unwrap();
     assert!((stats.grad_norm / norm - 1.0).abs() < 1e-5, "{} and {norm}", stats.grad_norm);
 }
@@ -133,8 +148,15 @@ fn an_id_outside_the_vocabulary_is_refused_with_its_trajectory() {
     let learner = learner("ppo", 100);
     let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
     let mut optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default()).unwrap();
-    let update =
-        Update { model: &model, objective: &objective, learner: &learner, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
+    let update = Update {
+        model: &model,
+        objective: &objective,
+        learner: &learner,
+        temperature: 1.0,
+        kl_coef: 0.0,
+        lr: 0.0,
+        shards: &Shards::default(),
+    };
     let error = update.step(&mut optimizer, &batch).unwrap_err();
     assert_eq!(error.message, "token id 40 is outside the model's vocabulary of 40");
     assert_eq!((error.kind, error.place.as_deref()), (Kind::Model, Some("trajectory 4")));
@@ -148,8 +170,15 @@ fn rows_without_advantage_are_not_computed_and_change_nothing() {
     let plain = learner("ppo", 1000);
     let objective = Objective::new(&plain, &Sampling::default(), false).unwrap();
     let mut optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default()).unwrap();
-    let update =
-        Update { model: &model, objective: &objective, learner: &plain, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
+    let update = Update {
+        model: &model,
+        objective: &objective,
+        learner: &plain,
+        temperature: 1.0,
+        kl_coef: 0.0,
+        lr: 0.0,
+        shards: &Shards::default(),
+    };
     let stats = update.step(&mut optimizer, &batch).unwrap();
     assert_eq!((stats.tokens, stats.sampled), (3, 1));
     assert!(model.parameters().iter().all(|(_, tensor)| !tensor.grad().defined()), "gradients are kept");
@@ -175,8 +204,15 @@ fn a_nan_loss_stops_the_run_or_skips_the_step_and_changes_no_weight() {
     for on_nan in [OnNan::Stop, OnNan::Skip] {
         let learner = Learner { on_nan, ..learner("ppo", 1) };
         let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
-        let update =
-            Update { model: &model, objective: &objective, learner: &learner, temperature: 1.0, kl_coef: 0.0, lr: 1.0 };
+        let update = Update {
+            model: &model,
+            objective: &objective,
+            learner: &learner,
+            temperature: 1.0,
+            kl_coef: 0.0,
+            lr: 1.0,
+            shards: &Shards::default(),
+        };
         let stepped = update.step(&mut optimizer, &batch);
         match on_nan {
             OnNan::Skip => {

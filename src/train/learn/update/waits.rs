@@ -93,19 +93,30 @@ fn micro_batches_run_without_numbers() {
                 let mut optimizer = AdamW::new(model.parameters(), adamw::AdamWOptions::default()).unwrap();
                 optimizer.zero_grad();
                 let (update, mut stats) = (
-                    Update { model, objective: &objective, learner: &learner, temperature: 0.7, kl_coef: 0.1, lr: 1.0 },
+                    Update {
+                        model,
+                        objective: &objective,
+                        learner: &learner,
+                        temperature: 0.7,
+                        kl_coef: 0.1,
+                        lr: 1.0,
+                        shards: &Shards::default(),
+                    },
                     UpdateStats::default(),
                 );
-                let queued = update.queue(&mut optimizer, &all, Some(&value_loss), &mut stats);
+                let mut head = AdamW::new(critic.parameters(), adamw::AdamWOptions::default()).unwrap();
+                let mut shared = SharedTrunk { loss: &value_loss, head: &mut head };
+                let queued = update.queue(&mut optimizer, &all, Some(&mut shared), &mut stats);
                 let queued = queued.unwrap_or_else(|error| panic!("{loss}: {error}"));
-                assert!(queued.micro_batches.len() > 1 && queued.has_kl, "{loss}: {:?}", queued.micro_batches);
+                let has_kl = queued.local.iter().all(|(_, numbers)| numbers.has_kl);
+                assert!(queued.micro_batches.len() > 1 && has_kl, "{loss}: {:?}", queued.micro_batches);
                 // The optimiser has taken gradients in bf16.
                 let trained = model.parameters().into_iter().filter(|(_, parameter)| parameter.requires_grad());
                 let without =
                     trained.filter(|(_, parameter)| parameter.kind() == Dtype::Float && !parameter.grad().defined());
                 let without: Vec<String> = without.map(|(name, _)| name).collect();
                 assert!(without.is_empty(), "{loss}: {without:?}");
-                assert!(update.read(&queued, &all, true, &mut stats).is_err());
+                assert!(update.read(queued, &all, true, &mut stats).is_err());
             }
         }
     })
@@ -122,7 +133,9 @@ fn micro_batches_of_a_critic_run_without_numbers() {
             let critic = Critic::new(&policy, separate.then(|| model(Dtype::BFloat16))).unwrap();
             let mut optimizer = AdamW::new(critic.parameters(), adamw::AdamWOptions::default()).unwrap();
             let parts = (&all[..], &micro_batches[..], 12);
-            let numbers = queue_critic(&critic, &policy, &mut optimizer, parts, &learner("ppo", 8).critic).unwrap();
+            let numbers =
+                queue_critic(&critic, &policy, &mut optimizer, parts, (&learner("ppo", 8).critic, &Shards::default()))
+                    .unwrap();
             assert_eq!(numbers.len(), 4);
             assert!(native::read_numbers(&numbers).is_err());
         }
@@ -152,6 +165,7 @@ fn micro_batches_never_wait_for_the_device() {
                 temperature: 1.0,
                 kl_coef: 0.0,
                 lr: 1e-3,
+                shards: &Shards::default(),
             };
             let stats = assert_no_waits(loss, || update.step(&mut optimizer, &all));
             assert!(stats.stepped && stats.grad_norm > 0.0 && stats.ratios.tokens == 12, "{loss}: {stats:?}");
@@ -177,6 +191,7 @@ fn micro_batches_of_custom_losses_never_wait_for_the_device() {
             temperature: 1.0,
             kl_coef: 0.0,
             lr: 1e-3,
+            shards: &Shards::default(),
         };
         update.step(&mut optimizer, &all)
     };
@@ -206,7 +221,13 @@ fn micro_batches_of_a_critic_never_wait_for_the_device() {
         let critic = Critic::new(&policy, separate.then(|| model(Dtype::BFloat16))).unwrap();
         let mut optimizer = AdamW::new(critic.parameters(), adamw::AdamWOptions::default()).unwrap();
         let stats = assert_no_waits("a critic", || {
-            update_critic(&critic, &policy, &mut optimizer, (&all, &Prefixes::default()), &learner)
+            update_critic(
+                &critic,
+                &policy,
+                &mut optimizer,
+                (&all, &Prefixes::default()),
+                (&learner, &Shards::default()),
+            )
         });
         assert!(stats.stepped && stats.loss > 0.0 && stats.grad_norm > 0.0, "{stats:?}");
     }

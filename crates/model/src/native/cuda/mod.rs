@@ -32,7 +32,7 @@ const VERSION: &str = "2.11.";
 
 unsafe extern "C" {
     fn r1_cuda_loaded() -> bool;
-    fn r1_cuda_settings() -> *mut c_char;
+    fn r1_cuda_settings(index: i64) -> *mut c_char;
 }
 
 /// The device that a recipe selects.
@@ -129,15 +129,24 @@ impl CudaMachine {
                 .hint("open a model on CUDA before training on the CPU in the same program, or use two programs"));
         }
         if Cuda::is_available() {
+            let gpus = usize::try_from(Cuda::device_count()).unwrap_or(1);
+            let gpu = gpu_of_process(gpus, |name| env::var(name).ok());
             // SAFETY: no pointers.
-            checked(unsafe { r1_cuda_settings() })?;
-            Ok(Device::Cuda(0))
+            checked(unsafe { r1_cuda_settings(gpu as i64) })?;
+            Ok(Device::Cuda(gpu))
         } else {
             Err(Error::new(Kind::Device, "the CUDA torch is loaded, and it finds no usable GPU")
                 .at_path(&library)
                 .hint("check nvidia-smi and CUDA_VISIBLE_DEVICES; policy.device=cpu runs without a GPU"))
         }
     }
+}
+
+/// The GPU of this process among `gpus`. Launchers of several processes number those of a machine
+/// in LOCAL_RANK, Slurm in SLURM_LOCALID.
+fn gpu_of_process(gpus: usize, variable: impl Fn(&str) -> Option<String>) -> usize {
+    let number = ["LOCAL_RANK", "SLURM_LOCALID"].iter().find_map(|name| variable(name)?.parse::<usize>().ok());
+    number.unwrap_or(0) % gpus.max(1)
 }
 
 /// Directories to search for a CUDA torch: R1_CUDA_TORCH, the Python environment, the loader's
@@ -233,6 +242,15 @@ mod tests {
             assert!(error.message.contains(if driver { "a CUDA build of torch" } else { "an NVIDIA driver" }));
             assert!(error.hint.is_some());
         }
+    }
+
+    #[test]
+    fn each_process_of_a_machine_has_a_gpu() {
+        let of =
+            |gpus, name: &str, number: &str| gpu_of_process(gpus, |asked| (asked == name).then(|| number.to_owned()));
+        assert_eq!((of(4, "LOCAL_RANK", "3"), of(4, "SLURM_LOCALID", "2"), of(4, "RANK", "1")), (3, 2, 0));
+        // Slurm may show each task only its own GPU.
+        assert_eq!((of(1, "LOCAL_RANK", "3"), of(0, "LOCAL_RANK", "1")), (0, 0));
     }
 
     #[test]

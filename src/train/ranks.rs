@@ -1,0 +1,326 @@
+//! The processes of a run, its ranks, and how they divide the work (docs/lab/decisions/0032). Every
+//! rank runs the same loop with the same numbers; rank 0 alone writes the run directory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tch::{Kind as Dtype, Tensor, no_grad_guard};
+
+use crate::adamw::{AdamW, GradientTree};
+use crate::error::{Error, Kind, Result};
+use crate::model::Model;
+use crate::process_group::ProcessGroup;
+use crate::script::Script;
+use crate::telemetry::{Metrics, counted};
+
+/// The ranks of a run. The default is a run of one process.
+#[derive(Clone, Debug, Default)]
+pub struct Ranks {
+    group: Option<Arc<ProcessGroup>>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Ranks {
+    /// The ranks of a process group. `ended` becomes true when another process is known to have
+    /// ended.
+    pub fn new(group: ProcessGroup, ended: Arc<AtomicBool>) -> Self {
+        Self { group: Some(Arc::new(group)), ended }
+    }
+
+    /// The number of this process, from 0.
+    pub fn rank(&self) -> usize {
+        self.group.as_ref().map_or(0, |group| group.rank())
+    }
+
+    /// The number of processes.
+    pub fn size(&self) -> usize {
+        self.group.as_ref().map_or(1, |group| group.size())
+    }
+
+    /// Whether this is rank 0, which writes the run directory.
+    pub(crate) fn is_first(&self) -> bool {
+        self.rank() == 0
+    }
+
+    /// Whether the rollout in progress is useless, because another process has ended.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+
+    /// The values of all ranks, by rank.
+    ///
+    /// # Errors
+    /// `Kind::Device` if another process has ended or does not answer in time. The other functions
+    /// have the same error.
+    pub(crate) fn gather<T: Serialize + DeserializeOwned>(&self, value: T) -> Result<Vec<T>> {
+        let Some(group) = &self.group else { return Ok(vec![value]) };
+        let failed = |error: String| Error::new(Kind::Internal, format!("can't exchange a value: {error}"));
+        let bytes = rmp_serde::to_vec_named(&value).map_err(|error| failed(error.to_string()))?;
+        let read = |bytes: &Vec<u8>| rmp_serde::from_slice(bytes).map_err(|error| failed(error.to_string()));
+        group.gather(&bytes)?.iter().map(read).collect()
+    }
+
+    /// The value of rank 0.
+    pub(crate) fn of_first<T: Serialize + DeserializeOwned>(&self, value: T) -> Result<T> {
+        if self.group.is_none() {
+            return Ok(value);
+        }
+        // A list: an option of an option would be read as one option.
+        let all = self.gather(if self.is_first() { vec![value] } else { Vec::new() })?;
+        all.into_iter().flatten().next().ok_or_else(|| Error::new(Kind::Internal, "rank 0 sent no value"))
+    }
+
+    /// The largest value of a rank.
+    pub(crate) fn largest<T: Serialize + DeserializeOwned + Ord>(&self, value: T) -> Result<T> {
+        let largest = self.gather(value)?.into_iter().max();
+        largest.ok_or_else(|| Error::new(Kind::Internal, "there is no rank"))
+    }
+
+    /// The result of a part of the work on each rank; if it failed on one of them, its error on
+    /// all. An interruption comes before other errors.
+    pub(crate) fn all_of<T: Serialize + DeserializeOwned>(&self, part: Result<T>) -> Result<Vec<T>> {
+        if self.group.is_none() {
+            return Ok(vec![part?]);
+        }
+        let local = part.as_ref().err().cloned();
+        let sent = part.map_err(|error| RankError {
+            kind: error.kind,
+            message: error.message,
+            location: error.place,
+            hint: error.hint,
+        });
+        let all = self.gather(sent)?;
+        let interrupted = |part: &&std::result::Result<T, RankError>| {
+            part.as_ref().is_err_and(|error| error.kind == Kind::Interrupted)
+        };
+        if let Some(Err(error)) = all.iter().find(interrupted) {
+            return Err(Error::new(Kind::Interrupted, error.message.clone()));
+        }
+        local.map_or(Ok(()), Err)?;
+        let of_rank = |(rank, part): (usize, std::result::Result<T, RankError>)| {
+            part.map_err(|RankError { kind, message, location, hint }| Error {
+                kind,
+                message: format!("rank {rank}: {message}"),
+                subject: None,
+                place: location,
+                hint,
+            })
+        };
+        all.into_iter().enumerate().map(of_rank).collect()
+    }
+
+    /// The time and the size of what the step exchanged.
+    pub(crate) fn log(&self, metrics: &mut Metrics) {
+        if let Some(group) = &self.group {
+            let (seconds, bytes) = group.traffic();
+            metrics.set("time/exchange", seconds);
+            metrics.set("throughput/exchanged", bytes as f64 / f64::from(1 << 20));
+        }
+    }
+
+    /// Whether this rank computes the part `number` of `count` parts.
+    pub(crate) fn computes(&self, number: usize, count: usize) -> bool {
+        number * self.size() / count.max(1) == self.rank()
+    }
+
+    /// Refuses ranks with other weights: they were loaded from another model, or processors that
+    /// compute differently have changed them.
+    ///
+    /// # Errors
+    /// `Kind::Usage` names the first rank.
+    pub(crate) fn require_same_weights(&self, model: &Model) -> Result<()> {
+        let Some(group) = &self.group else { return Ok(()) };
+        let sum = checksum(&model.parameters())?;
+        group.require_same(&[("checksum of the weights".to_owned(), format!("{sum:016x}"))])
+    }
+
+    /// Refuses ranks with another script, other settings or another checkpoint.
+    ///
+    /// # Errors
+    /// `Kind::Usage` names the first difference.
+    pub(crate) fn require_same(&self, script: &Script, checkpoint: Option<u64>) -> Result<()> {
+        let Some(group) = &self.group else { return Ok(()) };
+        let step = checkpoint.map_or("none".to_owned(), |step| step.to_string());
+        let mut facts =
+            vec![("version of the script".to_owned(), script.hash.clone()), ("checkpoint".to_owned(), step)];
+        flatten("", &serde_json::json!(script.settings), &mut facts);
+        group.require_same(&facts)
+    }
+}
+
+/// Values of each tensor in a checksum: the first ones.
+const CHECKED: i64 = 64;
+
+/// A checksum of the first values of each tensor.
+fn checksum(parameters: &[(String, Tensor)]) -> Result<u64> {
+    let _guard = no_grad_guard();
+    let first = |(_, tensor): &(String, Tensor)| -> Result<Tensor> {
+        let flat = tensor.f_flatten(0, -1)?;
+        Ok(flat.f_narrow(0, 0, CHECKED.min(flat.numel() as i64))?.f_to_kind(Dtype::Float)?)
+    };
+    let values = parameters.iter().map(first).collect::<Result<Vec<_>>>()?;
+    let values = Vec::<f32>::try_from(Tensor::f_cat(&values, 0)?)?;
+    Ok(values.into_iter().fold(0, |sum: u64, value| sum.wrapping_mul(0x0100_0193).wrapping_add(value.to_bits().into())))
+}
+
+/// An error of a rank, for the other ones.
+#[derive(Serialize, Deserialize)]
+struct RankError {
+    kind: Kind,
+    message: String,
+    location: Option<String>,
+    hint: Option<String>,
+}
+
+/// The settings by their dotted names.
+fn flatten(name: &str, value: &Value, facts: &mut Vec<(String, String)>) {
+    match value {
+        Value::Object(fields) => {
+            for (field, value) in fields {
+                let name = if name.is_empty() { field.clone() } else { format!("{name}.{field}") };
+                flatten(&name, value, facts);
+            }
+        }
+        value => facts.push((name.to_owned(), value.to_string())),
+    }
+}
+
+/// The parts into which the micro-batches of an optimiser step are divided. A rank computes one or
+/// more whole shards. The gradients of the shards are added in the order of a binary tree, so that
+/// the bits of the sum depend on the number of shards, and not on the number of ranks.
+#[derive(Clone, Debug)]
+pub struct Shards {
+    ranks: Ranks,
+    count: usize,
+}
+
+impl Default for Shards {
+    /// One process and one shard.
+    fn default() -> Self {
+        Self { ranks: Ranks::default(), count: 1 }
+    }
+}
+
+impl Shards {
+    /// `count` shards; 0: one for each rank.
+    ///
+    /// # Errors
+    /// `Kind::Usage` if the ranks can't have the same number of shards.
+    pub(crate) fn new(ranks: &Ranks, count: usize) -> Result<Self> {
+        let (ranks, size) = (ranks.clone(), ranks.size());
+        let count = if count == 0 { size } else { count };
+        // The shards of a rank are a whole part of the tree.
+        let divides = size == 1 || (count.is_multiple_of(size) && (count / size).is_power_of_two());
+        if !divides {
+            let shards = counted(count, "gradient shard", "gradient shards");
+            return Err(Error::new(Kind::Usage, format!("{shards} can't be divided among {size} processes"))
+                .at("trainer.gradient_shards")
+                .hint("choose the number of processes times 1, 2, 4 or 8; 0 is one for each process"));
+        }
+        Ok(Self { ranks, count })
+    }
+
+    /// The number of shards.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The shards that this rank computes.
+    pub(crate) fn local(&self) -> std::ops::Range<usize> {
+        let each = self.count / self.ranks.size();
+        self.ranks.rank() * each..(self.ranks.rank() + 1) * each
+    }
+
+    /// The micro-batches of a shard, with their numbers.
+    pub(crate) fn of<'a, T>(&self, shard: usize, micro_batches: &'a [T]) -> impl Iterator<Item = (usize, &'a T)> {
+        micro_batches.iter().enumerate().skip(shard).step_by(self.count)
+    }
+
+    /// The micro-batches that this rank computes, with their numbers.
+    pub(crate) fn local_of<'a, T>(&self, micro_batches: &'a [T]) -> impl Iterator<Item = (usize, &'a T)> {
+        self.local().flat_map(move |shard| self.of(shard, micro_batches))
+    }
+
+    /// What all ranks computed for their micro-batches, in the order of the micro-batches.
+    pub(crate) fn gather<T: Serialize + DeserializeOwned>(&self, local: Vec<(usize, T)>) -> Result<Vec<T>> {
+        let mut all: Vec<(usize, T)> = self.ranks.gather(local)?.into_iter().flatten().collect();
+        all.sort_by_key(|(number, _)| *number);
+        Ok(all.into_iter().map(|(_, value)| value).collect())
+    }
+
+    /// The lists of all ranks, one after the other.
+    pub(crate) fn gather_all<T: Serialize + DeserializeOwned>(&self, local: Vec<T>) -> Result<Vec<T>> {
+        Ok(self.ranks.gather(local)?.into_iter().flatten().collect())
+    }
+
+    /// Starts the sum of the gradients of an optimiser's tensors.
+    pub(crate) fn begin(&self) -> ShardSum {
+        ShardSum { tree: (self.count > 1).then(GradientTree::default) }
+    }
+
+    /// Sums the gradients over all ranks: the gradients of the optimiser's next step.
+    pub(crate) fn reduce(&self, optimizer: &mut AdamW) -> Result<()> {
+        match &self.ranks.group {
+            Some(group) => optimizer.reduce_gradients(|gradients| group.sum(gradients)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The sum of the gradients of a rank's shards. With one shard the gradients stay where `backward`
+/// adds them.
+pub(crate) struct ShardSum {
+    tree: Option<GradientTree>,
+}
+
+impl ShardSum {
+    /// The micro-batches of a shard are computed.
+    pub(crate) fn shard_is_done(&mut self, optimizer: &mut AdamW) -> Result<()> {
+        self.tree.as_mut().map_or(Ok(()), |tree| tree.push(optimizer))
+    }
+
+    /// Sets the sum as the gradients of the optimiser.
+    pub(crate) fn finish(self, optimizer: &mut AdamW) -> Result<()> {
+        self.tree.map_or(Ok(()), |tree| tree.finish(optimizer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn micro_batches_are_dealt_to_shards() {
+        let shards = Shards { ranks: Ranks::default(), count: 2 };
+        let of = |shard| shards.of(shard, &["a", "b", "c"]).map(|(number, _)| number).collect::<Vec<_>>();
+        assert_eq!((of(0), of(1)), (vec![0, 2], vec![1]));
+        assert_eq!(shards.local_of(&[1, 2, 3]).map(|(number, _)| number).collect::<Vec<_>>(), [0, 2, 1]);
+        assert_eq!(shards.gather(vec![(2, 'c'), (0, 'a'), (1, 'b')]).unwrap(), ['a', 'b', 'c']);
+    }
+
+    #[test]
+    fn a_checksum_changes_with_the_order_of_tensors() {
+        let one = ("a".to_owned(), Tensor::from_slice(&[1.0_f32, 2.0]));
+        let two = ("b".to_owned(), Tensor::zeros([9, 9], (Dtype::BFloat16, tch::Device::Cpu)) + 0.5);
+        let sum = |all: &[&(String, Tensor)]| {
+            checksum(&all.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect::<Vec<_>>())
+                .unwrap()
+        };
+        assert_eq!(sum(&[&one, &two]), sum(&[&one, &two]));
+        assert_ne!(sum(&[&one, &two]), sum(&[&two, &one]));
+    }
+
+    #[test]
+    fn settings_are_compared_by_name() {
+        let mut facts = Vec::new();
+        flatten("", &serde_json::json!({ "seed": 1, "trainer": { "lr": 0.1, "betas": [0.9, 0.99] } }), &mut facts);
+        let names: Vec<&str> = facts.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["seed", "trainer.lr", "trainer.betas"]);
+        assert_eq!(facts[2].1, "[0.9,0.99]");
+    }
+}

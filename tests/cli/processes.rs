@@ -1,0 +1,341 @@
+//! Runs of several processes: the same files as a run of one process, and what happens if one of
+//! them ends.
+#![cfg(target_os = "linux")]
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::cold_start::{COLD_START, ROWS};
+use super::killed::{killed_at, library, printing};
+use super::recipe::{HELD_OUT, THIRDS, TWO_STEPS, recipe};
+use super::run_contents::{assert_same, left};
+use super::run_files::{metrics, read_json, training_steps};
+use super::running::Running;
+use super::{directory, fail, r1, shown, succeed};
+
+/// Runs a recipe with 1, 2 and 4 processes and compares what the runs leave.
+fn same_with_more_processes(verb: &str, recipe: &str, settings: &[&str]) {
+    let dir = directory(&[("a.lua", recipe), ("train.jsonl", ROWS)], true);
+    let run = |count: &str| {
+        let mut args = vec![verb, "a.lua", "-q", "--threads", "1", "--nproc", count, "--name", count];
+        args.extend(["trainer.gradient_shards=4", "seed=4"]);
+        args.extend(settings);
+        succeed(dir.path(), &args);
+        dir.path().join("runs").join(count)
+    };
+    let one = left(&run("1"));
+    assert!(one.keys().any(|name| name.ends_with("model.safetensors")), "{:?}", one.keys());
+    for count in ["2", "4"] {
+        assert_same(&one, &run(count), count);
+    }
+}
+
+/// Groups that are refilled, two steps for each trajectory, an evaluation, and rewards of a script
+/// that prints.
+#[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
+fn grpo_has_the_same_bits_with_more_processes() {
+    let trainer = "r1.grpo { steps = 3, group_size = 4, groups_per_step = 4, lr = 1e-3, mini_batches = 2, epochs = 2,
+        kl = { coef = 0.1 }, filter = { uniform = true, refills = 2 } }";
+    let reward = format!(
+        "(function() local thirds = {THIRDS} return function(state, outcome) print(outcome.text) return \
+         thirds(state, outcome) end end)()"
+    );
+    let recipe = recipe(&[
+        ("env", TWO_STEPS),
+        ("reward", &reward),
+        ("data", HELD_OUT),
+        ("trainer", trainer),
+        ("eval", "{ every = 2 }"),
+        ("checkpoint", "{ every = 1, keep = 0 }"),
+    ]);
+    same_with_more_processes("run", &recipe, &[]);
+}
+
+#[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
+fn ppo_has_the_same_bits_with_more_processes() {
+    for shared in ["true", "false"] {
+        let recipe = recipe(&[
+            ("env", TWO_STEPS),
+            ("reward", THIRDS),
+            ("trainer", "r1.ppo { steps = 2, group_size = 2, groups_per_step = 4, lr = 1e-3, mini_batches = 2 }"),
+            ("checkpoint", "{ every = 1, keep = 0 }"),
+        ]);
+        same_with_more_processes("run", &recipe, &[&format!("trainer.critic.shared={shared}")]);
+    }
+}
+
+#[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
+fn an_adapter_has_the_same_bits_with_more_processes() {
+    let recipe = recipe(&[
+        ("policy", "{ model = 'model', lora = { rank = 4, alpha = 64 } }"),
+        ("trainer", "r1.grpo { steps = 2, group_size = 4, groups_per_step = 4, lr = 1e-2, kl = { coef = 0.1 } }"),
+        ("checkpoint", "{ merge = true }"),
+    ]);
+    same_with_more_processes("run", &recipe, &[]);
+}
+
+/// Also one with a cold start, a function of the recipe as the estimator, and averaged weights.
+#[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
+fn sft_has_the_same_bits_with_more_processes() {
+    let alone =
+        format!("return {}", COLD_START.replacen("r1.recipe {", "r1.recipe { policy = { model = 'model' },", 1));
+    let alone = alone.replace("batch_size = 2", "batch_size = 5");
+    same_with_more_processes("sft", &alone, &[]);
+    let with_rollouts = printing(&[("cold_start", COLD_START), ("eval", "{ every = 2 }")]);
+    same_with_more_processes("run", &with_rollouts, &["cold_start.trainer.gradient_shards=4"]);
+}
+
+fn without_seconds(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|name, _| !name.contains("second"));
+            fields.values_mut().for_each(without_seconds);
+        }
+        Value::Array(all) => all.iter_mut().for_each(without_seconds),
+        _ => {}
+    }
+}
+
+/// Two models, and an evaluation that is continued with another number of processes.
+#[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
+fn an_evaluation_has_the_same_report_with_more_processes() {
+    let recipe = recipe(&[("env", TWO_STEPS), ("reward", THIRDS), ("data", HELD_OUT)]);
+    let dir = directory(&[("a.lua", &recipe)], true);
+    let eval = |count: &str, args: &[&str]| {
+        succeed(dir.path(), &[&["eval", "a.lua", "-q", "--threads", "1", "--nproc", count][..], args].concat());
+    };
+    let report = |name: &str| {
+        let mut report = read_json(dir.path().join("runs").join(name).join("report.json"));
+        without_seconds(&mut report);
+        report
+    };
+    for count in ["1", "2"] {
+        eval(count, &["--name", count, "n=3", "-m", "model", "-m", "r1-nano"]);
+    }
+    assert!(report("1").to_string().contains("r1-nano"), "{}", report("1"));
+    assert_eq!(report("1"), report("2"));
+    // Nothing is left to sample; the processes read what there is.
+    eval("2", &["--resume", "1"]);
+    assert_eq!(report("1"), report("2"));
+    let error = fail(dir.path(), &["eval", "a.lua", "-q", "--nproc", "2", "-m", "http://127.0.0.1:9/v1#x"]);
+    assert!(error.contains("several processes do not divide the requests to a server"), "{error}");
+}
+
+/// A run of 2 processes is stopped, and continues with 1 and with 4.
+#[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
+fn a_run_resumes_with_another_number_of_processes() {
+    let recipe = printing(&[("eval", "{ every = 2 }")]);
+    let dir = directory(&[("a.lua", &recipe)], true);
+    let common = ["run", "a.lua", "-q", "--no-reload", "--threads", "1"];
+    let run = |args: &[&str]| succeed(dir.path(), &[&common[..], args].concat());
+    run(&["--name", "whole", "--nproc", "1", "trainer.gradient_shards=4"]);
+    let whole = left(&dir.path().join("runs/whole"));
+    for count in ["1", "4"] {
+        run(&["--name", count, "--nproc", "2", "trainer.gradient_shards=4", "trainer.steps=2"]);
+        let name = format!("runs/{count}");
+        run(&["--resume", &name, "--yes", "--nproc", count, "trainer.steps=3"]);
+        let run = dir.path().join(&name);
+        assert_eq!(training_steps(&run).len(), 3);
+        // The evaluation after step 2 was the last one of the stopped run.
+        let mut files = left(&run);
+        let mut expected = whole.clone();
+        for all in [&mut files, &mut expected] {
+            all.retain(|name, _| name.contains("checkpoints/step-000003") || name.contains("trajectories/step-000003"));
+        }
+        assert!(files.len() > 3 && files == expected, "{count}: {:?}", files.keys());
+    }
+}
+
+fn free_port() -> String {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
+}
+
+/// A command with the variables of `torchrun`.
+fn of_rank(dir: &Path, rank: usize, size: usize, port: &str, args: &[&str]) -> Command {
+    let mut command = r1(dir, args);
+    command.env("RANK", rank.to_string()).env("WORLD_SIZE", size.to_string());
+    command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port);
+    command
+}
+
+/// Each rank has a directory of its own for its output.
+fn ranks(size: usize, args: impl Fn(usize) -> Vec<String>, recipe: &str) -> (tempfile::TempDir, Vec<Running>) {
+    let dir = directory(&[("a.lua", recipe)], true);
+    let port = free_port();
+    let start = |rank: usize| {
+        let output = dir.path().join(format!("rank-{rank}"));
+        fs::create_dir(&output).unwrap();
+        let args = args(rank);
+        let args: Vec<&str> = args.iter().map(String::as_str).collect();
+        Running::of(of_rank(dir.path(), rank, size, &port, &args), &output)
+    };
+    let all = (0..size).map(start).collect();
+    (dir, all)
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+#[test]
+fn processes_that_torchrun_starts_are_one_run() {
+    let (dir, all) = ranks(2, |_| words("run a.lua --threads 1"), &recipe(&[]));
+    let outputs: Vec<_> = all.into_iter().map(Running::end).collect();
+    assert!(outputs.iter().all(|output| output.status.success()), "{outputs:?}");
+    // One process prints.
+    let printed = |rank: usize| fs::read_to_string(dir.path().join(format!("rank-{rank}/stdout"))).unwrap();
+    assert!(printed(0).contains("2 steps in") && printed(1).is_empty(), "{}\n{}", printed(0), printed(1));
+    assert_eq!(fs::read_dir(dir.path().join("runs")).unwrap().count(), 1);
+}
+
+#[test]
+fn ranks_with_other_settings_are_refused() {
+    let settings = |rank: usize| words(&format!("run a.lua -q trainer.lr={}e-3", rank + 1));
+    let (dir, all) = ranks(2, settings, &recipe(&[]));
+    for rank in all {
+        let text = shown(dir.path(), &rank.end());
+        assert!(text.contains("rank 1 has another trainer.lr than rank 0: 0.002 instead of 0.001"), "{text}");
+    }
+    assert!(!dir.path().join("runs").exists());
+}
+
+#[test]
+fn a_rank_that_does_not_start_is_named() {
+    let dir = directory(&[("a.lua", &recipe(&[]))], true);
+    let mut first = of_rank(dir.path(), 0, 3, &free_port(), &["run", "a.lua", "-q", "--rank-timeout", "1"]);
+    let text = shown(dir.path(), &first.output().unwrap());
+    assert!(text.contains("ranks 1, 2 of 3 did not start within 1 s"), "{text}");
+    let error = fail(dir.path(), &["run", "a.lua", "-q", "--nproc", "2", "trainer.gradient_shards=3"]);
+    assert!(error.contains("3 gradient shards can't be divided among 2 processes"), "{error}");
+}
+
+/// The process with the number `rank` among those that `first` started.
+fn child(first: u32, rank: usize) -> Option<i32> {
+    let is_rank = |pid: &i32| {
+        let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|entry| entry == format!("RANK={rank}").as_bytes())
+    };
+    let children = fs::read_to_string(format!("/proc/{first}/task/{first}/children")).ok()?;
+    children.split_whitespace().filter_map(|pid| pid.parse().ok()).find(is_rank)
+}
+
+fn kill(pid: i32, signal: libc::c_int) {
+    // SAFETY: no pointers.
+    #[allow(unsafe_code)]
+    let sent = unsafe { libc::kill(pid, signal) };
+    assert_eq!(sent, 0);
+}
+
+/// Long enough to be stopped in the middle.
+fn long() -> String {
+    recipe(&[
+        ("trainer", "r1.grpo { steps = 100000, group_size = 2, groups_per_step = 2, lr = 1e-4 }"),
+        ("checkpoint", "{ every = 1, keep = 1 }"),
+    ])
+}
+
+/// The others end at once, with a checkpoint, and the run continues.
+#[test]
+fn a_killed_rank_ends_the_run_which_resumes() {
+    let dir = directory(&[("a.lua", &long())], true);
+    let running = Running::start(dir.path(), &["run", "a.lua", "-q", "--nproc", "3", "--threads", "1", "--name", "k"]);
+    let log = dir.path().join("runs/k/metrics.jsonl");
+    running.until_lines(&log, 2);
+    let second = child(running.pid(), 2).unwrap();
+    kill(second, libc::SIGKILL);
+    let others: Vec<i32> = child(running.pid(), 1).into_iter().collect();
+    let output = running.end();
+    let text = shown(dir.path(), &output);
+    assert!(text.contains("rank 2 was ended by signal 9"), "{text}");
+    assert_eq!(output.status.code(), Some(10), "{text}");
+    assert!(others.iter().all(|pid| !Path::new(&format!("/proc/{pid}")).exists()), "{others:?}");
+    let done = metrics(&dir.path().join("runs/k")).len();
+    let steps = format!("trainer.steps={}", done + 1);
+    succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/k", "--nproc", "2", "--threads", "1", &steps]);
+    let steps: Vec<u64> = metrics(&dir.path().join("runs/k")).iter().filter_map(|line| line["step"].as_u64()).collect();
+    assert!(steps.iter().zip(1..).all(|(step, number)| *step == number) && steps.len() == done + 1, "{steps:?}");
+}
+
+/// A process that no longer computes, such as on a machine that hangs.
+#[test]
+fn a_rank_that_does_not_answer_ends_the_run_after_the_time_limit() {
+    let dir = directory(&[("a.lua", &long())], true);
+    let args = ["run", "a.lua", "-q", "--nproc", "2", "--threads", "1", "--name", "k", "--rank-timeout", "2"];
+    let running = Running::start(dir.path(), &args);
+    running.until_lines(&dir.path().join("runs/k/metrics.jsonl"), 2);
+    let stopped = child(running.pid(), 1).unwrap();
+    kill(stopped, libc::SIGSTOP);
+    let began = Instant::now();
+    let output = running.end();
+    let text = shown(dir.path(), &output);
+    assert_eq!(output.status.code(), Some(10), "{text}");
+    assert!(text.contains("another process of the run has ended or does not answer"), "{text}");
+    assert!(began.elapsed() < Duration::from_mins(1), "{:?}", began.elapsed());
+    assert!(!Path::new(&format!("/proc/{stopped}")).exists());
+}
+
+/// The error of the rank is the error of the run.
+#[test]
+fn a_full_disk_of_one_rank_ends_the_run() {
+    let dir = directory(&[("a.lua", &long())], true);
+    library(dir.path());
+    let args = ["run", "a.lua", "-q", "--nproc", "2", "--threads", "1", "--name", "k"];
+    let mut command = killed_at(dir.path(), &args, "write *r1-rank-*/metrics.jsonl", 3);
+    let output = command.env("FAIL_WITH", libc::ENOSPC.to_string()).output().unwrap();
+    let text = shown(dir.path(), &output);
+    assert!(text.contains("rank 1 ended with exit code 8") && text.contains("no space left on device"), "{text}");
+    assert!(dir.path().join("runs/k/checkpoints/latest").exists());
+}
+
+#[test]
+fn a_signal_ends_all_processes_after_the_step() {
+    let dir = directory(&[("a.lua", &long())], true);
+    let running = Running::start(dir.path(), &["run", "a.lua", "--nproc", "2", "--threads", "1", "--name", "k"]);
+    running.until_lines(&dir.path().join("runs/k/metrics.jsonl"), 2);
+    let other = child(running.pid(), 1).unwrap();
+    running.send(libc::SIGINT);
+    let output = running.end();
+    let text = shown(dir.path(), &output);
+    assert_eq!(output.status.code(), Some(130), "{text}");
+    assert!(text.contains("stopping after this step") && text.contains("--resume runs/k"), "{text}");
+    assert!(!Path::new(&format!("/proc/{other}")).exists());
+    // No step is trained twice, and the checkpoint is that of the last one.
+    let steps = metrics(&dir.path().join("runs/k")).len();
+    assert!(dir.path().join(format!("runs/k/checkpoints/step-{steps:06}")).is_dir(), "{steps}");
+}
+
+/// Both processes use the new version from the same step on.
+#[test]
+fn a_reload_reaches_all_processes_at_the_same_step() {
+    let recipe = long();
+    let dir = directory(&[("a.lua", &recipe)], true);
+    let running = Running::start(dir.path(), &["run", "a.lua", "--nproc", "2", "--threads", "1", "--name", "k"]);
+    let run = dir.path().join("runs/k");
+    running.until_lines(&run.join("metrics.jsonl"), 2);
+    fs::write(dir.path().join("a.lua"), recipe.replace("% 2 end", "% 2 + 1 end")).unwrap();
+    running.until_reported("reloaded");
+    let reported = metrics(&run).len();
+    running.until_lines(&run.join("metrics.jsonl"), reported + 3);
+    running.send(libc::SIGINT);
+    running.end();
+    let mut versions = Vec::new();
+    for step in 1..=metrics(&run).len() as u64 {
+        let all = super::run_files::stored(dir.path(), "k", step);
+        let hashes: Vec<String> = all.into_iter().map(|trajectory| trajectory.script_hash).collect();
+        assert!(hashes.len() == 4 && hashes.iter().all(|hash| *hash == hashes[0]), "step {step}: {hashes:?}");
+        versions.push(hashes[0].clone());
+    }
+    versions.dedup();
+    assert_eq!(versions.len(), 2);
+}
