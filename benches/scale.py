@@ -1,9 +1,10 @@
 """Two processes on two cores: supervised training beside one process with two threads and beside
 torch's DistributedDataParallel, and reinforcement learning beside one process.
 
-All sides of the first table train one model (62M parameters in f32, made by `r1 sft` with
-`policy.init`), in micro-batches of about the same number of tokens. Sides take turns; the fastest
-step of each is compared, because other load on the machine only adds time.
+All sides of the first table train one model (50M parameters in f32, made by `r1 sft` with
+`policy.init`). r1's micro-batches have 1,024 tokens, the batch of torch 2,048, half of them on each
+of two processes. Sides take turns; the fastest step of each is compared, because other load on the
+machine only adds time.
 """
 
 import argparse
@@ -65,7 +66,7 @@ def ddp(model, size, steps, rank, port):
     generator = torch.Generator().manual_seed(rank)
     seconds = []
     for _ in range(steps):
-        ids = torch.randint(0, 500, (ROWS // size, TOKENS), generator=generator)
+        ids = torch.randint(0, network.config.vocab_size, (ROWS // size, TOKENS), generator=generator)
         began = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         trained(input_ids=ids, labels=ids).loss.backward()

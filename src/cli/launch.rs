@@ -358,7 +358,9 @@ fn forward_signals(interrupt: Interrupt, children: &[Arc<RankProcess>]) {
     let mut sent = interrupt.count();
     while !children.iter().all(|child| child.has_ended()) {
         while sent < interrupt.count() {
-            children.iter().for_each(|child| child.signal(libc::SIGTERM));
+            for child in children {
+                child.signal(libc::SIGTERM);
+            }
             sent += 1;
             // Two signals that are pending at once are one.
             thread::sleep(LOOK_EVERY);

@@ -143,7 +143,7 @@ impl ResumeSource {
     }
 
     fn last_step(&self) -> Result<Option<u64>> {
-        if !self.is_fork { last_step(&self.path) } else { Ok(None) }
+        if self.is_fork { Ok(None) } else { last_step(&self.path) }
     }
 }
 

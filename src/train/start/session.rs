@@ -206,7 +206,9 @@ impl Session {
         for (of_rank, stats_of_rank, lines) in all {
             trajectories.extend(of_rank);
             stats.add_beside(&stats_of_rank);
-            lines.iter().for_each(|line| self.log.line(line));
+            for line in &lines {
+                self.log.line(line);
+            }
         }
         trajectories.sort_by_key(|trajectory| (trajectory.group, trajectory.sample));
         Ok((trajectories, stats))
