@@ -19,6 +19,7 @@ use crate::error::{Error, Kind, Result};
 use crate::native;
 use crate::process_group::{ProcessGroup, Rendezvous};
 use crate::telemetry::{Interrupt, Reporter};
+use crate::tools::die_with_parent;
 use crate::train::{EvalOptions, Ranks, RunOptions};
 
 /// The port of `torchrun`.
@@ -35,7 +36,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Processes")]
 pub(super) struct ProcessArgs {
-    /// Train with this number of processes on this machine. Processes that `torchrun` or `srun`
+    /// Use this number of processes on this machine. Processes that `torchrun` or `srun`
     /// starts need no option
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(super) nproc: Option<u16>,
@@ -252,7 +253,7 @@ fn from_environment(variable: impl Fn(&str) -> Option<String>, timeout: Duration
         (Some(rank), Some(size)) => (rank, size),
         (Some(_), None) => return Err(missing("WORLD_SIZE", "RANK")),
         (None, Some(size)) if size > 1 => return Err(missing("RANK", "WORLD_SIZE")),
-        // A process of `srun`. In a batch script alone there is no SLURM_STEP_ID of a number.
+        // Slurm sets the number of tasks of a step for processes of `srun`, not in batch scripts.
         (None, _) => match (number("SLURM_PROCID")?, number("SLURM_STEP_NUM_TASKS")?) {
             (Some(rank), Some(size)) => (rank, size),
             _ => return Ok(None),
@@ -310,7 +311,7 @@ fn start(rank: usize, first: &Rendezvous, rank_dirs: &Path, ended: &Arc<AtomicBo
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
-    end_with_parent(&mut command);
+    die_with_parent(&mut command);
     let child = command.spawn().map_err(failed)?;
     let process = Arc::new(RankProcess { rank, id: child.id().cast_signed(), state: Mutex::default() });
     let (shared, ended) = (Arc::clone(&process), Arc::clone(ended));
@@ -336,21 +337,6 @@ fn watch(mut child: Child, process: &RankProcess, ended: &AtomicBool) {
     if !status.success() {
         ended.store(true, Ordering::Relaxed);
     }
-}
-
-/// Makes the kernel end the process if this one is killed.
-#[allow(unsafe_code)]
-fn end_with_parent(command: &mut Command) {
-    #[cfg(target_os = "linux")]
-    // SAFETY: only a system call, as required after a fork in a process with threads.
-    unsafe {
-        command.pre_exec(|| {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            Ok(())
-        });
-    }
-    #[cfg(not(target_os = "linux"))]
-    let _ = command;
 }
 
 /// Sends each signal of this process to the others.

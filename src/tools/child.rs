@@ -1,6 +1,8 @@
 //! A server as a child process: its environment, its process group, its end.
 
 use std::collections::{BTreeSet, VecDeque};
+#[cfg(target_os = "linux")]
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -109,7 +111,7 @@ impl Process {
             // Ctrl-C at the terminal reaches r1 only, which ends the servers itself.
             .process_group(0)
             .kill_on_drop(true);
-        die_with_parent(&mut command);
+        die_with_parent(command.as_std_mut());
         let failed = |why: String| Error::new(Kind::Tool, format!("{name}: {why}"));
         let mut child = command.spawn().map_err(|error| failed(format!("can't start {}: {error}", path.display())))?;
         let group = child.id().and_then(|id| i32::try_from(id).ok());
@@ -194,9 +196,9 @@ fn find(name: &str, program: &str, env: &[(String, String)], directory: &Path) -
     })
 }
 
-/// Makes the kernel end the server if r1 is killed.
+/// Makes the kernel end a process if r1 is killed.
 #[allow(unsafe_code)]
-fn die_with_parent(command: &mut Command) {
+pub fn die_with_parent(command: &mut std::process::Command) {
     #[cfg(target_os = "linux")]
     // SAFETY: only a system call, as required after a fork in a process with threads.
     unsafe {

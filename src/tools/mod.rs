@@ -29,7 +29,7 @@ mod sandbox;
 pub mod table;
 pub(crate) mod thread;
 
-pub use child::kill_servers;
+pub use child::{die_with_parent, kill_servers};
 pub use endpoint::Endpoint;
 pub use process::{Program, ProgramOutput, find_program, run_program};
 pub use python::{Python, PythonOptions, Traceback};

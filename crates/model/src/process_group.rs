@@ -1,7 +1,7 @@
 //! Processes that compute together: a process group of c10d with its Gloo backend, which libtorch
 //! contains.
 //!
-//! Ranks meet at c10d's TCP store, which rank 0 runs, as in a run of `torchrun`. Sums have a fixed
+//! Ranks meet at c10d's TCP store, which rank 0 or the agent of `torchrun` runs. Sums have a fixed
 //! order, so that every rank has the same bits.
 
 use std::net::{IpAddr, TcpListener};
@@ -29,7 +29,7 @@ pub struct Rendezvous {
     pub rank: usize,
     /// Number of processes.
     pub size: usize,
-    /// Whether rank 0 runs the store. Otherwise it is there already, such as that of `torchrun`.
+    /// Whether rank 0 runs the store. Otherwise another process does, such as `torchrun`.
     pub runs_store: bool,
     /// The address at which other ranks reach this one. Default: the address of the network
     /// interface that the variable GLOO_SOCKET_IFNAME names, or of the machine's name.

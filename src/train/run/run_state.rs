@@ -176,7 +176,7 @@ impl RunState {
         let step = self.state.step;
         // A checkpoint of this step may be in the background.
         let is_saved = self.writer.finish().is_ok() && self.standing.is_saved(step);
-        if step == 0 || is_saved || error.kind == Kind::Interrupted {
+        if step == 0 || is_saved || error.kind == Kind::Interrupted || !self.writes() {
             return error;
         }
         with_kept(error, step, save())

@@ -74,8 +74,7 @@ impl Stats {
         self.idle_seconds += later.idle_seconds;
     }
 
-    /// Adds the totals of a serve of another process at the same time: the time is that of the
-    /// longer one.
+    /// Adds the totals of another process, which served at the same time: the longer time is kept.
     pub fn add_beside(&mut self, other: &Self) {
         let before = self.clone();
         self.add(other);

@@ -142,8 +142,8 @@ impl CudaMachine {
     }
 }
 
-/// The GPU of this process among `gpus`. Launchers of several processes number those of a machine
-/// in LOCAL_RANK, Slurm in SLURM_LOCALID.
+/// The GPU of this process among `gpus`: the number of the process on its machine, which launchers
+/// set in LOCAL_RANK and Slurm in SLURM_LOCALID.
 fn gpu_of_process(gpus: usize, variable: impl Fn(&str) -> Option<String>) -> usize {
     let number = ["LOCAL_RANK", "SLURM_LOCALID"].iter().find_map(|name| variable(name)?.parse::<usize>().ok());
     number.unwrap_or(0) % gpus.max(1)
