@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -137,6 +138,24 @@ impl Ranks {
         group.require_same(&[("checksum of the weights".to_owned(), format!("{sum:016x}"))])
     }
 
+    /// Loads something on all ranks. If ranks have different versions, because a file was edited
+    /// meanwhile, all load it again. Versions that stay different are for `require_same` to refuse.
+    ///
+    /// # Errors
+    /// Errors of `load`.
+    pub(crate) fn load<T>(&self, load: impl Fn() -> Result<T>, version: impl Fn(&T) -> &str) -> Result<T> {
+        let mut attempts = 0;
+        loop {
+            let loaded = load();
+            attempts += 1;
+            let versions = self.gather(loaded.as_ref().map_or(String::new(), |loaded| version(loaded).to_owned()))?;
+            if attempts == LOADS || versions.iter().all(|version| *version == versions[0]) {
+                return loaded;
+            }
+            std::thread::sleep(BETWEEN_LOADS);
+        }
+    }
+
     /// Refuses ranks with another script, other settings or another checkpoint.
     ///
     /// # Errors
@@ -150,6 +169,10 @@ impl Ranks {
         group.require_same(&facts)
     }
 }
+
+/// Times that a script is loaded, at most, until all ranks have the same version.
+const LOADS: usize = 10;
+const BETWEEN_LOADS: Duration = Duration::from_millis(100);
 
 /// Values of each tensor in a checksum: the first ones.
 const CHECKED: i64 = 64;
@@ -292,7 +315,10 @@ impl ShardSum {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use std::net::TcpListener;
+
     use super::*;
+    use crate::process_group::Rendezvous;
 
     #[test]
     fn micro_batches_are_dealt_to_shards() {
@@ -301,6 +327,32 @@ mod tests {
         assert_eq!((of(0), of(1)), (vec![0, 2], vec![1]));
         assert_eq!(shards.local_of(&[1, 2, 3]).map(|(number, _)| number).collect::<Vec<_>>(), [0, 2, 1]);
         assert_eq!(shards.gather(vec![(2, 'c'), (0, 'a'), (1, 'b')]).unwrap(), ['a', 'b', 'c']);
+    }
+
+    /// Rank 1 reads the file after an edit that rank 0 has not seen.
+    #[test]
+    fn versions_that_differ_are_loaded_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let rank = |rank: usize, listener: Option<TcpListener>| {
+            std::thread::spawn(move || {
+                let (host, timeout) = ("127.0.0.1".to_owned(), Duration::from_secs(30));
+                let address = Some(host.clone());
+                let rendezvous = Rendezvous { host, port, rank, size: 2, runs_store: true, address, timeout };
+                let group = ProcessGroup::connect(&rendezvous, listener, &[]).unwrap();
+                let ranks = Ranks::new(group, Arc::default());
+                let loads = std::cell::Cell::new(0);
+                let load = || {
+                    loads.set(loads.get() + 1);
+                    Ok(if rank == 1 || loads.get() == 3 { "new" } else { "old" })
+                };
+                let same = ranks.load(load, |version| version).unwrap();
+                let never = ranks.load(|| Ok(rank), |rank| ["a", "b"][*rank]).unwrap();
+                (same, loads.get(), never)
+            })
+        };
+        let all = [rank(0, Some(listener)), rank(1, None)].map(|rank| rank.join().unwrap());
+        assert_eq!(all, [("new", 3, 0), ("new", 3, 1)]);
     }
 
     #[test]

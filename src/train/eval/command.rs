@@ -99,7 +99,7 @@ pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Eva
     for at in 0..plan.models.len() {
         let name = plan.models[at].name.clone();
         let overrides = with_model(&overrides, &name, &script.settings.policy.model);
-        let mut script = options.agent.load(&overrides)?;
+        let mut script = options.ranks.load(|| options.agent.load(&overrides), |script| &script.hash)?;
         if let Some((origins, tool_lists)) = &before {
             script.listings.extend(tool_lists);
             origins::pin_data(&mut script, origins, fetching)?;
@@ -162,7 +162,7 @@ struct OpenEvaluation {
 
 fn open(options: &EvalOptions, reporter: &Reporter) -> Result<OpenEvaluation> {
     let Some(path) = &options.resume else {
-        let loaded = options.agent.open(&options.overrides)?;
+        let loaded = options.ranks.load(|| options.agent.open(&options.overrides), |loaded| &loaded.script.hash)?;
         options.agent.in_words(&loaded).iter().for_each(|line| reporter.info(line));
         let LoadedAgent { script, overrides, .. } = loaded;
         check(&script)?;
@@ -202,7 +202,8 @@ fn open(options: &EvalOptions, reporter: &Reporter) -> Result<OpenEvaluation> {
     let began = StoredRun::open(path, Path::new(""))?;
     let stored = began.configuration().clone();
     let overrides = in_effect(&plan.overrides, &options.overrides);
-    let script = options.agent.load(&with_model(&overrides, &names[0], ""))?;
+    let overrides_of_first = with_model(&overrides, &names[0], "");
+    let script = options.ranks.load(|| options.agent.load(&overrides_of_first), |script| &script.hash)?;
     let hint = "an evaluation has one version of script and settings: start a new one";
     if script.hash != stored.script.hash {
         return Err(Error::new(Kind::Usage, "the script has changed since the evaluation began")

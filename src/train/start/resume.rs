@@ -63,8 +63,11 @@ impl StartState {
 
     fn load(options: &RunOptions, reporter: &Reporter, part: impl Fn(Script) -> Result<Script>) -> Result<Self> {
         let standing = InterruptState::new(options.interrupt, reporter)?;
+        let load = |overrides: &[String]| {
+            options.ranks.load(|| load_script(&options.script, overrides).and_then(&part), |script| &script.hash)
+        };
         let Some(source) = ResumeSource::open(options)? else {
-            let script = part(load_script(&options.script, &options.overrides)?)?;
+            let script = load(&options.overrides)?;
             refuse_server(&script.settings.policy).map_err(|error| script.placed(error))?;
             options.ranks.require_same(&script, None)?;
             return Ok(Self { script, options: options.clone(), resumed: None, standing });
@@ -79,7 +82,7 @@ impl StartState {
             }
         }
         let overrides = in_effect(&stored.overrides, &options.overrides);
-        let script = load_script(&options.script, &overrides).and_then(part);
+        let script = load(&overrides);
         let mut script = script.map_err(|error| of_the_run(error, &stored.overrides, &path.join("config.json")))?;
         if !is_fork {
             refuse_other_recipe(&script, &stored, path)?;
