@@ -291,8 +291,26 @@ local PRIVILEGED_ALONE = "`privileged` is for the critic alone, and with trainer
   .. "reads"
 
 -- Contradictions between the trainer, the environments and the functions of a recipe: { trainer,
--- critic, max_steps, privileged, chosen }. `chosen`: the command line names the algorithm.
+-- critic, max_steps, privileged, chosen, staleness, curriculum }. `chosen`: the command line names
+-- the algorithm. `staleness` is that of `rollout.async`.
 local RECIPE = {
+  {
+    setting = "trainer.filter.refills",
+    broken = function(recipe)
+      local filter = recipe.trainer.filter
+      if recipe.staleness == 0 or not filter.uniform or filter.refills == 0 then return nil end
+      return `trainer.filter.refills is {filter.refills}, and with rollout.async the next tasks are those of later steps`
+    end,
+    hint = "set trainer.filter.refills = 0: the groups are dropped without replacement",
+  },
+  {
+    setting = "rollout.async.staleness",
+    broken = function(recipe)
+      if recipe.staleness == 0 or not recipe.curriculum then return nil end
+      return "data.curriculum selects tasks by the results of all steps before, and rollout.async begins earlier"
+    end,
+    hint = "leave one of the two out",
+  },
   {
     setting = "trainer.branch.roots",
     broken = function(recipe)

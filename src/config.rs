@@ -130,6 +130,32 @@ section! {
         retries: usize = 1, range("≥ 0");
         /// Fraction of failed trajectories in a step above which the run ends.
         max_failure_rate: f64 = 0.5, range("0 to 1");
+        /// Trajectories of later steps are sampled while the weights are updated
+        /// (docs/guide/async.md).
+        r#async: AsyncRollouts = AsyncRollouts::default();
+    }
+}
+
+section! {
+    /// Rollouts that run beside the updates.
+    pub struct AsyncRollouts: "rollout.async.", restart() {
+        /// Maximum number of training steps by which the weights are older at the first token of a
+        /// trajectory than those that it is trained with; 0 is off.
+        staleness: usize = 0, unit("steps"), range("≥ 0");
+        /// What happens to unfinished trajectories before the weights change.
+        on_update: OnUpdate = OnUpdate::Continue, needs("rollout.async.staleness", Is::Positive);
+    }
+}
+
+choices! {
+    /// What happens to unfinished trajectories before the weights change.
+    pub enum OnUpdate {
+        /// They go on with the new weights.
+        Continue = "continue",
+        /// The update waits for their end.
+        Finish = "finish",
+        /// Their groups are dropped and begin again with the new weights.
+        Restart = "restart",
     }
 }
 

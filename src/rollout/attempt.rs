@@ -326,6 +326,7 @@ impl Attempt {
             prompt_ids: prompt.ids.clone(),
             response_ids: completion.token_ids,
             logprobs: completion.logprobs,
+            policy_versions: completion.policy_versions,
             support: completion.support,
             text,
             finish_reason: completion.finish_reason,

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::{mpsc, oneshot};
 
 use super::thread::work;
@@ -57,7 +58,10 @@ pub(super) struct PoolBatch {
     pub(super) policy: Arc<dyn Policy>,
     pub(super) progress: OnFinished,
     pub(super) retries: usize,
+    /// Ends what has not started yet.
     pub(super) stop: Arc<AtomicBool>,
+    /// Ends trajectories before their next response.
+    pub(super) halt: Arc<AtomicBool>,
 }
 
 impl PoolBatch {
@@ -165,7 +169,7 @@ impl Pool {
         progress: &OnFinished,
     ) -> Result<PendingTrajectories> {
         let (reply, results) = mpsc::unbounded_channel();
-        let stop = Arc::new(AtomicBool::new(false));
+        let (stop, halt) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         let mut expected = 0;
         let batch = Arc::new(PoolBatch {
             current: Arc::clone(&self.current),
@@ -174,13 +178,14 @@ impl Pool {
             progress: Arc::clone(progress),
             retries: self.retries,
             stop: Arc::clone(&stop),
+            halt: Arc::clone(&halt),
         });
         for (index, tree) in trees.into_iter().map(Into::into).enumerate() {
             expected += tree.size();
             let job = Job { tree, batch: Arc::clone(&batch), reply: reply.clone() };
             self.threads[index % self.threads.len()].jobs.send(job).map_err(|_| worker_ended())?;
         }
-        Ok(PendingTrajectories { results, stop, expected })
+        Ok(PendingTrajectories { results, stop, halt, expected, received: Vec::new() })
     }
 }
 
@@ -221,21 +226,50 @@ impl Drop for Pool {
 pub struct PendingTrajectories {
     results: mpsc::UnboundedReceiver<Result<Trajectory>>,
     stop: Arc<AtomicBool>,
+    halt: Arc<AtomicBool>,
     expected: usize,
+    received: Vec<Result<Trajectory>>,
 }
 
 impl PendingTrajectories {
+    /// Whether all trajectories have ended. Does not wait.
+    pub fn is_done(&mut self) -> bool {
+        loop {
+            match self.results.try_recv() {
+                Ok(result) => self.received.push(result),
+                Err(TryRecvError::Empty) => return self.received.len() >= self.expected,
+                Err(TryRecvError::Disconnected) => return true,
+            }
+        }
+    }
+
     /// A flag that ends what has not started yet (Ctrl-C).
     pub fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stop)
     }
 
+    /// Ends the trajectories before their next response, and takes those that have ended already.
+    pub fn halt(&mut self) -> Vec<Result<Trajectory>> {
+        self.is_done();
+        self.stop.store(true, Ordering::Relaxed);
+        self.halt.store(true, Ordering::Relaxed);
+        std::mem::take(&mut self.received)
+    }
+
+    /// Adds trajectories that have ended before.
+    pub fn add(&mut self, ended: Vec<Result<Trajectory>>) {
+        self.expected += ended.len();
+        self.received.extend(ended);
+    }
+
     /// Waits for all trajectories; ordered by group and sample. Returns the first fatal error.
     pub fn finish(mut self) -> Result<Vec<Trajectory>> {
-        let mut trajectories = Vec::new();
-        while let Some(result) = self.results.blocking_recv() {
-            trajectories.push(result?);
+        while self.received.len() < self.expected
+            && let Some(result) = self.results.blocking_recv()
+        {
+            self.received.push(result);
         }
+        let mut trajectories = self.received.into_iter().collect::<Result<Vec<_>>>()?;
         if trajectories.len() < self.expected {
             return Err(worker_ended());
         }

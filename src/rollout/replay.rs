@@ -85,6 +85,7 @@ pub fn completion(step: &Step) -> Completion {
     Completion {
         token_ids: step.response_ids.clone(),
         logprobs: step.logprobs.clone(),
+        policy_versions: step.policy_versions.clone(),
         support: step.support.clone(),
         routing: step.routing.clone(),
         finish_reason: step.finish_reason,

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak as RcWeak};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use super::spec::Spec;
 use super::stage::Stage;
 use super::tree::{BranchPoint, Points, choose};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Policy, Trajectory};
+use crate::mdp::{PendingReply, Policy, Request, Scoring, Trajectory};
 use crate::script::{Split, Worker};
 use crate::text::Renderer;
 
@@ -120,8 +120,8 @@ async fn run_branch<'a>(
     limit: usize,
 ) -> Option<(BranchHandle<'a>, Vec<BranchPoint>)> {
     let Job { tree, batch, .. } = job;
-    let policy = batch.policy.as_ref();
-    let conversation = Rc::new(Conversation(policy, spec.seed.trajectory));
+    let policy = &HaltedPolicy { policy: batch.policy.as_ref(), halt: &batch.halt };
+    let conversation = Rc::new(Conversation(batch.policy.as_ref(), spec.seed.trajectory));
     let mut points = Points::new(&tree.at, spec.seed, limit);
     let (point, mut parent) = from.unzip();
     let mut state_worker = parent.as_ref().map(|parent| Rc::clone(&parent.state_worker));
@@ -159,6 +159,26 @@ struct Conversation<'a>(&'a dyn Policy, u64);
 impl Drop for Conversation<'_> {
     fn drop(&mut self) {
         self.0.release(self.1);
+    }
+}
+
+/// A policy that gives no replies after `halt`: trajectories end as aborted.
+struct HaltedPolicy<'a> {
+    policy: &'a dyn Policy,
+    halt: &'a AtomicBool,
+}
+
+impl Policy for HaltedPolicy<'_> {
+    fn submit(&self, request: Request) -> PendingReply {
+        if self.halt.load(Ordering::Relaxed) { oneshot::channel().1.into() } else { self.policy.submit(request) }
+    }
+
+    fn score(&self, scoring: Scoring) -> oneshot::Receiver<Result<Vec<f32>>> {
+        self.policy.score(scoring)
+    }
+
+    fn release(&self, conversation: u64) {
+        self.policy.release(conversation);
     }
 }
 

@@ -57,6 +57,7 @@ pub(super) struct TrajectoryRow {
     tokens: Option<u32>,
     response_ids: Option<Vec<u32>>,
     logprobs: Option<Vec<f32>>,
+    policy_versions: Option<Vec<u64>>,
     support_ids: Option<Vec<u32>>,
     support_ends: Option<Vec<u32>>,
     advantages: Option<Vec<f64>>,
@@ -100,6 +101,8 @@ impl TrajectoryRow {
         policy_version: u64,
         previous: &mut Vec<u32>,
     ) -> Result<Vec<Self>> {
+        let mut versions = trajectory.steps.iter().flat_map(|step| &step.policy_versions);
+        let policy_version = versions.next().copied().unwrap_or(policy_version);
         // Texts that the rows of a trajectory share.
         let id: Rc<str> = trajectory.id.as_str().into();
         let parent: Option<Rc<str>> = trajectory.fork.as_ref().map(|fork| fork.parent.as_str().into());
@@ -149,6 +152,7 @@ impl TrajectoryRow {
                 tokens: step.map(|step| u32::try_from(step.response_tokens()).unwrap_or(u32::MAX)),
                 response_ids: step.map(|step| step.response_ids.clone()),
                 logprobs: step.map(|step| step.logprobs.clone()),
+                policy_versions: step.and_then(|step| computed(&step.policy_versions)),
                 support_ids: step.map(|step| step.support.ids.clone()),
                 support_ends: step.map(|step| step.support.ends.clone()),
                 advantages: trained.and_then(|trained| computed(&trained.advantages)),
@@ -272,6 +276,7 @@ impl TrajectoryRow {
             prompt_ids: there("prompt_ids", self.prompt_ids)?,
             response_ids: there("response_ids", self.response_ids)?,
             logprobs: there("logprobs", self.logprobs)?,
+            policy_versions: self.policy_versions.unwrap_or_default(),
             support: Support { ids: self.support_ids.unwrap_or_default(), ends: self.support_ends.unwrap_or_default() },
             text: there("text", self.text)?,
             finish_reason: there("finish_reason", self.finish_reason)?,

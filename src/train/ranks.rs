@@ -1,6 +1,7 @@
 //! The processes of a run, its ranks, and how they divide the work (docs/lab/decisions/0032). Every
 //! rank runs the same loop with the same numbers; rank 0 alone writes the run directory.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -214,16 +215,26 @@ fn flatten(name: &str, value: &Value, facts: &mut Vec<(String, String)>) {
 /// The parts into which the micro-batches of an optimiser step are divided. A rank computes one or
 /// more whole shards. The gradients of the shards are added in the order of a binary tree, so that
 /// the bits of the sum depend on the number of shards, and not on the number of ranks.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Shards {
     ranks: Ranks,
     count: usize,
+    beside: Option<Rc<dyn Interleaved>>,
+}
+
+/// Work that is done between the micro-batches of an update.
+pub(crate) trait Interleaved {
+    /// Called before each micro-batch.
+    fn turn(&self);
+
+    /// Called before the weights change.
+    fn before_step(&self, ranks: &Ranks) -> Result<()>;
 }
 
 impl Default for Shards {
     /// One process and one shard.
     fn default() -> Self {
-        Self { ranks: Ranks::default(), count: 1 }
+        Self { ranks: Ranks::default(), count: 1, beside: None }
     }
 }
 
@@ -243,7 +254,25 @@ impl Shards {
                 .at("trainer.gradient_shards")
                 .hint("choose the number of processes times 1, 2, 4 or 8; 0 is one for each process"));
         }
-        Ok(Self { ranks, count })
+        Ok(Self { ranks, count, beside: None })
+    }
+
+    /// With work between the micro-batches.
+    #[must_use]
+    pub(crate) fn beside(self, work: Rc<dyn Interleaved>) -> Self {
+        Self { beside: Some(work), ..self }
+    }
+
+    /// Called before each micro-batch, for other work.
+    pub(crate) fn turn(&self) {
+        if let Some(beside) = &self.beside {
+            beside.turn();
+        }
+    }
+
+    /// Called before each optimiser step of the policy.
+    pub(crate) fn before_step(&self) -> Result<()> {
+        self.beside.as_ref().map_or(Ok(()), |beside| beside.before_step(&self.ranks))
     }
 
     /// The number of shards.
@@ -322,7 +351,7 @@ mod tests {
 
     #[test]
     fn micro_batches_are_dealt_to_shards() {
-        let shards = Shards { ranks: Ranks::default(), count: 2 };
+        let shards = Shards { count: 2, ..Shards::default() };
         let of = |shard| shards.of(shard, &["a", "b", "c"]).map(|(number, _)| number).collect::<Vec<_>>();
         assert_eq!((of(0), of(1)), (vec![0, 2], vec![1]));
         assert_eq!(shards.local_of(&[1, 2, 3]).map(|(number, _)| number).collect::<Vec<_>>(), [0, 2, 1]);

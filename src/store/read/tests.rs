@@ -96,9 +96,10 @@ prop_compose! {
         (context, sampling, environment) in (finite(), finite(), finite()),
         state in proptest::option::of(value()),
     ) -> Step {
-        let (response_ids, logprobs) = sampled.into_iter().unzip();
+        let (response_ids, logprobs): (Vec<u32>, Vec<f32>) = sampled.into_iter().unzip();
+        let policy_versions = response_ids.iter().filter(|_| start > 3).map(|id| u64::from(id % 3)).collect();
         Step {
-            prompt_ids, response_ids, logprobs, text, finish_reason, reward, terminated, truncated, tools,
+            prompt_ids, response_ids, logprobs, policy_versions, text, finish_reason, reward, terminated, truncated, tools,
             prefilled, new_row, next_prompt_ids, privileged, next_privileged,
             routing: Routing { start: if experts.is_empty() { 0 } else { start }, width: 2 * u32::from(!experts.is_empty()),
                 experts: experts.into_iter().flat_map(|(a, b)| [a, b]).collect() },

@@ -43,7 +43,7 @@ impl EvalPolicy {
         let dir = model_dir(&policy.model, fetching)?;
         let mut session = Session::open(script, &dir, None, fetching)?;
         // The first Ctrl-C ends an evaluation.
-        session.patience = 1;
+        session.rollouts.patience.set(1);
         session.ranks = ranks.clone();
         Ok((Self::Local(Box::new(session)), Some(origins::origin(&policy.model, &dir))))
     }

@@ -45,8 +45,11 @@ pub(crate) fn of_tokens(
 ) -> Result<Vec<Vec<f32>>> {
     let mut numbers: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
     let all = micro_batches(rows, tokens_per_batch, shards.count());
-    let local =
-        shards.local_of(&all).map(|(number, members)| Ok((number, compute(members)?))).collect::<Result<_>>()?;
+    let compute = |(number, members): (usize, &Vec<usize>)| {
+        shards.turn();
+        Ok((number, compute(members)?))
+    };
+    let local = shards.local_of(&all).map(compute).collect::<Result<_>>()?;
     for (tokens, of_batch) in shards.gather(local)? {
         for ((row, index), number) in tokens.into_iter().zip(of_batch) {
             numbers[row][index] = number;

@@ -167,7 +167,10 @@ impl Update<'_> {
         let backward = self.backward(optimizer, rows, shared, &mut stats);
         let stepped = match backward {
             Ok(()) if stats.sampled == 0 => return Ok(stats),
-            Ok(()) => optimizer.step(self.lr, self.learner.max_grad_norm),
+            Ok(()) => {
+                self.shards.before_step()?;
+                optimizer.step(self.lr, self.learner.max_grad_norm)
+            }
             Err(error) => Err(error),
         };
         match stepped {
@@ -230,6 +233,7 @@ impl Update<'_> {
         for shard in self.shards.local() {
             let several = self.shards.of(shard, &micro_batches).count() > 1;
             for (number, members) in self.shards.of(shard, &micro_batches) {
+                self.shards.turn();
                 let device = self.model.device();
                 let _profiled = profile::micro_batch(device)?;
                 let _span = timeline::span("micro-batch", || "training".to_owned());

@@ -207,6 +207,7 @@ pub(crate) fn queue_critic(
     for shard in shards.local() {
         let several = shards.of(shard, all).count() > 1;
         for (_, members) in shards.of(shard, all) {
+            shards.turn();
             let batch = MicroBatch::new(rows, members, policy.config.vocab_size, policy.device())?;
             let packed = packed(&batch);
             // A shared trunk is trained in the policy's update.

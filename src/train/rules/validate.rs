@@ -40,6 +40,8 @@ pub fn validate(script: &Script) -> Result<ValidatedTrainer> {
         "max_steps": script.settings.environments().iter().map(|(_, env)| env.max_steps).max(),
         "privileged": script.privileged,
         "chosen": script.typed("trainer.algorithm").is_some(),
+        "staleness": script.settings.rollout.r#async.staleness,
+        "curriculum": script.settings.data.curriculum.has_band() || script.row_weight,
     });
     refusals::check("recipe", &recipe).map_err(placed)?;
     let warnings = unused_settings(script)?;

@@ -108,6 +108,14 @@ impl Training {
         if cold_start::run(&mut opened, reporter)?.is_some() {
             return Err(Error::new(Kind::Interrupted, "stopped during the cold start"));
         }
+        if opened.script.settings.rollout.r#async.staleness > 0 {
+            return Err(Error::new(
+                Kind::Usage,
+                "rollout.async is for `r1 run`: the loop of a program orders its calls",
+            )
+            .at(opened.script.place_of("rollout.async.staleness"))
+            .hint("pass the setting rollout.async.staleness=0, or leave it out"));
+        }
         let training = Self::open(opened, reporter)?;
         training.run.standing.continued_by(training.again());
         Ok(training)

@@ -66,13 +66,19 @@ pub(crate) fn collect(
     session.log.at(state.step + 1);
     let (mut sampled, mut baselines) = (Vec::new(), Vec::new());
     let mut kept = 0;
+    let mut ahead = session.next_ahead(reporter)?;
     for round in 0..=learner.filter.refills {
-        let missing = learner.groups_per_step - kept;
-        let label = if round == 0 { "sampling" } else { "refilling" };
-        let from = draw.first + collected.groups;
-        let rows = rows(session, state, from..from + missing, draw)?;
-        let trees = trees(session, learner, state, from, &rows, draw);
-        let (trajectories, stats) = session.rollout(trees, reporter, label)?;
+        let mut missing = learner.groups_per_step - kept;
+        let (trajectories, stats) = if let Some((groups, rollout)) = ahead.take() {
+            missing = groups;
+            rollout
+        } else {
+            let label = if round == 0 { "sampling" } else { "refilling" };
+            let from = draw.first + collected.groups;
+            let rows = rows(session, state, from..from + missing, draw)?;
+            let trees = trees(session, learner, state, from, &rows, draw);
+            session.rollout(trees, reporter, label)?
+        };
         collected.groups += missing;
         collected.stats.add(&stats);
         let is_sample = |trajectory: &Trajectory| (trajectory.sample as usize) < learner.group_size;
@@ -95,7 +101,7 @@ pub(crate) fn collect(
         let last = round == learner.filter.refills;
         collected.sort(samples, &mut sampled, |trajectory| last || keeps(trajectory));
         collected.sort(greedy, &mut baselines, |trajectory| last || keeps(trajectory));
-        if kept == learner.groups_per_step {
+        if kept >= learner.groups_per_step || session.rollouts.is_async() {
             break;
         }
     }
@@ -111,6 +117,22 @@ pub(crate) fn collect(
     sampled.append(&mut baselines);
     collected.trajectories = sampled;
     Ok(collected)
+}
+
+/// Begins the rollouts of the steps after the next ones, as far as `rollout.async` allows.
+pub(crate) fn begin_ahead(session: &mut Session, learner: &Learner, state: &RunProgress, draw: Draw<'_>) -> Result<()> {
+    for _ in 0..session.rollouts.missing() {
+        let (steps, groups) = session.rollouts.begun();
+        let (step, data_position) = (state.step + steps as u64, state.data_position + groups as u64);
+        if step >= learner.steps as u64 {
+            break;
+        }
+        let state = RunProgress { step, data_position, ..state.clone() };
+        let rows = rows(session, &state, 0..learner.groups_per_step, draw)?;
+        let trees = trees(session, learner, &state, 0, &rows, draw);
+        session.begin_ahead(trees, learner.groups_per_step)?;
+    }
+    Ok(())
 }
 
 /// Returns and groups, without failures.

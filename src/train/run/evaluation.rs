@@ -40,10 +40,10 @@ impl Training {
     /// Evaluates, and logs and prints the result; `examples` also stores a few trajectories as
     /// text.
     pub(crate) fn evaluate(&mut self, label: &str, examples: bool) -> Result<Option<Evaluation>> {
-        self.session.engine.clear_cache();
-        self.session.patience = 1;
+        self.session.refresh()?;
+        self.session.rollouts.patience.set(1);
         let evaluated = evaluate(&mut self.session, &self.run.reporter, label, self.run.state.step);
-        self.session.patience = 2;
+        self.session.rollouts.patience.set(2);
         let (evaluation, trajectories) = match evaluated {
             Ok(Some(evaluated)) => evaluated,
             Ok(None) => return Ok(None),

@@ -25,7 +25,7 @@ use std::time::Instant;
 
 use super::calls::{MetricValues, RolloutOptions, UpdateOptions};
 use super::cold_start;
-use super::collect::{Draw, collect};
+use super::collect::{Draw, begin_ahead, collect};
 use super::open_step::{UpdateTrajectories, put_trained};
 use super::training::Training;
 use crate::error::{Error, Kind, Result};
@@ -78,6 +78,8 @@ fn train(training: &mut Training) -> Result<()> {
         training.save_if_due()?;
         training.evaluate_if_due()?;
     }
+    // After a stop: they are sampled again when the run is resumed.
+    training.session.rollouts.discard_ahead();
     Ok(())
 }
 
@@ -101,9 +103,9 @@ impl Training {
         self.step.chosen |= wanted.rows.is_some();
 
         // 1. Rollout.
-        self.session.engine.clear_cache();
+        self.session.refresh()?;
         if let Some(profile) = &self.profile {
-            profile.begin(&mut self.session.engine)?;
+            profile.begin(&mut self.session.rollouts.engine())?;
         }
         let draw = Draw {
             first: self.step.groups,
@@ -112,11 +114,13 @@ impl Training {
             next_prompt: self.policy.critic.is_some(),
         };
         let span = learner_span("rollout");
-        let collected = collect(&mut self.session, &learner, &self.run.state, draw, &self.run.reporter);
+        let begun = begin_ahead(&mut self.session, &learner, &self.run.state, draw);
+        let collected =
+            begun.and_then(|()| collect(&mut self.session, &learner, &self.run.state, draw, &self.run.reporter));
         let collected = collected.map_err(|error| self.save_before(report::in_step(error, self.run.state.step + 1)))?;
         drop(span);
         if let Some(profile) = &mut self.profile {
-            profile.sampled(&mut self.session.engine)?;
+            profile.sampled(&mut self.session.rollouts.engine())?;
         }
         self.check_failures(&collected).map_err(|error| self.save_before(error))?;
         self.check_shared_state(&collected.trajectories);
@@ -147,7 +151,10 @@ impl Training {
         let updated = self.update_with(&batch, settings);
         self.step.put_back(batch);
         let values = updated?;
-        self.step.training_seconds += started.elapsed().as_secs_f64();
+        self.session.weights_changed(self.run.state.policy_version + u64::from(self.step.changed))?;
+        let waited = self.session.rollouts.take_waited();
+        self.step.sampling_seconds += waited;
+        self.step.training_seconds += started.elapsed().as_secs_f64() - waited;
         self.step.values.extend(values.clone());
         Ok(values.into())
     }
@@ -217,6 +224,9 @@ impl Training {
             if let Some(curriculum) = &self.session.curriculum {
                 curriculum.log(&mut values);
             }
+        }
+        if self.session.rollouts.is_async() {
+            metrics::staleness(&mut values, sampled, self.run.state.policy_version);
         }
         // Lines of the function `advantage`.
         self.session.log.flush()?;

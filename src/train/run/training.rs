@@ -25,7 +25,7 @@ use crate::train::learn::profile::RunProfile;
 use crate::train::learn::score::Reference;
 use crate::train::learn::weights::{self, freeze, trained};
 use crate::train::options::{RunOptions, Summary, checkpoint_due};
-use crate::train::ranks::Shards;
+use crate::train::ranks::{Interleaved, Shards};
 use crate::train::rows::curriculum::Curriculum;
 use crate::train::rows::order::Order;
 use crate::train::rules::objective::Objective;
@@ -110,7 +110,11 @@ impl Training {
         // The number for the process with the least memory.
         let ranks = options.ranks.clone();
         learner.tokens_per_batch = ranks.largest(Reverse(*session.settings.trainer.tokens_per_batch_mut()))?.0;
-        let shards = Shards::new(&ranks, learner.gradient_shards)?;
+        session.weights_changed(state.policy_version)?;
+        let mut shards = Shards::new(&ranks, learner.gradient_shards)?;
+        if session.rollouts.is_async() {
+            shards = shards.beside(Rc::clone(&session.rollouts) as Rc<dyn Interleaved>);
+        }
         ranks.require_same_weights(&session.model)?;
         session.ranks = ranks.clone();
         let origins = Origins { fork: opened.fork_origin(), ..origins::origins(script, Some(origin))? };
@@ -137,7 +141,13 @@ impl Training {
             None if objective.has_reference() => Some(Reference::load(&session.model, &base, fetching)?),
             None => None,
         };
-        session.engine.set_reference(reference_scorer(&session.model, &base, options, reporter, reference.clone()));
+        session.rollouts.engine().set_reference(reference_scorer(
+            &session.model,
+            &base,
+            options,
+            reporter,
+            reference.clone(),
+        ));
         if let Some(path) = &checkpoint {
             load_optimizer(&mut optimizer, path)?;
         }
@@ -274,7 +284,7 @@ impl Training {
         let reference = Reference::new(self.session.model.duplicate()?);
         let weights = Some(reference.clone());
         let scorer = reference_scorer(&self.session.model, &self.base, &self.run.options, &self.run.reporter, weights);
-        self.session.engine.set_reference(scorer);
+        self.session.rollouts.engine().set_reference(scorer);
         (self.policy.reference, self.renewed) = (Some(reference), true);
         self.run.standing.changed();
         Ok(())

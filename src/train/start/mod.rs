@@ -16,5 +16,6 @@ pub(crate) mod new_model;
 pub(crate) mod origins;
 pub(crate) mod resume;
 pub(crate) mod resume_point;
+pub(crate) mod rollouts;
 pub(crate) mod script_log;
 pub(crate) mod session;

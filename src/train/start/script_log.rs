@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Kind, Result};
+use crate::mdp::Split;
 use crate::script::{LogLine, LogSink};
 use crate::telemetry::{OutputMode, Reporter, open_lines};
 
@@ -46,6 +47,8 @@ struct ScriptLogInner {
     hidden: u64,
     /// The lines of this rollout for another process, if it writes them.
     collected: Option<Vec<LogLine>>,
+    /// The lines of trajectories of later steps.
+    later: Vec<LogLine>,
     /// Bytes of this rollout in the file, and the number of lines beyond the limit.
     bytes: usize,
     lost: u64,
@@ -75,9 +78,16 @@ impl ScriptLog {
         Ok(())
     }
 
-    /// Sets the training step of further lines.
+    /// Sets the training step of further lines, and writes those of its trajectories that came
+    /// before.
     pub(crate) fn at(&self, step: u64) {
-        self.lock().step = step;
+        let mut inner = self.lock();
+        inner.step = step;
+        let (lines, later) = std::mem::take(&mut inner.later).into_iter().partition(|line| !is_later(line, step));
+        inner.later = later;
+        drop(inner);
+        let lines: Vec<LogLine> = lines;
+        lines.iter().for_each(|line| self.line(line));
     }
 
     /// Writes a line to the file, and to the terminal if it is one of the first.
@@ -95,12 +105,15 @@ impl ScriptLog {
 
     /// Lines from now on are collected for another process.
     pub(crate) fn collect(&self) {
-        self.lock().collected = Some(Vec::new());
+        self.lock().collected.get_or_insert_default();
     }
 
-    /// The lines since [`collect`](Self::collect).
-    pub(crate) fn collected(&self) -> Vec<LogLine> {
-        self.lock().collected.take().unwrap_or_default()
+    /// The lines since [`collect`](Self::collect), or since the last call if collecting `goes_on`.
+    pub(crate) fn collected(&self, goes_on: bool) -> Vec<LogLine> {
+        let mut inner = self.lock();
+        let lines = inner.collected.take();
+        inner.collected = (goes_on && lines.is_some()).then(Vec::new);
+        lines.unwrap_or_default()
     }
 
     fn write(&self, line: &LogLine, stores: bool) {
@@ -108,6 +121,10 @@ impl ScriptLog {
         let inner = &mut *guard;
         if let Some(lines) = &mut inner.collected {
             lines.push(line.clone());
+            return;
+        }
+        if is_later(line, inner.step) {
+            inner.later.push(line.clone());
             return;
         }
         let mut fields = Map::new();
@@ -178,6 +195,11 @@ impl ScriptLog {
     fn lock(&self) -> MutexGuard<'_, ScriptLogInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a line is of a trajectory of a later training step.
+fn is_later(line: &LogLine, step: u64) -> bool {
+    matches!(Split::of_id(&line.trajectory), Some((Split::Train, of_trajectory)) if of_trajectory > step)
 }
 
 /// A line for the terminal: trajectory, function, place and text. Control characters are shown, not

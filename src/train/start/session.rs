@@ -4,26 +4,26 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use super::context::{context_of_rollouts, footprint};
 use super::files::ModelFiles;
 use super::memory::{training_memory, with_micro_batches};
 use super::origins::fetch_data;
+use super::rollouts::{Batch, Ended, Rollouts, lock};
 use super::script_log::ScriptLog;
-use crate::config::Settings;
 use crate::config::refuse_server;
-use crate::engine::{self, Engine, EngineOptions, Stats, TokenBytes};
+use crate::config::{AsyncRollouts, Settings};
+use crate::engine::{Engine, EngineOptions, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
 use crate::load::adapter;
 use crate::load::load_renderer;
-use crate::mdp::{Policy, Sampling, Trajectory};
+use crate::mdp::{Sampling, Trajectory};
 use crate::model::{Model, available_memory};
 use crate::rollout::{OnFinished, Pool, PoolOptions, Tree, no_progress, unknown_accuracy};
 use crate::script::{Script, Worker};
-use crate::telemetry::{Interrupt, Reporter};
+use crate::telemetry::Reporter;
 use crate::text::Renderer;
 use crate::tools;
 use crate::train::ranks::Ranks;
@@ -35,7 +35,8 @@ pub(crate) struct Session {
     pub(crate) settings: Settings,
     pub(crate) model: Rc<Model>,
     pub(crate) renderer: Arc<Renderer>,
-    pub(crate) engine: Engine,
+    /// The engine, and what it samples.
+    pub(crate) rollouts: Rc<Rollouts>,
     /// Whether the key-value cache is released for updates, which need its memory.
     pub(crate) releases_cache: bool,
     pub(crate) pool: Pool,
@@ -51,10 +52,6 @@ pub(crate) struct Session {
     pub(crate) max_context: usize,
     /// Subjects that the user has been warned of.
     pub(crate) warned: BTreeSet<&'static str>,
-    interrupt: Option<Interrupt>,
-    /// Signals that end a rollout: an evaluation ends with the first, the sampling of a step with
-    /// the second.
-    pub(crate) patience: u32,
     /// Receives each trajectory when it has ended.
     pub(crate) finished: OnFinished,
     /// The processes that divide rollouts.
@@ -113,6 +110,9 @@ impl Session {
             }
             _ => (0, 0),
         };
+        // The engine samples during updates, too.
+        let asynchronous = training.map_or_else(AsyncRollouts::default, |_| settings.rollout.r#async.clone());
+        let needs = if asynchronous.staleness > 0 { (needs.0.saturating_add(needs.1), 0) } else { needs };
         let cache = model.cache_options();
         let (size, releases_cache) = EngineOptions::sized_for_training(&model.config, cache, slots, max_context, needs);
         let learner = settings.trainer.learner().filter(|_| training.is_some());
@@ -137,11 +137,12 @@ impl Session {
             &PoolOptions { workers: settings.rollout.workers, concurrency: slots, retries: settings.rollout.retries },
         )?;
         let rows = Selection::new(script, &renderer, max_context, fetching)?;
+        let rollouts = Rc::new(Rollouts::new(engine, asynchronous, fetching.interrupt));
         Ok(Self {
             settings,
             model,
             renderer,
-            engine,
+            rollouts,
             releases_cache,
             pool,
             rows,
@@ -150,8 +151,6 @@ impl Session {
             log,
             max_context,
             warned: BTreeSet::new(),
-            interrupt: fetching.interrupt,
-            patience: 2,
             finished: no_progress(),
             ranks: Ranks::default(),
         })
@@ -159,7 +158,7 @@ impl Session {
 
     /// Between sampling and an update: releases the key-value cache if the update needs its memory.
     pub(crate) fn release_cache(&mut self) -> Result<()> {
-        if self.releases_cache { self.engine.sleep() } else { Ok(()) }
+        if self.releases_cache { self.rollouts.engine().sleep() } else { Ok(()) }
     }
 
     /// Sampling settings with the tool format's stop strings added.
@@ -172,7 +171,7 @@ impl Session {
     /// and sample.
     ///
     /// # Errors
-    /// `Kind::Interrupted` after [`patience`](Self::patience) signals; the session cannot roll
+    /// `Kind::Interrupted` after [`patience`](Rollouts::patience) signals; the session cannot roll
     /// out afterwards.
     pub(crate) fn rollout(
         &mut self,
@@ -180,62 +179,100 @@ impl Session {
         reporter: &Reporter,
         label: &str,
     ) -> Result<(Vec<Trajectory>, Stats)> {
-        let trees: Vec<Tree> = trees.into_iter().map(Into::into).collect();
+        let begun = self.begin(trees.into_iter().map(Into::into).collect());
+        let done = begun.and_then(|batch| self.wait(batch, reporter, label));
+        self.of_all_ranks(done)
+    }
+
+    /// Begins the rollouts of a later training step, which go on while others are waited for, and
+    /// during updates.
+    pub(crate) fn begin_ahead(&mut self, trees: Vec<Tree>, groups: usize) -> Result<()> {
+        let batch = self.begin(trees)?;
+        self.rollouts.add_ahead(Batch { groups, ..batch });
+        Ok(())
+    }
+
+    /// Waits for the first of the rollouts that were begun ahead. `None` if there is none.
+    #[expect(clippy::type_complexity, reason = "groups, and the result of `rollout`")]
+    pub(crate) fn next_ahead(&mut self, reporter: &Reporter) -> Result<Option<(usize, (Vec<Trajectory>, Stats))>> {
+        let Some(batch) = self.rollouts.next_ahead() else { return Ok(None) };
+        let groups = batch.groups;
+        let done = self.wait(batch, reporter, "sampling");
+        Ok(Some((groups, self.of_all_ranks(done)?)))
+    }
+
+    /// Before a rollout, after the weights may have changed. With rollouts ahead,
+    /// [`weights_changed`](Self::weights_changed) does it.
+    pub(crate) fn refresh(&self) -> Result<()> {
+        if self.rollouts.is_async() { Ok(()) } else { self.rollouts.engine().clear_cache() }
+    }
+
+    /// After an update: rollouts ahead go on with the weights of this version, or begin again.
+    pub(crate) fn weights_changed(&mut self, version: u64) -> Result<()> {
+        if !self.rollouts.is_async() {
+            return Ok(());
+        }
+        self.rollouts.set_policy_version(version)?;
+        let begin = |trees: Vec<Tree>, progress: &OnFinished| {
+            let policy = self.rollouts.policy()?;
+            self.pool.start(&policy, trees, progress)
+        };
+        self.rollouts.begin_again(&begin)
+    }
+
+    /// Starts the trajectories of this process.
+    fn begin(&mut self, trees: Vec<Tree>) -> Result<Batch> {
+        let trees = if self.ranks.size() == 1 { trees } else { local_trees(&self.ranks, trees) };
+        if !self.ranks.is_first() {
+            self.log.collect();
+        }
+        let count = trees.iter().map(Tree::size).sum();
+        let ended: Arc<Mutex<Ended>> = Arc::default();
+        let (shared, also) = (Arc::clone(&ended), Arc::clone(&self.finished));
+        let progress: OnFinished = Arc::new(move |trajectory| {
+            lock(&shared).add_one();
+            also(trajectory);
+        });
+        let kept = self.rollouts.keeps_trees().then(|| trees.clone()).unwrap_or_default();
+        let pending = self.pool.start(&self.rollouts.policy()?, trees, &progress)?;
+        Ok(Batch { pending, groups: 0, count, trees: kept, ended, progress })
+    }
+
+    /// The trajectories of all processes, and the lines that their scripts printed.
+    fn of_all_ranks(&mut self, local: Result<(Vec<Trajectory>, Stats)>) -> Result<(Vec<Trajectory>, Stats)> {
         let (trajectories, stats) = if self.ranks.size() == 1 {
-            self.rollout_here(trees, reporter, label)?
+            local?
         } else {
-            self.rollout_of_all(trees, reporter, label)?
+            let lines = self.log.collected(self.rollouts.is_async());
+            let all = self.ranks.all_of(local.map(|(trajectories, stats)| (trajectories, stats, lines)))?;
+            let (mut trajectories, mut stats) = (Vec::new(), Stats::default());
+            for (of_rank, stats_of_rank, lines) in all {
+                trajectories.extend(of_rank);
+                stats.add_beside(&stats_of_rank);
+                for line in &lines {
+                    self.log.line(line);
+                }
+            }
+            trajectories.sort_by_key(|trajectory| (trajectory.group, trajectory.sample));
+            (trajectories, stats)
         };
         self.log.flush()?;
         Ok((trajectories, stats))
     }
 
-    fn rollout_of_all(
-        &mut self,
-        trees: Vec<Tree>,
-        reporter: &Reporter,
-        label: &str,
-    ) -> Result<(Vec<Trajectory>, Stats)> {
-        if !self.ranks.is_first() {
-            self.log.collect();
-        }
-        let local = self.rollout_here(local_trees(&self.ranks, trees), reporter, label);
-        let lines = self.log.collected();
-        let all = self.ranks.all_of(local.map(|(trajectories, stats)| (trajectories, stats, lines)))?;
-        let (mut trajectories, mut stats) = (Vec::new(), Stats::default());
-        for (of_rank, stats_of_rank, lines) in all {
-            trajectories.extend(of_rank);
-            stats.add_beside(&stats_of_rank);
-            for line in &lines {
-                self.log.line(line);
-            }
-        }
-        trajectories.sort_by_key(|trajectory| (trajectory.group, trajectory.sample));
-        Ok((trajectories, stats))
-    }
-
-    fn rollout_here(&mut self, trees: Vec<Tree>, reporter: &Reporter, label: &str) -> Result<(Vec<Trajectory>, Stats)> {
-        let count: usize = trees.iter().map(Tree::size).sum();
-        let bar =
-            reporter.bar(label, count as u64, "trajectories").concurrent(self.settings.rollout.concurrency as u64);
-        let sampled = self.engine.progress();
+    /// Samples until the trajectories of a batch have ended.
+    fn wait(&mut self, batch: Batch, reporter: &Reporter, label: &str) -> Result<(Vec<Trajectory>, Stats)> {
+        let bar = reporter
+            .bar(label, batch.count as u64, "trajectories")
+            .concurrent(self.settings.rollout.concurrency as u64);
+        let sampled = self.rollouts.engine().progress();
         bar.tokens_from(move || sampled.stats().sampled_tokens);
-        let (counter, also) = (bar.clone(), Arc::clone(&self.finished));
-        let progress: OnFinished = Arc::new(move |trajectory| {
-            counter.inc(1);
-            also(trajectory);
-        });
-        let (client, queue) = engine::channel();
-        let policy: Arc<dyn Policy> = Arc::new(client);
-        let pending = self.pool.start(&policy, trees, &progress)?;
-        drop(policy);
-        let (interrupt, patience, ranks) = (self.interrupt, self.patience, self.ranks.clone());
-        let stop = || ranks.has_ended() || interrupt.is_some_and(|interrupt| interrupt.count() >= patience);
-        let stats = self.engine.serve_until(queue, &stop).inspect_err(|_| {
-            pending.stop_flag().store(true, Ordering::Relaxed);
-            self.pool.abandon();
-        })?;
-        let trajectories = pending.finish();
+        let bar = {
+            let mut ended = lock(&batch.ended);
+            let bar = if ended.count > 0 { bar.resumed_after(ended.count) } else { bar };
+            ended.bar.insert(bar).clone()
+        };
+        let (trajectories, stats) = self.rollouts.wait(batch, &self.ranks).inspect_err(|_| self.pool.abandon())?;
         bar.finish();
         if let Some(why) = self.model.graphs_failure().filter(|_| self.warned.insert("graphs")) {
             reporter.warn(&format!(
@@ -255,7 +292,7 @@ impl Session {
                  resource limits alone",
             );
         }
-        Ok((trajectories?, stats))
+        Ok((trajectories, stats))
     }
 
     /// Warns once if no reward has the part that is reported as accuracy.

@@ -287,6 +287,16 @@ pub(crate) fn time(metrics: &mut Metrics, stats: &Stats, updates: &[UpdateStats]
     metrics.set("throughput/train_tokens_per_s", trained / training.max(1e-9));
 }
 
+/// By how many updates the weights that tokens were sampled with are older than those of `version`.
+pub(crate) fn staleness(metrics: &mut Metrics, sampled: &[Trajectory], version: u64) {
+    let steps = sampled.iter().flat_map(|trajectory| &trajectory.steps);
+    let ages: Vec<u64> = steps.flat_map(|step| &step.policy_versions).map(|at| version.saturating_sub(*at)).collect();
+    if let Some(max) = ages.iter().max() {
+        metrics.set("rollout/staleness", ages.iter().sum::<u64>() as f64 / ages.len() as f64);
+        metrics.set("rollout/staleness_max", *max as f64);
+    }
+}
+
 /// Memory of the process, and of the GPU if the model is on one.
 pub(crate) fn memory(metrics: &mut Metrics, device: Device) {
     let all = [

@@ -150,6 +150,8 @@ impl Support {
 pub struct Completion {
     pub token_ids: Vec<u32>,
     pub logprobs: Vec<f32>,
+    /// The version of the weights that each token was sampled with. Empty unless it is recorded.
+    pub policy_versions: Vec<u64>,
     pub support: Support,
     /// The [`Sampling::top_logprobs`] most likely tokens at each position, with their
     /// log-probabilities.

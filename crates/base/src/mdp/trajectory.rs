@@ -141,6 +141,11 @@ pub struct Step {
     pub response_ids: Vec<u32>,
     /// Log-probability of each response id under the behaviour policy.
     pub logprobs: Vec<f32>,
+    /// The version of the weights that each response id was sampled with: the number of training
+    /// steps that had changed them. Empty if it is the `policy_version` of the step
+    /// (`rollout.async` records it).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub policy_versions: Vec<u64>,
     /// The tokens they were sampled from, if sampling dropped others.
     #[serde(default, skip_serializing_if = "Support::is_whole")]
     pub support: Support,

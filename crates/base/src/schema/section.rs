@@ -112,7 +112,7 @@ macro_rules! section {
         }
 
         impl $crate::schema::Section for $Name {
-            const FIELDS: &'static [&'static str] = &[$(stringify!($field)),+];
+            const FIELDS: &'static [&'static str] = &[$($crate::schema::section!(@name $field)),+];
 
             fn about() -> String {
                 concat!($($about),+).trim().to_owned()
@@ -125,7 +125,7 @@ macro_rules! section {
                 let all = |setting: $crate::schema::Setting| setting $(.$all($($all_arguments)*))*;
                 vec![$(
                     all($crate::schema::Setting::of::<$crate::schema::section!(@field $Type $(, $How)?)>(
-                        concat!($prefix, stringify!($field)),
+                        concat!($prefix, $crate::schema::section!(@name $field)),
                         concat!($($doc),+),
                         &defaults.$field,
                     ))
@@ -153,7 +153,7 @@ macro_rules! section {
                 json: &serde_json::Value,
             ) -> Result<bool, $crate::schema::Misfit> {
                 match name {
-                    $(stringify!($field) => {
+                    $($crate::schema::section!(@name $field) => {
                         self.$field = <$crate::schema::section!(@field $Type $(, $How)?) as $crate::schema::Field>::read(
                             key, json, Some(&self.$field),
                         )?;
@@ -225,6 +225,8 @@ macro_rules! section {
             }
         }
     };
+    (@name r#async) => { "async" };
+    (@name $field:ident) => { stringify!($field) };
     (@field $Type:ty) => { $Type };
     (@field $Type:ty, $How:ty) => { $How };
 }

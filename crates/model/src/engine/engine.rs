@@ -51,6 +51,8 @@ pub struct Engine {
     pub(super) sampling: SamplingMode,
     /// Whether the weights changed since the last step.
     pub(super) stale: bool,
+    /// The version of the weights, if completions record it for each token.
+    pub(super) policy_version: Option<u64>,
     /// A profile of some steps, if one was started.
     pub(super) profile: Option<StepProfile>,
     /// Settings and random numbers of slots on the device, for steps that sample there.
@@ -81,6 +83,7 @@ impl Engine {
             cache,
             sampling,
             stale: true,
+            policy_version: None,
             profile: None,
             on_device: None,
             in_flight: None,
@@ -128,11 +131,25 @@ impl Engine {
         Arc::clone(&self.progress)
     }
 
-    /// Clears all keys and values. Must be called after each change of the weights.
-    pub fn clear_cache(&mut self) {
-        self.slots.clear();
-        self.in_flight = None;
+    /// Clears all keys and values. Must be called after each change of the weights. Requests in
+    /// flight compute the keys and values of their tokens again, and go on.
+    pub fn clear_cache(&mut self) -> Result<()> {
+        self.settle(&mut ServeOutcome::default(), &mut |_| ())?;
+        self.slots.forget();
+        for running in &mut self.running {
+            running.recomputes = running.is_sampling();
+            running.on_device = false;
+        }
         self.stale = true;
+        Ok(())
+    }
+
+    /// As [`clear_cache`](Self::clear_cache), with the version of the weights, which completions
+    /// record for each token from now on.
+    pub fn set_policy_version(&mut self, version: u64) -> Result<()> {
+        self.clear_cache()?;
+        self.policy_version = Some(version);
+        Ok(())
     }
 
     /// Serves requests until all clients are dropped and nothing is in flight.
@@ -141,24 +158,39 @@ impl Engine {
     /// all requests had non-finite logits; an error of the model (out of memory), which all
     /// requests in flight receive too.
     pub fn serve(&mut self, queue: Queue) -> Result<Stats> {
-        self.serve_until(queue, &|| false)
+        self.take_stats();
+        self.serve_until(&queue, &|| false, &mut || false)?;
+        Ok(self.progress.stats())
     }
 
-    /// As [`serve`](Self::serve), but returns `Kind::Interrupted` when `stop` returns true. `stop`
-    /// is polled between the layers of the model, and every `POLL_INTERVAL` while the engine is
-    /// idle.
-    pub fn serve_until(&mut self, queue: Queue, stop: &dyn Fn() -> bool) -> Result<Stats> {
-        let begin = Instant::now();
-        *self.progress.lock() = Stats::default();
+    /// The counters since the last call.
+    pub fn take_stats(&self) -> Stats {
+        std::mem::take(&mut *self.progress.lock())
+    }
+
+    /// As [`serve`](Self::serve), but returns when `done` returns true, which is called before each
+    /// step, and returns `Kind::Interrupted` when `stop` returns true. `stop` is polled between the
+    /// layers of the model, and both every `POLL_INTERVAL` while the engine is idle. The counters
+    /// are added to those of earlier calls.
+    pub fn serve_until(
+        &mut self,
+        queue: &Queue,
+        stop: &dyn Fn() -> bool,
+        done: &mut dyn FnMut() -> bool,
+    ) -> Result<()> {
+        let (begin, before) = (Instant::now(), self.progress.lock().seconds);
         let mut outcome = ServeOutcome::default();
         let mut open = true;
         let served = loop {
+            if done() {
+                break Ok(());
+            }
             if stop() {
                 let error = Error::new(Kind::Interrupted, "stopped");
                 self.abort(&error);
                 break Err(error);
             }
-            let (wait, is_idle) = (Instant::now(), self.idle());
+            let (wait, is_idle) = (Instant::now(), self.is_idle());
             let mut patience = if is_idle { POLL_INTERVAL } else { Duration::ZERO };
             // All queued requests start in the same iteration.
             while open {
@@ -172,7 +204,7 @@ impl Engine {
             if is_idle {
                 self.progress.lock().idle_seconds += wait.elapsed().as_secs_f64();
             }
-            if self.idle() {
+            if self.is_idle() {
                 if open {
                     continue;
                 }
@@ -182,12 +214,10 @@ impl Engine {
                 self.abort(&error);
                 break Err(error);
             }
-            self.progress.lock().seconds = begin.elapsed().as_secs_f64();
+            self.progress.lock().seconds = before + begin.elapsed().as_secs_f64();
         };
-        self.progress.lock().seconds = begin.elapsed().as_secs_f64();
-        // After a failure, queued requests count as aborted.
-        drop(queue);
-        served.and_then(|()| outcome.into_result()).map(|()| self.progress.stats())
+        self.progress.lock().seconds = before + begin.elapsed().as_secs_f64();
+        served.and_then(|()| outcome.into_result())
     }
 
     /// Serves a single request, for a chat. `on_token` receives each sampled token, including the
@@ -202,7 +232,7 @@ impl Engine {
         let (reply, mut receiver) = oneshot::channel();
         self.accept(EngineMessage::Generate { request, reply: reply.into(), tokens: None });
         let mut outcome = ServeOutcome::default();
-        while !self.idle() {
+        while !self.is_idle() {
             if stop() {
                 self.end_all();
             } else if let Err(error) = self.iterate(&mut outcome, stop, on_token) {
@@ -218,15 +248,16 @@ impl Engine {
         while let Ok(Some(call)) = queue.wait(Duration::ZERO) {
             self.accept(call);
         }
-        if !self.idle()
+        if !self.is_idle()
             && let Err(error) = self.iterate(&mut ServeOutcome::default(), &|| false, &mut |_| ())
         {
             self.abort(&error);
         }
-        !self.idle()
+        !self.is_idle()
     }
 
-    fn idle(&self) -> bool {
+    /// Whether no request is waiting or running.
+    pub fn is_idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
     }
 

@@ -46,6 +46,10 @@ pub(super) struct Running {
     pub(super) serial: u64,
     /// Tokens that are sampled on the device and not yet read.
     pub(super) unread: usize,
+    /// Whether the keys and values of its sampled tokens have to be computed again.
+    pub(super) recomputes: bool,
+    /// The version of the weights of each sampled token, if it is recorded.
+    pub(super) policy_versions: Vec<u64>,
     /// Whether its next token and its settings are on the device.
     pub(super) on_device: bool,
     /// Whether the prefix lookup was done; from then on only this request writes to the slot.
@@ -73,6 +77,8 @@ impl Running {
             prefilled: 0,
             serial,
             unread: 0,
+            recomputes: false,
+            policy_versions: Vec::new(),
             on_device: false,
             started: false,
             rng: sampler::stream(request.seed),
@@ -178,6 +184,7 @@ impl Running {
         let completion = reason.map(|finish_reason| Completion {
             token_ids,
             logprobs: self.logprobs,
+            policy_versions: self.policy_versions,
             support: self.support,
             top_logprobs: self.top_logprobs,
             routing,

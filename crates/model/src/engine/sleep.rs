@@ -14,7 +14,7 @@ impl Engine {
         if !self.running.is_empty() {
             return Err(Error::new(Kind::Internal, "the key-value cache is released while requests are running"));
         }
-        self.clear_cache();
+        self.clear_cache()?;
         self.cache.release();
         release_memory(self.model.device())
     }

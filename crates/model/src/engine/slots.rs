@@ -150,6 +150,14 @@ impl Slots {
         }
     }
 
+    /// Forgets the tokens of all slots, which stay reserved or busy.
+    pub(super) fn forget(&mut self) {
+        for slot in &mut self.slots {
+            slot.ids.clear();
+            slot.experts.clear();
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         for slot in &mut self.slots {
             slot.ids.clear();

@@ -154,7 +154,7 @@ impl Engine {
                 self.running[index].started = true;
             }
             let running = &self.running[index];
-            if ahead && running.sampled() > 0 {
+            if ahead && running.sampled() > 0 && !running.recomputes {
                 if !running.is_full(self.options.capacity) {
                     plan.decode.push(index);
                 }
@@ -162,7 +162,7 @@ impl Engine {
             }
             let missing = running.sequence.len() - self.slots.ids(running.slot).len();
             let mut piece = missing;
-            if !running.is_sampling() {
+            if missing > 1 || !running.is_sampling() {
                 piece = piece.min(allowance);
                 // A step ends where a recurrent state is kept: before the last token.
                 if missing > 1 && self.model.config.is_recurrent() {
@@ -170,6 +170,7 @@ impl Engine {
                 }
                 allowance -= piece;
             }
+            self.running[index].recomputes &= piece < missing;
             match (missing, piece) {
                 (_, 0) => {}
                 (1, _) if ahead => plan.decode.push(index),
@@ -408,6 +409,7 @@ impl Engine {
             };
             self.progress.lock().sampled_tokens += 1;
             let id = drawn.id;
+            running.policy_versions.extend(self.policy_version);
             let reason = running.push(drawn, self.vocab.get(id), self.options.capacity);
             if let Some(reason) = reason {
                 ended.push((index, Ok(reason)));

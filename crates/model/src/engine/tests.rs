@@ -278,7 +278,7 @@ fn changed_weights_need_a_cleared_cache() {
     let error = |completion: &Completion| (completion.logprobs[0] - expected[completion.token_ids[0] as usize]).abs();
     let stale = sampled_once(&mut engine);
     assert!(stale.prefilled == 1 && error(&stale) > 1e-3, "{} {}", stale.prefilled, error(&stale));
-    engine.clear_cache();
+    engine.clear_cache().unwrap();
     let fresh = sampled_once(&mut engine);
     assert!(fresh.prefilled == 20 && error(&fresh) < 1e-4, "{} {}", fresh.prefilled, error(&fresh));
 }

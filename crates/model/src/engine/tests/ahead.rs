@@ -167,7 +167,7 @@ fn a_token_after_the_end_is_dropped() {
     submitted.stop_ids = Arc::new(vec![stop]);
     let mut contexts = Vec::new();
     for engine in [&mut ahead, &mut waiting] {
-        engine.clear_cache();
+        engine.clear_cache().unwrap();
         let mut streamed = Vec::new();
         let reply = engine.generate(submitted.clone(), &|| false, &mut |id| streamed.push(id)).unwrap();
         assert_eq!((&reply.token_ids, reply.finish_reason), (&streamed, FinishReason::Stop));

@@ -82,8 +82,8 @@ fn merged_weights_give_the_samples_of_the_adapter_and_follow_updates() {
         for model in [&apart, &merged] {
             fill(model, size);
         }
-        merged_engine.clear_cache();
-        expected.clear_cache();
+        merged_engine.clear_cache().unwrap();
+        expected.clear_cache().unwrap();
         let ((actual, _), (expected, _)) =
             (replies(&mut merged_engine, requests()), replies(&mut expected, requests()));
         for (actual, expected) in actual.iter().zip(&expected) {

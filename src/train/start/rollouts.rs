@@ -1,0 +1,241 @@
+//! The engine with its queue, and the rollouts of later training steps (`rollout.async`). These go
+//! on while the run waits for other trajectories, and between the micro-batches of an update.
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::config::{AsyncRollouts, OnUpdate};
+use crate::engine::{self, Engine, EngineClient, Queue, Stats};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Policy, Trajectory};
+use crate::rollout::{OnFinished, PendingTrajectories, Tree};
+use crate::telemetry::{Bar, Interrupt};
+use crate::train::ranks::{Interleaved, Ranks};
+
+/// Trajectories in flight, of one rollout.
+pub(crate) struct Batch {
+    pub(crate) pending: PendingTrajectories,
+    /// Number of groups of the training step.
+    pub(crate) groups: usize,
+    /// Number of trajectories.
+    pub(crate) count: usize,
+    /// To begin again; empty if that is not needed.
+    pub(crate) trees: Vec<Tree>,
+    pub(crate) ended: Arc<Mutex<Ended>>,
+    pub(crate) progress: OnFinished,
+}
+
+/// The trajectories of a batch that have ended.
+#[derive(Default)]
+pub(crate) struct Ended {
+    pub(crate) count: u64,
+    /// The bar that counts them, if the run waits for the batch.
+    pub(crate) bar: Option<Bar>,
+}
+
+impl Ended {
+    pub(crate) fn add_one(&mut self) {
+        self.count += 1;
+        if let Some(bar) = &self.bar {
+            bar.inc(1);
+        }
+    }
+}
+
+pub(crate) fn lock(ended: &Mutex<Ended>) -> MutexGuard<'_, Ended> {
+    ended.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) struct Rollouts {
+    engine: RefCell<Engine>,
+    /// `None` after an interruption: requests fail from then on.
+    channel: RefCell<Option<(EngineClient, Queue)>>,
+    settings: AsyncRollouts,
+    /// The rollouts of later steps, in the order of the steps.
+    ahead: RefCell<VecDeque<Batch>>,
+    /// Whether the weights are those of the last version, and not between two versions.
+    samples: Cell<bool>,
+    /// When the engine had its last turn.
+    turned: Cell<Instant>,
+    /// Time that the update waited for rollouts ahead.
+    waited: Cell<Duration>,
+    interrupt: Option<Interrupt>,
+    /// Signals that end a rollout: an evaluation ends with the first, the sampling of a step with
+    /// the second.
+    pub(crate) patience: Cell<u32>,
+}
+
+impl Rollouts {
+    pub(crate) fn new(engine: Engine, settings: AsyncRollouts, interrupt: Option<Interrupt>) -> Self {
+        Self {
+            engine: RefCell::new(engine),
+            channel: RefCell::new(Some(engine::channel())),
+            settings,
+            ahead: RefCell::default(),
+            samples: Cell::new(true),
+            turned: Cell::new(Instant::now()),
+            waited: Cell::default(),
+            interrupt,
+            patience: Cell::new(2),
+        }
+    }
+
+    pub(crate) fn engine(&self) -> RefMut<'_, Engine> {
+        self.engine.borrow_mut()
+    }
+
+    /// Whether rollouts run beside updates.
+    pub(crate) fn is_async(&self) -> bool {
+        self.settings.staleness > 0
+    }
+
+    /// Whether batches keep their trees.
+    pub(crate) fn keeps_trees(&self) -> bool {
+        self.is_async() && self.settings.on_update == OnUpdate::Restart
+    }
+
+    /// A client of the engine.
+    ///
+    /// # Errors
+    /// `Kind::Interrupted` after an interruption.
+    pub(crate) fn policy(&self) -> Result<Arc<dyn Policy>> {
+        let channel = self.channel.borrow();
+        let (client, _) = channel.as_ref().ok_or_else(|| Error::new(Kind::Interrupted, "stopped"))?;
+        Ok(Arc::new(client.clone()))
+    }
+
+    /// Number of further steps whose rollouts may begin now: a step is trained when the weights
+    /// are newer than now by the steps before it.
+    pub(crate) fn missing(&self) -> usize {
+        let wanted = if self.is_async() { self.settings.staleness + 1 } else { 0 };
+        wanted.saturating_sub(self.ahead.borrow().len())
+    }
+
+    /// The number of steps whose rollouts have begun, and of their groups.
+    pub(crate) fn begun(&self) -> (usize, usize) {
+        let ahead = self.ahead.borrow();
+        (ahead.len(), ahead.iter().map(|batch| batch.groups).sum())
+    }
+
+    pub(crate) fn add_ahead(&self, batch: Batch) {
+        self.ahead.borrow_mut().push_back(batch);
+    }
+
+    pub(crate) fn next_ahead(&self) -> Option<Batch> {
+        self.ahead.borrow_mut().pop_front()
+    }
+
+    /// Ends all rollouts of later steps.
+    pub(crate) fn discard_ahead(&self) {
+        for mut batch in self.ahead.take() {
+            batch.pending.halt();
+        }
+    }
+
+    /// The seconds that the update has waited for rollouts since the last call.
+    pub(crate) fn take_waited(&self) -> f64 {
+        self.waited.take().as_secs_f64()
+    }
+
+    /// Samples until the trajectories of a batch have ended.
+    ///
+    /// # Errors
+    /// `Kind::Interrupted` after `patience` signals, and if another process has ended; errors of
+    /// the engine. All rollouts have ended then.
+    pub(crate) fn wait(&self, mut batch: Batch, ranks: &Ranks) -> Result<(Vec<Trajectory>, Stats)> {
+        if let Err(error) = self.serve(ranks, &mut || batch.pending.is_done()) {
+            batch.pending.halt();
+            self.discard_ahead();
+            return Err(error);
+        }
+        let trajectories = batch.pending.finish()?;
+        if self.begun().0 == 0
+            && let Some((_, queue)) = &*self.channel.borrow()
+        {
+            // Requests whose trajectory has ended without their replies.
+            while self.engine().step(queue) {}
+        }
+        Ok((trajectories, self.engine().take_stats()))
+    }
+
+    fn serve(&self, ranks: &Ranks, done: &mut dyn FnMut() -> bool) -> Result<()> {
+        let served = {
+            let channel = self.channel.borrow();
+            let (_, queue) = channel.as_ref().ok_or_else(|| Error::new(Kind::Interrupted, "stopped"))?;
+            let stop = || {
+                let is_stopped = |interrupt: Interrupt| interrupt.count() >= self.patience.get();
+                ranks.has_ended() || self.interrupt.is_some_and(is_stopped)
+            };
+            self.engine().serve_until(queue, &stop, done)
+        };
+        self.turned.set(Instant::now());
+        // Requests that come later fail.
+        served.inspect_err(|_| drop(self.channel.take()))
+    }
+
+    /// The version of the weights from now on.
+    pub(crate) fn set_policy_version(&self, version: u64) -> Result<()> {
+        self.samples.set(true);
+        self.turned.set(Instant::now());
+        self.engine().set_policy_version(version)
+    }
+
+    /// Begins unfinished groups again, if the recipe wants it.
+    pub(crate) fn begin_again(
+        &self,
+        begin: &dyn Fn(Vec<Tree>, &OnFinished) -> Result<PendingTrajectories>,
+    ) -> Result<()> {
+        if !self.keeps_trees() {
+            return Ok(());
+        }
+        for batch in self.ahead.borrow_mut().iter_mut() {
+            if batch.pending.is_done() {
+                continue;
+            }
+            let mut missing: HashMap<u64, usize> = HashMap::new();
+            for tree in &batch.trees {
+                *missing.entry(tree.root.group).or_default() += tree.size();
+            }
+            let ended = batch.pending.halt();
+            for trajectory in ended.iter().flatten() {
+                missing.entry(trajectory.group).and_modify(|count| *count -= 1);
+            }
+            let is_kept = |group: u64| missing.get(&group).is_none_or(|count| *count == 0);
+            let (kept, _): (Vec<_>, Vec<_>) =
+                ended.into_iter().partition(|ended| ended.as_ref().map_or(true, |one| is_kept(one.group)));
+            let again: Vec<Tree> = batch.trees.iter().filter(|tree| !is_kept(tree.root.group)).cloned().collect();
+            lock(&batch.ended).count = kept.len() as u64;
+            batch.pending = begin(again, &batch.progress)?;
+            batch.pending.add(kept);
+        }
+        Ok(())
+    }
+}
+
+impl Interleaved for Rollouts {
+    /// Decode steps, for as long as the last micro-batch took, if there are requests.
+    fn turn(&self) {
+        if self.ahead.borrow().is_empty() || !self.samples.get() {
+            return;
+        }
+        let (limit, began) = (self.turned.get().elapsed(), Instant::now());
+        if let Some((_, queue)) = &*self.channel.borrow() {
+            let mut engine = self.engine();
+            while engine.step(queue) && began.elapsed() < limit {}
+        }
+        self.turned.set(Instant::now());
+    }
+
+    fn before_step(&self, ranks: &Ranks) -> Result<()> {
+        let finishes = self.samples.replace(false) && self.is_async() && self.settings.on_update == OnUpdate::Finish;
+        if !finishes {
+            return Ok(());
+        }
+        let began = Instant::now();
+        let served = self.serve(ranks, &mut || self.ahead.borrow_mut().iter_mut().all(|batch| batch.pending.is_done()));
+        self.waited.set(self.waited.get() + began.elapsed());
+        served
+    }
+}
