@@ -81,7 +81,7 @@ fn main() -> Result<()> {
 }
 
 fn generate(engine: &mut Engine, vocab: u32, batch: u64, prompt: u32, new: usize) -> Result<Value> {
-    engine.clear_cache().unwrap();
+    engine.clear_cache()?;
     let (client, queue) = channel();
     let sampling = Arc::new(Sampling { temperature: 0.0, max_new_tokens: new, ..Sampling::default() });
     let begin = Instant::now();
@@ -157,7 +157,7 @@ fn host(batch: u64, new: usize) -> Result<Value> {
                 return Err(Error::new(Kind::Internal, format!("{sampled} of {new} tokens were sampled")));
             }
         }
-        engine.clear_cache().unwrap();
+        engine.clear_cache()?;
     }
     Ok(json!({ "microseconds": (seconds[2] - seconds[1]) / new as f64 * 1e6 }))
 }

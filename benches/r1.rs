@@ -164,7 +164,7 @@ impl Bench {
 
     fn measure(&mut self, case: &Case) -> Result<Value> {
         self.round += 1;
-        self.engine.clear_cache().unwrap();
+        self.engine.clear_cache()?;
         match case {
             Case::Sample(rows) => self.sample(rows),
             Case::Grpo(rows, pool) => self.grpo(rows, pool),

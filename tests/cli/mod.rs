@@ -2,6 +2,7 @@
 
 mod account;
 mod agent;
+mod asynchronous;
 mod bad_input;
 mod basics;
 mod batch;

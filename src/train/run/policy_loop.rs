@@ -59,7 +59,9 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let mut training = Training::open(opened, reporter)?;
     let before = training.evaluate_first()?;
     let mut summary = Summary { run_dir: training.run.dir.path().to_owned(), before, ..Summary::default() };
-    match train(&mut training) {
+    let trained = train(&mut training);
+    training.session.discard_ahead();
+    match trained {
         Err(error) if error.kind == Kind::Interrupted => summary.interrupted = true,
         trained => trained?,
     }
@@ -78,8 +80,6 @@ fn train(training: &mut Training) -> Result<()> {
         training.save_if_due()?;
         training.evaluate_if_due()?;
     }
-    // After a stop: they are sampled again when the run is resumed.
-    training.session.rollouts.discard_ahead();
     Ok(())
 }
 

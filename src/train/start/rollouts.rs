@@ -127,11 +127,17 @@ impl Rollouts {
         self.ahead.borrow_mut().pop_front()
     }
 
-    /// Ends all rollouts of later steps.
-    pub(crate) fn discard_ahead(&self) {
-        for mut batch in self.ahead.take() {
+    /// Ends all rollouts of later steps; whether there were any. Requests fail from then on.
+    pub(crate) fn discard_ahead(&self) -> bool {
+        let ahead = self.ahead.take();
+        if ahead.is_empty() {
+            return false;
+        }
+        drop(self.channel.take());
+        for mut batch in ahead {
             batch.pending.halt();
         }
+        true
     }
 
     /// The seconds that the update has waited for rollouts since the last call.

@@ -83,11 +83,13 @@ impl ScriptLog {
     pub(crate) fn at(&self, step: u64) {
         let mut inner = self.lock();
         inner.step = step;
-        let (lines, later) = std::mem::take(&mut inner.later).into_iter().partition(|line| !is_later(line, step));
+        let (lines, later): (Vec<_>, _) =
+            std::mem::take(&mut inner.later).into_iter().partition(|line| !is_later(line, step));
         inner.later = later;
         drop(inner);
-        let lines: Vec<LogLine> = lines;
-        lines.iter().for_each(|line| self.line(line));
+        for line in &lines {
+            self.line(line);
+        }
     }
 
     /// Writes a line to the file, and to the terminal if it is one of the first.

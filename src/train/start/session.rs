@@ -201,6 +201,14 @@ impl Session {
         Ok(Some((groups, self.of_all_ranks(done)?)))
     }
 
+    /// Ends the rollouts of later steps, after a stop. Their tools are not waited for, and the
+    /// session cannot roll out afterwards.
+    pub(crate) fn discard_ahead(&mut self) {
+        if self.rollouts.discard_ahead() {
+            self.pool.abandon();
+        }
+    }
+
     /// Before a rollout, after the weights may have changed. With rollouts ahead,
     /// [`weights_changed`](Self::weights_changed) does it.
     pub(crate) fn refresh(&self) -> Result<()> {
@@ -233,7 +241,7 @@ impl Session {
             lock(&shared).add_one();
             also(trajectory);
         });
-        let kept = self.rollouts.keeps_trees().then(|| trees.clone()).unwrap_or_default();
+        let kept = if self.rollouts.keeps_trees() { trees.clone() } else { Vec::new() };
         let pending = self.pool.start(&self.rollouts.policy()?, trees, &progress)?;
         Ok(Batch { pending, groups: 0, count, trees: kept, ended, progress })
     }

@@ -159,8 +159,10 @@ impl Engine {
     /// requests in flight receive too.
     pub fn serve(&mut self, queue: Queue) -> Result<Stats> {
         self.take_stats();
-        self.serve_until(&queue, &|| false, &mut || false)?;
-        Ok(self.progress.stats())
+        let served = self.serve_until(&queue, &|| false, &mut || false);
+        // After a failure, queued requests count as aborted.
+        drop(queue);
+        served.map(|()| self.progress.stats())
     }
 
     /// The counters since the last call.

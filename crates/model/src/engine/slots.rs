@@ -150,11 +150,15 @@ impl Slots {
         }
     }
 
-    /// Forgets the tokens of all slots, which stay reserved or busy.
+    /// Forgets the tokens of all slots. Only those of running requests stay assigned.
     pub(super) fn forget(&mut self) {
         for slot in &mut self.slots {
             slot.ids.clear();
             slot.experts.clear();
+            slot.used = 0;
+            if matches!(slot.hold, Hold::Warm(_)) {
+                slot.hold = Hold::Free;
+            }
         }
     }
 

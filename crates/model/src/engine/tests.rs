@@ -22,6 +22,7 @@ mod real;
 mod recurrent;
 mod serving;
 mod sleep;
+mod versions;
 
 const VOCAB: usize = 50;
 
