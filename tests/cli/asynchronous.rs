@@ -1,6 +1,7 @@
 //! Rollouts of later steps during updates (`rollout.async`): the version of the weights of every
 //! token, each task once, and what a stop or a kill leaves.
 #![cfg(target_os = "linux")]
+#![allow(clippy::float_cmp)] // whole numbers
 
 use std::collections::BTreeSet;
 use std::fs;
