@@ -295,13 +295,12 @@ local PRIVILEGED_ALONE = "`privileged` is for the critic alone, and with trainer
 -- the algorithm. `staleness` is that of `rollout.async`.
 local RECIPE = {
   {
-    setting = "trainer.filter.refills",
+    setting = "trainer.filter.uniform",
     broken = function(recipe)
-      local filter = recipe.trainer.filter
-      if recipe.staleness == 0 or not filter.uniform or filter.refills == 0 then return nil end
-      return `trainer.filter.refills is {filter.refills}, and with rollout.async the next tasks are those of later steps`
+      if recipe.staleness == 0 or not recipe.trainer.filter.uniform then return nil end
+      return "trainer.filter.uniform replaces groups by the next tasks, and with rollout.async these belong to later steps"
     end,
-    hint = "set trainer.filter.refills = 0: the groups are dropped without replacement",
+    hint = "leave one of the two out: groups with equal rewards have no gradient of their own",
   },
   {
     setting = "rollout.async.staleness",

@@ -75,6 +75,9 @@ section! {
         /// process. Runs with the same number of shards have the same bits on 1, 2, 4, …
         /// processes (docs/guide/scale.md).
         gradient_shards: usize = 0, unit("shards"), range("≥ 0"), restart();
+        /// Each process keeps the optimiser state of a part of the weights (ZeRO-1,
+        /// arXiv:1910.02054; docs/guide/scale.md).
+        shard_optimizer: bool = false, restart();
         /// Keeps only the inputs of the layers and recomputes activations in the backward pass:
         /// less memory, more time.
         gradient_checkpointing: bool = false, restart();

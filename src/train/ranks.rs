@@ -308,6 +308,30 @@ impl Shards {
         Ok(self.ranks.gather(local)?.into_iter().flatten().collect())
     }
 
+    /// Divides the state of an optimiser among the processes (ZeRO-1).
+    pub(crate) fn divide(&self, optimizer: &mut AdamW) -> Result<()> {
+        if self.ranks.size() > 1 { optimizer.divide(self.ranks.rank(), self.ranks.size()) } else { Ok(()) }
+    }
+
+    /// One optimiser step, [`AdamW::step`]. If the state is divided, the processes exchange the
+    /// weights that each has updated.
+    pub(crate) fn step(&self, optimizer: &mut AdamW, lr: f64, max_norm: f64) -> Result<f64> {
+        let norm = optimizer.step(lr, max_norm)?;
+        if let Some(group) = self.ranks.group.as_ref().filter(|_| optimizer.is_divided()) {
+            optimizer.exchange_weights(group.size(), &|sent| group.gather_tensor(sent))?;
+        }
+        Ok(norm)
+    }
+
+    /// The whole state of an optimiser, for a checkpoint. If the state is divided, all processes
+    /// call it at the same time.
+    pub(crate) fn state(&self, optimizer: &AdamW) -> Result<Vec<(String, Tensor)>> {
+        match self.ranks.group.as_ref().filter(|_| optimizer.is_divided()) {
+            Some(group) => optimizer.whole_state(group.size(), &|sent| group.gather_tensor(sent)),
+            None => Ok(optimizer.state()),
+        }
+    }
+
     /// Starts the sum of the gradients of an optimiser's tensors.
     pub(crate) fn begin(&self) -> ShardSum {
         ShardSum { tree: (self.count > 1).then(GradientTree::default) }

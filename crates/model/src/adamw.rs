@@ -12,8 +12,10 @@ use crate::native;
 use r1_base::error::{Error, Kind, Result};
 
 mod gradients;
+mod partition;
 
 pub use self::gradients::GradientTree;
+pub use self::partition::Exchange;
 
 /// Maximum bytes of gradients in the type of the moments at a time.
 const COPIED: usize = 256 << 20;
@@ -55,11 +57,15 @@ pub struct AdamW {
     slots: Vec<ParameterSlot>,
     /// Updates so far.
     step: i64,
+    /// The part whose state is here, if several processes divide the state.
+    part: Option<usize>,
 }
 
 #[derive(Debug)]
 struct ParameterSlot {
     name: String,
+    /// The part that has its state.
+    owner: usize,
     /// The tensor that the model uses; `backward` adds its gradient.
     weight: Tensor,
     weight_decay: f64,
@@ -97,9 +103,10 @@ impl AdamW {
                 if options.decay_matrices_only && weight.dim() < 2 { 0.0 } else { options.weight_decay };
             let weight_decay = group.and_then(|group| group.weight_decay).unwrap_or(default_decay);
             let rate = group.map_or(1.0, |group| group.rate);
-            slots.push(ParameterSlot { name, weight, weight_decay, rate, master, sum: None, exp_avg, exp_avg_sq });
+            let owner = 0;
+            slots.push(ParameterSlot { name, owner, weight, weight_decay, rate, master, sum: None, exp_avg, exp_avg_sq });
         }
-        Ok(Self { options, slots, step: 0 })
+        Ok(Self { options, slots, step: 0, part: None })
     }
 
     /// Drops all gradients and frees their memory.
@@ -182,7 +189,11 @@ impl AdamW {
         // their gradients.
         let mut rest = self.slots.as_slice();
         while let Some(first) = rest.first() {
-            let alike = |slot: &ParameterSlot| slot.settings() == first.settings();
+            if !self.has_state(first) {
+                rest = &rest[1..];
+                continue;
+            }
+            let alike = |slot: &ParameterSlot| slot.settings() == first.settings() && self.has_state(slot);
             let mut bytes = 0;
             let fits = |slot: &&ParameterSlot| {
                 bytes += slot.copied();
@@ -257,11 +268,8 @@ impl AdamW {
     pub fn state(&self) -> Vec<(String, Tensor)> {
         let mut state = vec![(STEP.to_owned(), Tensor::from_slice(&[self.step]))];
         for slot in &self.slots {
-            state.push((format!("{}.exp_avg", slot.name), slot.exp_avg.shallow_clone()));
-            state.push((format!("{}.exp_avg_sq", slot.name), slot.exp_avg_sq.shallow_clone()));
-            if let Some(master) = &slot.master {
-                state.push((format!("{}.master", slot.name), master.shallow_clone()));
-            }
+            let parts = slot.state().map(|(part, tensor)| (format!("{}.{part}", slot.name), tensor.shallow_clone()));
+            state.extend(parts);
         }
         state
     }
@@ -274,20 +282,22 @@ impl AdamW {
     /// Nothing has changed then.
     pub fn load_state(&mut self, mut state: HashMap<String, Tensor>) -> Result<()> {
         let _guard = no_grad_guard();
-        let step = take(&mut state, STEP, &Tensor::from_slice(&[self.step]))?.f_int64_value(&[0])?;
+        let step = take(&mut state, STEP, &(vec![1], Dtype::Int64))?.f_int64_value(&[0])?;
         let mut loaded = Vec::with_capacity(self.slots.len());
         for slot in &self.slots {
-            let mut take = |part: &str, like: &Tensor| take(&mut state, &format!("{}.{part}", slot.name), like);
-            let exp_avg = take("exp_avg", &slot.exp_avg)?;
-            let exp_avg_sq = take("exp_avg_sq", &slot.exp_avg_sq)?;
-            let master = slot.master.as_ref().map(|master| take("master", master)).transpose()?;
+            let like = (slot.weight.size(), slot.exp_avg.kind());
+            let mut take = |part: &str| take(&mut state, &format!("{}.{part}", slot.name), &like);
+            let (exp_avg, exp_avg_sq) = (take("exp_avg")?, take("exp_avg_sq")?);
+            let master = slot.master.as_ref().map(|_| take("master")).transpose()?;
             loaded.push((exp_avg, exp_avg_sq, master));
         }
         if let Some(name) = state.keys().min() {
             return Err(damaged(name, "is not one of this model's"));
         }
         self.step = step;
-        for (slot, (exp_avg, exp_avg_sq, master)) in self.slots.iter_mut().zip(loaded) {
+        let part = self.part;
+        let here = |slot: &ParameterSlot| part.is_none_or(|part| part == slot.owner);
+        for (slot, (exp_avg, exp_avg_sq, master)) in self.slots.iter_mut().zip(loaded).filter(|(slot, _)| here(slot)) {
             slot.exp_avg.f_copy_(&exp_avg)?;
             slot.exp_avg_sq.f_copy_(&exp_avg_sq)?;
             if let (Some(current), Some(master)) = (&mut slot.master, master) {
@@ -310,10 +320,16 @@ impl ParameterSlot {
             return 0;
         }
         if self.master.is_some() || !self.weight.grad().defined() {
-            self.exp_avg.numel() * self.exp_avg.kind().elt_size_in_bytes()
+            self.weight.numel() * self.exp_avg.kind().elt_size_in_bytes()
         } else {
             0
         }
+    }
+
+    /// The tensors of its state, with the last parts of their names.
+    fn state(&self) -> impl Iterator<Item = (&'static str, &Tensor)> {
+        let moments = [("exp_avg", &self.exp_avg), ("exp_avg_sq", &self.exp_avg_sq)];
+        moments.into_iter().chain(self.master.as_ref().map(|master| ("master", master)))
     }
 
     /// The gradient of all micro-batches, if any reached this tensor.
@@ -330,16 +346,16 @@ impl ParameterSlot {
     fn gradient(&self) -> Result<Tensor> {
         match self.total()? {
             Some(gradient) => Ok(gradient.f_to_kind(self.exp_avg.kind())?.f_contiguous()?),
-            None => Ok(self.exp_avg.f_zeros_like()?),
+            None => Ok(Tensor::f_zeros(self.weight.size(), (self.exp_avg.kind(), self.weight.device()))?),
         }
     }
 }
 
-/// Removes `name` from a saved state and checks that it has the type and shape of `like`.
-fn take(state: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Result<Tensor> {
+/// Removes `name` from a saved state and checks its shape and type.
+fn take(state: &mut HashMap<String, Tensor>, name: &str, (size, kind): &(Vec<i64>, Dtype)) -> Result<Tensor> {
     let tensor = state.remove(name).ok_or_else(|| damaged(name, "is missing"))?;
-    if tensor.size() != like.size() || tensor.kind() != like.kind() {
-        let problem = format!("is {:?} {:?}, not {:?} {:?}", tensor.kind(), tensor.size(), like.kind(), like.size());
+    if tensor.size() != *size || tensor.kind() != *kind {
+        let problem = format!("is {:?} {:?}, not {kind:?} {size:?}", tensor.kind(), tensor.size());
         return Err(damaged(name, &problem));
     }
     Ok(tensor)

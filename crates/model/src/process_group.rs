@@ -124,6 +124,14 @@ impl ProcessGroup {
         self.timed(bytes, || self.collectives.gather(tensor, self.size).map_err(|error| lost(what, &error)))
     }
 
+    /// The tensors of all ranks, on the CPU, as the rows of one. They have the same shape and type.
+    ///
+    /// # Errors
+    /// As [`gather`](Self::gather).
+    pub fn gather_tensor(&self, tensor: &Tensor) -> Result<Tensor> {
+        self.tensors("exchange the state of the optimiser", tensor)
+    }
+
     /// Compares facts, with a name for each value, over all ranks.
     ///
     /// # Errors

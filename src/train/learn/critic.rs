@@ -40,6 +40,7 @@ impl TrainedCritic {
         learner: &Learner,
         checkpoint: Option<&Path>,
         base: &PolicySettings,
+        shards: &Shards,
         fetching: Fetching<'_>,
     ) -> Result<Self> {
         let saved = checkpoint.map(|checkpoint| trainer_state(checkpoint).join(DIR));
@@ -65,6 +66,9 @@ impl TrainedCritic {
         }
         let weights = adamw::AdamWOptions { weight_decay: learner.weight_decay, ..adamw::AdamWOptions::default() };
         let mut optimizer = AdamW::new(critic.parameters(), weights)?;
+        if learner.shard_optimizer {
+            shards.divide(&mut optimizer)?;
+        }
         if let Some(dir) = &saved {
             optimizer.load_state(read_tensors(&dir.join(OPTIMIZER))?)?;
         }
@@ -120,16 +124,16 @@ impl TrainedCritic {
         let [loss, clipped] = policy_stats.critic;
         let mut stats = CriticStats { loss, clip_frac: clipped / count.max(1) as f64, ..CriticStats::default() };
         if policy_stats.stepped {
-            stats.grad_norm = self.optimizer.step(settings.lr, learner.max_grad_norm)?;
+            stats.grad_norm = shards.step(&mut self.optimizer, settings.lr, learner.max_grad_norm)?;
             stats.stepped = true;
         }
         Ok((Some(policy_stats), stats))
     }
 
     /// The files of the critic for the folder `trainer_state` of a checkpoint.
-    pub(crate) fn unwritten(&self) -> Result<Vec<UnwrittenFile>> {
+    pub(crate) fn unwritten(&self, shards: &Shards) -> Result<Vec<UnwrittenFile>> {
         let mut files = self.critic.unwritten()?;
-        files.push(UnwrittenFile::tensors(OPTIMIZER, "", &self.optimizer.state()));
+        files.push(UnwrittenFile::tensors(OPTIMIZER, "", &shards.state(&self.optimizer)?));
         Ok(files.into_iter().map(|file| file.labelled("the critic's weight").within(DIR)).collect())
     }
 }

@@ -74,7 +74,7 @@ pub(crate) fn update(
     }
     shards.reduce(optimizer)?;
     release()?;
-    let grad_norm = optimizer.step(lr, sft.max_grad_norm)?;
+    let grad_norm = shards.step(optimizer, lr, sft.max_grad_norm)?;
     let loss = all.iter().map(|(_, loss)| loss).sum();
     let tokens = all.iter().map(|(tokens, _)| tokens).sum();
     let room: usize = all.iter().map(|(tokens, _)| sft.tokens_at_once().max(*tokens)).sum();

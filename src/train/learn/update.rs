@@ -169,7 +169,7 @@ impl Update<'_> {
             Ok(()) if stats.sampled == 0 => return Ok(stats),
             Ok(()) => {
                 self.shards.before_step()?;
-                optimizer.step(self.lr, self.learner.max_grad_norm)
+                self.shards.step(optimizer, self.lr, self.learner.max_grad_norm)
             }
             Err(error) => Err(error),
         };

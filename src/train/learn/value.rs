@@ -188,7 +188,7 @@ fn critic_step(
         stats.clip_frac += clipped / count.max(1) as f64;
     }
     shards.reduce(optimizer)?;
-    stats.grad_norm = optimizer.step(settings.lr, learner.max_grad_norm)?;
+    stats.grad_norm = shards.step(optimizer, settings.lr, learner.max_grad_norm)?;
     stats.stepped = true;
     Ok(())
 }

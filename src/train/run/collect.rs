@@ -101,7 +101,7 @@ pub(crate) fn collect(
         let last = round == learner.filter.refills;
         collected.sort(samples, &mut sampled, |trajectory| last || keeps(trajectory));
         collected.sort(greedy, &mut baselines, |trajectory| last || keeps(trajectory));
-        if kept >= learner.groups_per_step || session.rollouts.is_async() {
+        if kept >= learner.groups_per_step {
             break;
         }
     }

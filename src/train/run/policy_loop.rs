@@ -239,6 +239,11 @@ impl Training {
             metrics::epoch(&mut values, self.run.state.data_position, rows);
             metrics::branches(&mut values, sampled, &self.learner);
             metrics::time(&mut values, &step.stats, &step.update_stats, step.sampling_seconds, step.training_seconds);
+            if self.session.rollouts.is_async() {
+                // Most of them were sampled while the run did not wait.
+                let seconds = step.began.map_or(0.0, |began| began.elapsed().as_secs_f64());
+                values.set("throughput/tokens_per_s", step.stats.sampled_tokens as f64 / seconds.max(1e-9));
+            }
         }
         self.log_reloads(&mut values);
         metrics::memory(&mut values, self.session.model.device());

@@ -164,6 +164,9 @@ impl<'a> SupervisedTraining<'a> {
         let Sft { weight_decay, betas, .. } = sft;
         let options = adamw::AdamWOptions { betas, weight_decay, ..adamw::AdamWOptions::default() };
         let mut optimizer = AdamW::new(model.parameters(), options)?;
+        if sft.shard_optimizer {
+            shards.divide(&mut optimizer)?;
+        }
         if let Some(path) = &checkpoint {
             load_optimizer(&mut optimizer, path)?;
         }
@@ -212,7 +215,7 @@ impl<'a> SupervisedTraining<'a> {
         self.row_check.report(&self.run.reporter);
         let began = Instant::now();
         self.printed.at(self.run.state.step + 1);
-        let batch = self.draw(began).map_err(|error| self.run.with_saved(error, || self.save()))?;
+        let batch = self.draw(began).map_err(|error| self.save_before(error))?;
         self.samples.report_hidden_tools(&self.run.reporter);
         Ok(batch)
     }
@@ -297,12 +300,19 @@ impl<'a> SupervisedTraining<'a> {
 
     /// Writes a checkpoint, unless the newest one is of this step already.
     fn save(&self) -> Result<PathBuf> {
-        self.run.save(self.contents())
+        self.run.save(self.contents()?)
     }
 
-    fn contents(&self) -> Contents<'_> {
-        let Self { run, model, files, optimizer, .. } = self;
-        Contents { model, files, optimizer, ema: None, state: &run.state, more: Vec::new() }
+    /// Saves the trained weights before a run ends with an error before an update. A state that is
+    /// divided is not complete here.
+    fn save_before(&self, error: Error) -> Error {
+        if self.optimizer.is_divided() { error } else { self.run.with_saved(error, || self.save()) }
+    }
+
+    fn contents(&self) -> Result<Contents<'_>> {
+        let Self { run, model, files, .. } = self;
+        let optimizer = self.shards.state(&self.optimizer)?;
+        Ok(Contents { model, files, optimizer, ema: None, state: &run.state, more: Vec::new() })
     }
 
     /// Begins the checkpoint of every `checkpoint.every` steps. The optimiser step of the next
@@ -310,7 +320,7 @@ impl<'a> SupervisedTraining<'a> {
     fn save_if_due(&self) -> Result<()> {
         if checkpoint_due(self.run.state.step, &self.run.script.settings.checkpoint, self.sft.steps) {
             self.run.options.ranks.require_same_weights(&self.model)?;
-            self.run.begin_save(self.contents())?;
+            self.run.begin_save(self.contents()?)?;
         }
         Ok(())
     }

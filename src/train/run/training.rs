@@ -128,9 +128,12 @@ impl Training {
         freeze(&session.model, &learner.freeze).map_err(|error| error.at(script.place_of("trainer.freeze")))?;
         let mut optimizer = weights::optimizer(&session.model, &learner)
             .map_err(|error| error.at(script.place_of("trainer.groups")))?;
+        if learner.shard_optimizer {
+            shards.divide(&mut optimizer)?;
+        }
         let critic = if critic {
             let (policy, from) = (&session.model, checkpoint.as_deref());
-            Some(TrainedCritic::open(policy, &learner, from, &base, fetching)?)
+            Some(TrainedCritic::open(policy, &learner, from, &base, &shards, fetching)?)
         } else {
             None
         };
@@ -240,7 +243,7 @@ impl Training {
         let Self { session, policy, .. } = self;
         let mut more = Vec::new();
         if let Some(critic) = &policy.critic {
-            more.extend(critic.unwritten()?);
+            more.extend(critic.unwritten(&policy.shards)?);
         }
         if let Some(curriculum) = &session.curriculum {
             let (name, bytes) = curriculum.file()?;
@@ -252,7 +255,7 @@ impl Training {
         Ok(Contents {
             model: &session.model,
             files: &session.files,
-            optimizer: &policy.optimizer,
+            optimizer: policy.shards.state(&policy.optimizer)?,
             ema: policy.ema.as_ref(),
             state: &self.run.state,
             more,
@@ -262,7 +265,8 @@ impl Training {
     /// Saves the trained weights before a run ends with an error in a step whose update has not
     /// begun, and adds a note to the error.
     pub(crate) fn save_before(&self, error: Error) -> Error {
-        if self.step.updating {
+        // The other processes do not take part in the checkpoint.
+        if self.step.updating || self.policy.optimizer.is_divided() {
             return error;
         }
         self.run.with_saved(error, || self.save())

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use super::files::ModelFiles;
+use tch::Tensor;
+
 use crate::adamw::AdamW;
 use crate::error::{Error, Kind, Result};
 use crate::model::{Model, UnwrittenFile};
@@ -21,7 +23,8 @@ const EMA: &str = "ema.safetensors";
 pub(crate) struct Contents<'a> {
     pub(crate) model: &'a Model,
     pub(crate) files: &'a ModelFiles,
-    pub(crate) optimizer: &'a AdamW,
+    /// The state of the optimiser.
+    pub(crate) optimizer: Vec<(String, Tensor)>,
     pub(crate) ema: Option<&'a Ema>,
     pub(crate) state: &'a RunProgress,
     /// Further files of the folder `trainer_state`.
@@ -40,7 +43,7 @@ impl Contents<'_> {
     pub(crate) fn unwritten(self) -> Result<UnwrittenCheckpoint> {
         let mut model = self.model.unwritten_trained()?;
         model.extend(self.files.unwritten());
-        let optimizer = UnwrittenFile::tensors(OPTIMIZER, "the optimiser state", &self.optimizer.state());
+        let optimizer = UnwrittenFile::tensors(OPTIMIZER, "the optimiser state", &self.optimizer);
         let average = |ema: &Ema| UnwrittenFile::tensors(EMA, "the average of the weight", &ema.state());
         let trainer_state = [optimizer].into_iter().chain(self.ema.map(average)).chain(self.more).collect();
         Ok(UnwrittenCheckpoint { model, trainer_state, state: self.state.clone() })
