@@ -37,14 +37,14 @@ local GPU = {
   optimizer = 0.65, -- of the bandwidth
 }
 local CPU = {
-  update = 0.8, prefill = 0.8, decode = 0.5, weights = 0.8, cache = 0.4, decode_layer = 0, update_layer = 0,
+  update = 0.95, prefill = 0.9, decode = 0.75, weights = 0.8, cache = 0.6, decode_layer = 0, update_layer = 0,
   optimizer = 0.5,
 }
 
 -- Links. Gloo sends over one TCP connection for each pair of ranks, within a machine over loopback.
 -- On GPU machines this is an assumption, which nothing has measured yet.
-local LOOPBACK = 2e9
-local LOOPBACK_OF_CPU = 0.15 -- of the bandwidth, shared by the ranks of the machine
+local LOOPBACK = 2e9 -- of a connection
+local LOOPBACK_OF_CPU = 0.05 -- of the bandwidth, shared by the ranks of the machine
 local NETWORK = 0.6 -- of the interface, shared by the ranks of the machine
 local LATENCY = 1e-4 -- of an exchange
 local BUCKET = 32 * 2 ^ 20 -- bytes of an exchange (crates/model/src/process_group.rs)
@@ -70,7 +70,7 @@ local function lengths_of(plan)
     local all = if measured then measured / trainer.batch_size else limit
     local response = options.response_tokens or all * (like["sft/supervised_share"] or 1)
     local prompt = options.prompt_tokens or math.max(all - response, 0)
-    return { prompt = prompt, response = response, longest = response, turns = 1, tools = 0, from = from }
+    return { prompt = prompt, response = response, longest = response, turns = 1, tools = 0, trained = 1, from = from }
   end
   -- Numbers of the command line are those of a prompt and a response.
   local turns = like["rollout/steps"] or (if options.prompt_tokens then 1 else plan.max_steps)
@@ -80,16 +80,20 @@ local function lengths_of(plan)
   local longest = if options.response_tokens then response else like["rollout/response_tokens_max"] or response
   -- A last prompt has the responses before it.
   local last = like["rollout/prompt_tokens"]
-  local most = settings.data.max_prompt_tokens
+  local longest_prompt = settings.data.max_prompt_tokens
   local prompt = if last
     then math.max(last - response * (turns - 1) / turns, 1)
-    else if most > 0 then math.min(most, plan.context - response) else plan.context - response
+    else if longest_prompt > 0 then math.min(longest_prompt, plan.context - response) else plan.context - response
   local trajectories = trainer.group_size * trainer.groups_per_step
+  prompt = options.prompt_tokens or math.max(prompt, 1)
+  local computed = (like["throughput/train_tokens_per_s"] or math.huge) * (like["time/training"] or 1) / trainer.epochs
   return {
-    prompt = options.prompt_tokens or math.max(prompt, 1),
+    prompt = prompt,
     response = response,
     longest = longest,
     turns = turns,
+    -- Rows without an advantage are not computed.
+    trained = math.min(computed / (trajectories * (prompt + response)), 1),
     -- Calls of one trajectory follow each other.
     tools = (like["time/tools"] or 0) / trajectories,
     from = from,
@@ -182,7 +186,8 @@ local function learning(plan, lengths)
     why ..= ", layers computed twice"
   end
   local epochs, models = trainer.epochs or 1, if plan.critic == "separate" then 2 else 1
-  add("forward and backward", epochs * models * (update / rate + fixed), why)
+  if lengths.trained < 1 then why ..= string.format(", %.0f%% of them trained", 100 * lengths.trained) end
+  add("forward and backward", epochs * models * lengths.trained * (update / rate + fixed), why)
   return parts, epochs * math.max(trainer.mini_batches or 1, 1) * models
 end
 
@@ -202,7 +207,7 @@ local function link(plan, distance)
   local device = plan.device
   if device.name == "cpu" then return device.bandwidth * LOOPBACK_OF_CPU end
   if distance < device.ranks_per_machine then return LOOPBACK end
-  return device.network * NETWORK / device.ranks_per_machine
+  return math.min(device.network * NETWORK / device.ranks_per_machine, LOOPBACK)
 end
 
 --- The sum of gradients in f32: pairs of ranks exchange all of them, once for each level of a

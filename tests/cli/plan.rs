@@ -96,7 +96,8 @@ fn a_model_that_does_not_fit_is_reported_with_what_helps() {
     shape(dir.path(), (8192, 29_568, 80, 64));
     let args = ["plan", "a.lua", "policy.model=shape", "policy.max_context=4096", "--device", "h200", "--world", "64"];
     let text = succeed(dir.path(), &args);
-    for part in ["does not fit: ", "of 139.0 GiB on each h200", "policy.lora.rank=16", "every rank has the whole model"] {
+    for part in ["does not fit: ", "of 139.0 GiB on each h200", "policy.lora.rank=16", "every rank has the whole model"]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
     let plan = planned(dir.path(), &args[1..]);

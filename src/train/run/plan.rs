@@ -240,11 +240,8 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool, target:
         let (engine, released) = EngineOptions::sized_within_free(shape.config, cache, target.memory, wanted, needs);
         slots = engine.slots;
         let bytes = engine.bytes(shape.config, cache);
-        let fewer = if engine.slots < settings.rollout.concurrency {
-            ", those that fit into the free memory"
-        } else {
-            ""
-        };
+        let fewer =
+            if engine.slots < settings.rollout.concurrency { ", those that fit into the free memory" } else { "" };
         let why = format!("{} slots of {context} tokens{fewer}", engine.slots);
         if released {
             sampling.push(share("key-value cache", format!("{why}, released for learning"), bytes));

@@ -143,11 +143,11 @@ fn facts(
 /// f32 matrices, and bytes per second that a sum of f32 numbers reads. The fastest of several
 /// measurements, because other load on the machine only adds time.
 fn cpu_rates() -> Result<(f64, f64)> {
-    const SIZE: i64 = 1024;
+    const SIZE: i64 = 512;
     const NUMBERS: i64 = 64 << 20;
     let fastest = |operation: &dyn Fn() -> Result<Tensor>| -> Result<f64> {
         let (began, mut fastest) = (Instant::now(), f64::INFINITY);
-        while began.elapsed() < Duration::from_millis(700) {
+        while began.elapsed() < Duration::from_secs(1) {
             let started = Instant::now();
             let _result = operation()?;
             fastest = fastest.min(started.elapsed().as_secs_f64());
@@ -279,13 +279,16 @@ mod tests {
         facts["like"] = json!({
             "rollout/steps": 2, "rollout/response_tokens": 40, "rollout/response_tokens_max": 60,
             "rollout/prompt_tokens": 50, "time/tools": 32,
+            "throughput/train_tokens_per_s": 280, "time/training": 2,
         });
         facts["like_name"] = json!("runs/a");
         let time = step(&facts);
         let of_run = &time["lengths"];
         // The last prompt has the first response. 16 trajectories share 32 s of tools; 2 of 4 run
-        // at once.
-        for (name, expected) in [("prompt", 30.0), ("response", 40.0), ("longest", 60.0), ("tools", 2.0)] {
+        // at once. 560 of 16 x 70 tokens are trained.
+        for (name, expected) in
+            [("prompt", 30.0), ("response", 40.0), ("longest", 60.0), ("tools", 2.0), ("trained", 0.5)]
+        {
             assert_eq!(of_run[name].as_f64(), Some(expected), "{name}: {of_run}");
         }
         assert_seconds(&time, &[("tools", 4.0)]);
