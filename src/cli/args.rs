@@ -17,6 +17,7 @@ use super::man::ManArgs;
 use super::mcp::McpArgs;
 use super::new::NewArgs;
 use super::number::row_count;
+use super::plan::PlanArgs;
 use super::recorded::IdOrSetting;
 use super::resume_arg::{self, refuse_both};
 use super::traj_args::TrajArgs;
@@ -52,6 +53,7 @@ pub(super) struct Cli {
 pub(super) enum Command {
     Run(RunArgs),
     Sft(SftArgs),
+    Plan(PlanArgs),
     Eval(EvalArgs),
     Compare(CompareArgs),
     View(ViewArgs),

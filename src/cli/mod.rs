@@ -32,6 +32,7 @@ mod masks;
 mod mcp;
 mod new;
 mod number;
+mod plan;
 mod recorded;
 mod repl;
 mod replay;
@@ -104,6 +105,7 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
         Command::Run(args) => run::run(args, cli.output),
         Command::Sft(args) => run::sft(args, cli.output),
         Command::Eval(args) => eval::run(args, cli.output),
+        Command::Plan(args) => plan::run(args, cli.output).map(success),
         Command::Compare(args) => compare::run(&args, cli.output).map(success),
         Command::Check(args) => check::run(args, cli.output),
         Command::Infer(args) => infer::run(&args, cli.output),

@@ -50,6 +50,7 @@ mod own_loop;
 mod own_loop_critic;
 mod own_loop_watched;
 mod own_loss;
+mod plan;
 mod printing;
 mod processes;
 mod recipe;

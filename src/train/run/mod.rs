@@ -1,7 +1,7 @@
 //! The loops: reinforcement learning (`policy_loop`), with the operations that the loops of
 //! programs use too (more of them in `calls`), and supervised training (`sft`). `training` is the
-//! state of a run, `open_step` the state of its current step. `plan` and `masks` show what a run
-//! would do.
+//! state of a run, `open_step` the state of its current step. `plan`, `step_plan` and `masks`
+//! show what a run would do.
 
 pub(crate) mod calls;
 pub(crate) mod checks;
@@ -16,4 +16,5 @@ pub(crate) mod reload;
 pub(crate) mod rerun;
 pub(crate) mod run_state;
 pub(crate) mod sft;
+pub(crate) mod step_plan;
 pub(crate) mod training;

@@ -36,8 +36,10 @@ pub struct MemoryPlan {
     pub sampling: Vec<MemoryShare>,
     /// In use during an update.
     pub learning: Vec<MemoryShare>,
-    /// The free memory, on the CPU.
+    /// The free memory, or that of a device that is not there. `None` if unknown.
     pub available: Option<u64>,
+    /// Trajectories that are sampled at once; 0 in supervised training.
+    pub slots: usize,
     /// The recipe's cold start, which ends before the rest begins.
     pub cold_start: Option<Box<MemoryPlan>>,
 }
@@ -94,33 +96,80 @@ impl MemoryPlan {
     }
 }
 
+/// The device that a run is planned for.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedDevice {
+    pub(crate) name: String,
+    pub(crate) device: Device,
+    /// Memory for a process, bytes; `None` if unknown.
+    pub(crate) memory: Option<u64>,
+    /// CPU threads of a process.
+    pub(crate) threads: usize,
+}
+
+impl PlannedDevice {
+    /// The device that a run on this machine has.
+    fn of_run(settings: &Settings) -> Result<Self> {
+        let device = crate::native::device(settings.policy.device)?;
+        let name = if device == Device::Cpu { "the CPU" } else { "the GPU" };
+        let (memory, threads) = (available_memory(device), crate::native::thread_count());
+        Ok(Self { name: name.to_owned(), device, memory, threads })
+    }
+}
+
+/// Shape and settings of a run, with the number of tokens per micro-batch.
+pub(crate) struct PlannedRun<'a> {
+    pub(crate) shape: Footprint<'a>,
+    pub(crate) settings: Settings,
+    /// Whether it has a reference policy that is a model of its own.
+    pub(crate) reference: bool,
+    pub(crate) memory: MemoryPlan,
+}
+
 /// Predicts the memory of the run of `options`, or of its supervised training.
 ///
 /// # Errors
 /// As for a run: script, settings, the model's `config.json`.
 pub fn plan(options: &RunOptions, is_supervised: bool, reporter: &Reporter) -> Result<MemoryPlan> {
     let script = load_script(&options.script, &options.overrides)?;
-    if is_supervised {
-        return plan_of(&supervised(script)?, options, reporter);
-    }
-    let cold_start = match script.cold_start()? {
+    let script = if is_supervised { supervised(script)? } else { script };
+    let target = PlannedDevice::of_run(&script.settings)?;
+    plan_run(&script, is_supervised, &target, (options, reporter), |run| Ok(run.memory))
+}
+
+/// Plans the run of a script and its cold start, unless that `is_supervised` training itself.
+pub(crate) fn plan_run<T>(
+    script: &Script,
+    is_supervised: bool,
+    target: &PlannedDevice,
+    (options, reporter): (&RunOptions, &Reporter),
+    use_run: impl FnOnce(PlannedRun<'_>) -> Result<T>,
+) -> Result<T> {
+    let cold_start = match script.cold_start()?.filter(|_| !is_supervised) {
         Some(phase) => {
-            cold_start::check(&script)?;
-            Some(Box::new(plan_of(&phase, options, reporter)?))
+            cold_start::check(script)?;
+            Some(Box::new(plan_phase(&phase, target, (options, reporter), |run| Ok(run.memory))?))
         }
         None => None,
     };
-    Ok(MemoryPlan { cold_start, ..plan_of(&script, options, reporter)? })
+    plan_phase(script, target, (options, reporter), |run| {
+        use_run(PlannedRun { memory: MemoryPlan { cold_start, ..run.memory }, ..run })
+    })
 }
 
-fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result<MemoryPlan> {
+fn plan_phase<T>(
+    script: &Script,
+    target: &PlannedDevice,
+    (options, reporter): (&RunOptions, &Reporter),
+    use_run: impl FnOnce(PlannedRun<'_>) -> Result<T>,
+) -> Result<T> {
     let settings = &script.settings;
     let policy = &settings.policy;
     if policy.init.is_some() {
         return Err(Error::new(Kind::Usage, "the recipe makes its own model; its vocabulary is not known yet")
             .hint("make it with trainer.steps=1, and plan with policy.model=RUN/init"));
     }
-    let (device, fetching) = (crate::native::device(policy.device)?, options.fetching(reporter));
+    let (device, fetching) = (target.device, options.fetching(reporter));
     let dir = model_dir(&policy.model, fetching)?;
     let of_policy = match &policy.lora {
         Some(wanted) if adapter::is_new(policy, fetching)? => Some(adapter::new(wanted)),
@@ -132,9 +181,9 @@ fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result
     };
     let config = Config::load(&base)?;
     let kind = compute_kind(policy.dtype, device);
-    let threads = crate::native::thread_count();
     let checkpointing = settings.trainer.gradient_checkpointing();
-    let shape = Footprint { config: &config, device, kind, adapter: of_policy.as_ref(), checkpointing, threads };
+    let adapter = of_policy.as_ref();
+    let shape = Footprint { config: &config, device, kind, adapter, checkpointing, threads: target.threads };
     let reference = match &settings.trainer {
         Trainer::Rl { .. } => {
             let ValidatedTrainer { objective, warnings, .. } = validate(script)?;
@@ -151,12 +200,14 @@ fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result
         Trainer::Rl { .. } => context_of_rollouts(policy, &config, reporter)?,
     };
     let weights = shape.weights() + shape.adapted() * 4;
-    let free = available_memory(device).map(|bytes| bytes.saturating_sub(weights));
-    Ok(assemble(&shape, &with_micro_batches(&shape, settings, reference, free), reference))
+    let free = target.memory.map(|bytes| bytes.saturating_sub(weights));
+    let settings = with_micro_batches(&shape, settings, reference, free);
+    let memory = assemble(&shape, &settings, reference, target);
+    use_run(PlannedRun { shape, settings, reference, memory })
 }
 
 /// The parts of a run of a model of this shape.
-fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> MemoryPlan {
+fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool, target: &PlannedDevice) -> MemoryPlan {
     let element = shape.kind.elt_size_in_bytes() as u64;
     let cpu = shape.device == Device::Cpu;
     let mut held = Vec::new();
@@ -181,18 +232,16 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Memo
     let needs = if cpu { (0, 0) } else { (sum(&loaded).saturating_add(run), update) };
     held.extend(loaded);
     held.extend(held_by_run(shape, settings, reference));
-    let (mut sampling, mut learning) = (Vec::new(), in_update(shape, settings));
+    let (mut sampling, mut learning, mut slots) = (Vec::new(), in_update(shape, settings), 0);
     if let Some(learner) = settings.trainer.learner() {
         let context = context_tokens(shape, settings);
         let cache = if cpu && element == 2 && shape.adapter.is_none() { Dtype::Float } else { shape.kind };
-        let (device, slots) = ((cache, shape.device), settings.rollout.concurrency);
-        let (engine, released) = EngineOptions::sized_for_training(shape.config, device, slots, context, needs);
+        let wanted = (settings.rollout.concurrency, context);
+        let (engine, released) = EngineOptions::sized_within_free(shape.config, cache, target.memory, wanted, needs);
+        slots = engine.slots;
         let bytes = engine.bytes(shape.config, cache);
-        let fewer = if engine.slots < settings.rollout.concurrency {
-            ", those that fit into the memory that is free now"
-        } else {
-            ""
-        };
+        let fewer =
+            if engine.slots < settings.rollout.concurrency { ", those that fit into the free memory" } else { "" };
         let why = format!("{} slots of {context} tokens{fewer}", engine.slots);
         if released {
             sampling.push(share("key-value cache", format!("{why}, released for learning"), bytes));
@@ -213,11 +262,12 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Memo
         }
     }
     MemoryPlan {
-        device: if cpu { "the CPU".to_owned() } else { "the GPU".to_owned() },
+        device: target.name.clone(),
         held,
         sampling,
         learning,
-        available: available_memory(shape.device),
+        available: target.memory,
+        slots,
         cold_start: None,
     }
 }
@@ -265,7 +315,8 @@ mod tests {
         let with_reference = training_memory(&shape, &settings, true);
         assert_eq!(with_reference, (held + shape.weights(), learning));
         // The plan has the same parts, the loaded weights and the cache.
-        let plan = assemble(&shape, &settings, false);
+        let target = PlannedDevice { name: "h200".to_owned(), device, memory: Some(139 << 30), threads: 1 };
+        let plan = assemble(&shape, &settings, false, &target);
         let of = |name: &str| plan.held.iter().find(|share| share.what == name).unwrap().bytes;
         let policy = of("weights") + of("packed weights") + of("key-value cache");
         assert_eq!(sum(&plan.held) + sum(&plan.learning), needed + policy);

@@ -75,12 +75,15 @@ pub(crate) fn context_tokens(shape: &Footprint<'_>, settings: &Settings) -> usiz
     }
 }
 
+/// Number of ranks that divide the state of the optimiser: every rank has all of it.
+pub(crate) const OPTIMIZER_RANKS: u64 = 1;
+
 /// The memory in use during the whole run, without the policy and the key-value cache.
 pub(crate) fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Vec<MemoryShare> {
     let ((learned, learned_bytes), element) = (learned(shape), shape.kind.elt_size_in_bytes() as u64);
-    let mut held = vec![share("AdamW", "two moments in f32".to_owned(), 8 * learned)];
+    let mut held = vec![share("AdamW", "two moments in f32".to_owned(), 8 * learned / OPTIMIZER_RANKS)];
     if learned_bytes == 2 {
-        held.push(share("master weights", "in f32".to_owned(), 4 * learned));
+        held.push(share("master weights", "in f32".to_owned(), 4 * learned / OPTIMIZER_RANKS));
     }
     if reference {
         held.push(share("reference", "a model of its own".to_owned(), shape.weights() + shape.packed()));

@@ -47,9 +47,20 @@ impl EngineOptions {
         max_context: usize,
         needs: (u64, u64),
     ) -> (Self, bool) {
-        let (kind, device) = cache;
+        Self::sized_within_free(config, cache.0, available_memory(cache.1), (concurrency, max_context), needs)
+    }
+
+    /// [`sized_for_training`](Self::sized_for_training) for a device with `free` bytes, which need
+    /// not be there.
+    pub fn sized_within_free(
+        config: &Config,
+        kind: Kind,
+        free: Option<u64>,
+        (concurrency, max_context): (usize, usize),
+        needs: (u64, u64),
+    ) -> (Self, bool) {
         let sized = |memory| Self::sized_within(config, kind, concurrency, max_context, memory);
-        Self::shared(available_memory(device), needs, sized, |options| options.bytes(config, kind))
+        Self::shared(free, needs, sized, |options| options.bytes(config, kind))
     }
 
     /// [`sized_for_training`](Self::sized_for_training) for a device with `free` bytes.

@@ -35,6 +35,24 @@ impl Footprint<'_> {
         (self.config.vocab_size * self.config.hidden_size) as u64
     }
 
+    /// Number of weights of all routed experts.
+    pub fn experts(&self) -> u64 {
+        let Some(experts) = self.config.experts else { return 0 };
+        let sparse = (0..self.config.num_hidden_layers).filter(|&index| self.config.layer(index).sparse).count();
+        (sparse * experts.count * 3 * self.config.hidden_size * experts.intermediate_size) as u64
+    }
+
+    /// Fraction of the experts that a token is computed by.
+    pub fn experts_share(&self) -> f64 {
+        self.config.experts.map_or(0.0, |experts| experts.chosen as f64 / experts.count.max(1) as f64)
+    }
+
+    /// Number of weights of the layers that a token is multiplied with.
+    pub fn active(&self) -> f64 {
+        let embeddings = if self.config.tie_word_embeddings { 1 } else { 2 } * self.embedding();
+        (self.numbers().saturating_sub(embeddings)) as f64 - (1.0 - self.experts_share()) * self.experts() as f64
+    }
+
     /// Memory of the weights, bytes.
     pub fn weights(&self) -> u64 {
         self.numbers() * self.element()
