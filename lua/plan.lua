@@ -231,6 +231,17 @@ local function exchange(plan, steps)
   return { part = "exchange of gradients", seconds = steps * seconds, why = why }
 end
 
+--- With an optimiser state that is divided: each rank sends the weights that it has updated to all.
+local function weights(plan, steps)
+  local world, bytes = plan.world, plan.shape.learned * plan.shape.element
+  if plan.optimizer_ranks == 1 then return { part = "exchange of weights", seconds = 0, why = "" } end
+  local share = bytes / world
+  local seconds = (world - 1) * (share / link(plan, world - 1) + LATENCY * math.ceil(share / BUCKET))
+  if plan.device.name ~= "cpu" then seconds += 2 * bytes / TO_HOST end
+  local why = string.format("%d x %d parts of %.3g GB", steps, world - 1, share / 1e9)
+  return { part = "exchange of weights", seconds = steps * seconds, why = why }
+end
+
 --- The same sum by a ring over NVLink, or over an interface for each GPU.
 local function with_nccl(plan, steps)
   local device, bytes = plan.device, 4 * plan.shape.learned
@@ -244,6 +255,7 @@ local function advice(plan)
   if not trainer.gradient_checkpointing then table.insert(all, "trainer.gradient_checkpointing=true") end
   if plan.shape.adapted == 0 then table.insert(all, "policy.lora.rank=16") end
   if plan.shape.element == 4 then table.insert(all, "policy.dtype=bf16") end
+  if plan.world > 1 and plan.optimizer_ranks == 1 then table.insert(all, "trainer.shard_optimizer=true") end
   if trainer.algorithm ~= "sft" and settings.rollout.concurrency > 1 then table.insert(all, "a smaller rollout.concurrency") end
   table.insert(all, "a smaller policy.max_context")
   table.insert(all, "a smaller trainer.tokens_per_batch")
@@ -302,6 +314,7 @@ function functions.step(plan)
   local row = lengths.prompt + lengths.response
   if plan.world > 1 then
     add(exchange(plan, steps))
+    add(weights(plan, steps))
     local bytes = trajectories * row * TOKEN
     add {
       part = "exchange of trajectories", seconds = bytes / link(plan, plan.world - 1),

@@ -288,6 +288,14 @@ impl Trainer {
         }
     }
 
+    /// Whether the processes of a run divide the state of the optimiser.
+    pub fn shards_optimizer(&self) -> bool {
+        match self {
+            Self::Rl { learner, .. } => learner.shard_optimizer,
+            Self::Sft(sft) => sft.shard_optimizer,
+        }
+    }
+
     /// Whether activations are recomputed in the backward pass.
     pub fn gradient_checkpointing(&self) -> bool {
         match self {

@@ -71,6 +71,17 @@ fn ppo_has_the_same_bits_with_more_processes() {
     }
 }
 
+/// Weights and files are those of a run that does not divide the state, which one process does.
+#[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
+fn a_divided_optimiser_has_the_same_bits() {
+    let trainer = "r1.ppo { steps = 3, group_size = 2, groups_per_step = 4, lr = 1e-3, mini_batches = 2,
+        shard_optimizer = true, weight_decay = 0.1 }";
+    let recipe = recipe(&[("env", TWO_STEPS), ("trainer", trainer), ("checkpoint", "{ every = 1, keep = 0 }")]);
+    same_with_more_processes("run", &recipe, &[]);
+    same_with_more_processes("sft", &format!("return {COLD_START}"), &["trainer.shard_optimizer=true"]);
+}
+
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn an_adapter_has_the_same_bits_with_more_processes() {

@@ -104,7 +104,17 @@ impl AdamW {
             let weight_decay = group.and_then(|group| group.weight_decay).unwrap_or(default_decay);
             let rate = group.map_or(1.0, |group| group.rate);
             let owner = 0;
-            slots.push(ParameterSlot { name, owner, weight, weight_decay, rate, master, sum: None, exp_avg, exp_avg_sq });
+            slots.push(ParameterSlot {
+                name,
+                owner,
+                weight,
+                weight_decay,
+                rate,
+                master,
+                sum: None,
+                exp_avg,
+                exp_avg_sq,
+            });
         }
         Ok(Self { options, slots, step: 0, part: None })
     }

@@ -105,6 +105,8 @@ pub(crate) struct PlannedDevice {
     pub(crate) memory: Option<u64>,
     /// CPU threads of a process.
     pub(crate) threads: usize,
+    /// Number of processes.
+    pub(crate) world: u64,
 }
 
 impl PlannedDevice {
@@ -113,7 +115,7 @@ impl PlannedDevice {
         let device = crate::native::device(settings.policy.device)?;
         let name = if device == Device::Cpu { "the CPU" } else { "the GPU" };
         let (memory, threads) = (available_memory(device), crate::native::thread_count());
-        Ok(Self { name: name.to_owned(), device, memory, threads })
+        Ok(Self { name: name.to_owned(), device, memory, threads, world: 1 })
     }
 }
 
@@ -183,7 +185,9 @@ fn plan_phase<T>(
     let kind = compute_kind(policy.dtype, device);
     let checkpointing = settings.trainer.gradient_checkpointing();
     let adapter = of_policy.as_ref();
-    let shape = Footprint { config: &config, device, kind, adapter, checkpointing, threads: target.threads };
+    let optimizer_parts = if settings.trainer.shards_optimizer() { target.world } else { 1 };
+    let shape =
+        Footprint { config: &config, device, kind, adapter, checkpointing, threads: target.threads, optimizer_parts };
     let reference = match &settings.trainer {
         Trainer::Rl { .. } => {
             let ValidatedTrainer { objective, warnings, .. } = validate(script)?;
@@ -229,7 +233,12 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool, target:
     }
     // The engine is made when the policy is loaded.
     let (run, update) = training_memory(shape, settings, reference);
-    let needs = if cpu { (0, 0) } else { (sum(&loaded).saturating_add(run), update) };
+    let needs = match settings.rollout.r#async.staleness {
+        _ if cpu => (0, 0),
+        0 => (sum(&loaded).saturating_add(run), update),
+        // The engine samples during updates, too.
+        _ => (sum(&loaded).saturating_add(run).saturating_add(update), 0),
+    };
     held.extend(loaded);
     held.extend(held_by_run(shape, settings, reference));
     let (mut sampling, mut learning, mut slots) = (Vec::new(), in_update(shape, settings), 0);
@@ -306,7 +315,15 @@ mod tests {
         });
         let config = Config::from_json(&json).unwrap();
         let (device, kind) = (Device::Cuda(0), Dtype::BFloat16);
-        let shape = Footprint { config: &config, device, kind, adapter: None, checkpointing: true, threads: 1 };
+        let shape = Footprint {
+            config: &config,
+            device,
+            kind,
+            adapter: None,
+            checkpointing: true,
+            threads: 1,
+            optimizer_parts: 1,
+        };
         let settings = Settings::default();
         let (held, learning) = training_memory(&shape, &settings, false);
         let needed = held + learning;
@@ -315,7 +332,7 @@ mod tests {
         let with_reference = training_memory(&shape, &settings, true);
         assert_eq!(with_reference, (held + shape.weights(), learning));
         // The plan has the same parts, the loaded weights and the cache.
-        let target = PlannedDevice { name: "h200".to_owned(), device, memory: Some(139 << 30), threads: 1 };
+        let target = PlannedDevice { name: "h200".to_owned(), device, memory: Some(139 << 30), threads: 1, world: 1 };
         let plan = assemble(&shape, &settings, false, &target);
         let of = |name: &str| plan.held.iter().find(|share| share.what == name).unwrap().bytes;
         let policy = of("weights") + of("packed weights") + of("key-value cache");

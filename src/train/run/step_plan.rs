@@ -3,7 +3,7 @@
 //! machine are from here.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ use crate::native::thread_count;
 use crate::store::StoredRun;
 use crate::telemetry::{Curve, Reporter, read_curves};
 use crate::train::options::RunOptions;
-use crate::train::start::memory::{OPTIMIZER_RANKS, context_tokens, learned};
+use crate::train::start::memory::{context_tokens, learned};
 
 /// What a step is planned for.
 #[derive(Clone, Debug)]
@@ -58,6 +58,7 @@ pub fn plan_step(options: &RunOptions, wanted: &StepPlanOptions, reporter: &Repo
         return Err(error.hint(format!("one of {}", names.join(", "))));
     };
     let script = load_script(&options.script, &options.overrides)?;
+    let world = wanted.world.into();
     let target = if wanted.device == "cpu" {
         // The ranks share cores, bandwidth and memory of the machine.
         let ranks = f64::from(wanted.world);
@@ -65,10 +66,10 @@ pub fn plan_step(options: &RunOptions, wanted: &StepPlanOptions, reporter: &Repo
         figures = json!({ "flops": flops / ranks, "bandwidth": bandwidth / ranks });
         let memory = available_memory(Device::Cpu).map(|bytes| bytes / u64::from(wanted.world));
         let threads = (thread_count() / wanted.world as usize).max(1);
-        PlannedDevice { name: "the CPU".to_owned(), device: Device::Cpu, memory, threads }
+        PlannedDevice { name: "the CPU".to_owned(), device: Device::Cpu, memory, threads, world }
     } else {
         let memory = figures["memory"].as_f64().map(|gib| gib as u64 * (1 << 30));
-        PlannedDevice { name: wanted.device.clone(), device: Device::Cuda(0), memory, threads: 1 }
+        PlannedDevice { name: wanted.device.clone(), device: Device::Cuda(0), memory, threads: 1, world }
     };
     figures["name"] = json!(wanted.device);
     let like = wanted.like.as_ref().map(|run| means(run, options)).transpose()?;
@@ -87,7 +88,7 @@ pub fn plan_step(options: &RunOptions, wanted: &StepPlanOptions, reporter: &Repo
 }
 
 /// The means of the metrics of a run over its steps.
-fn means(run: &PathBuf, options: &RunOptions) -> Result<BTreeMap<String, f64>> {
+fn means(run: &Path, options: &RunOptions) -> Result<BTreeMap<String, f64>> {
     let stored = StoredRun::open(run, &options.runs_dir)?;
     let mean = |Curve(points): Curve| points.iter().map(|(_, value)| value).sum::<f64>() / points.len().max(1) as f64;
     Ok(read_curves(stored.path())?.into_iter().map(|(name, curve)| (name, mean(curve))).collect())
@@ -135,7 +136,7 @@ fn facts(
         "max_tokens": environments.iter().map(|(_, env)| env.max_tokens).max(),
         "reference": reference,
         "critic": critic.map(|learner| if learner.critic.shared { "shared" } else { "separate" }),
-        "optimizer_ranks": OPTIMIZER_RANKS,
+        "optimizer_ranks": shape.optimizer_parts,
     })
 }
 

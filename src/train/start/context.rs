@@ -14,6 +14,8 @@ pub(crate) fn footprint<'a>(model: &'a Model, settings: &Settings) -> Footprint<
         adapter: model.lora(),
         checkpointing: settings.trainer.gradient_checkpointing(),
         threads: crate::native::thread_count(),
+        // Without those that other processes have: a bound.
+        optimizer_parts: 1,
     }
 }
 

@@ -75,15 +75,12 @@ pub(crate) fn context_tokens(shape: &Footprint<'_>, settings: &Settings) -> usiz
     }
 }
 
-/// Number of ranks that divide the state of the optimiser: every rank has all of it.
-pub(crate) const OPTIMIZER_RANKS: u64 = 1;
-
 /// The memory in use during the whole run, without the policy and the key-value cache.
 pub(crate) fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Vec<MemoryShare> {
     let ((learned, learned_bytes), element) = (learned(shape), shape.kind.elt_size_in_bytes() as u64);
-    let mut held = vec![share("AdamW", "two moments in f32".to_owned(), 8 * learned / OPTIMIZER_RANKS)];
+    let mut held = vec![share("AdamW", "two moments in f32".to_owned(), 8 * learned / shape.optimizer_parts)];
     if learned_bytes == 2 {
-        held.push(share("master weights", "in f32".to_owned(), 4 * learned / OPTIMIZER_RANKS));
+        held.push(share("master weights", "in f32".to_owned(), 4 * learned / shape.optimizer_parts));
     }
     if reference {
         held.push(share("reference", "a model of its own".to_owned(), shape.weights() + shape.packed()));
@@ -93,8 +90,8 @@ pub(crate) fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference:
         held.push(share("average", "of the weights, in f32".to_owned(), 4 * learned));
     }
     if *critic && !learner.critic.shared {
-        let bytes =
-            shape.weights() + shape.packed() + shape.numbers() * (8 + element + if element == 2 { 4 } else { 0 });
+        let state = shape.numbers() * if element == 2 { 12 } else { 8 } / shape.optimizer_parts;
+        let bytes = shape.weights() + shape.packed() + shape.numbers() * element + state;
         held.push(share("critic", "weights, gradients and moments of a model of its own".to_owned(), bytes));
     }
     held
@@ -169,8 +166,15 @@ mod tests {
         });
         let config = Config::from_json(&json).unwrap();
         let of = |device: Device, gigabytes: u64, checkpointing: bool, tokens: usize| {
-            let shape =
-                Footprint { config: &config, device, kind: Dtype::BFloat16, adapter: None, checkpointing, threads: 1 };
+            let shape = Footprint {
+                config: &config,
+                device,
+                kind: Dtype::BFloat16,
+                adapter: None,
+                checkpointing,
+                threads: 1,
+                optimizer_parts: 1,
+            };
             let mut settings = Settings::default();
             settings.policy.max_context = 2048;
             *settings.trainer.tokens_per_batch_mut() = tokens;

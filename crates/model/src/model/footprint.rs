@@ -22,6 +22,8 @@ pub struct Footprint<'a> {
     pub checkpointing: bool,
     /// CPU threads.
     pub threads: usize,
+    /// Number of processes that divide the state of the optimiser.
+    pub optimizer_parts: u64,
 }
 
 impl Footprint<'_> {

@@ -39,6 +39,69 @@ fn bytes_of_all_ranks_arrive_in_order() {
     }
 }
 
+/// Three processes that divide the state have the weights and the state of one that does not.
+#[test]
+fn a_divided_optimiser_has_the_weights_and_the_state_of_a_whole_one() {
+    use crate::adamw::{AdamW, AdamWOptions};
+
+    let weights = |kind: Dtype| -> Vec<(String, Tensor)> {
+        let sizes: [&[i64]; 5] = [&[7, 3], &[40, 2], &[5], &[1], &[64, 3]];
+        let tensor = |(number, size): (usize, &&[i64])| {
+            let count: i64 = size.iter().product();
+            let values = (Tensor::arange(count, (Dtype::Float, tch::Device::Cpu)) * (number as f64 + 0.3)).sin();
+            (format!("w{number}"), values.view(*size).to_kind(kind).set_requires_grad(true))
+        };
+        sizes.iter().enumerate().map(tensor).collect()
+    };
+    for kind in [Dtype::Float, Dtype::BFloat16] {
+        let train = move |optimizer: &mut AdamW, all: &[(String, Tensor)], exchange: &dyn Fn(&mut AdamW)| {
+            for step in 1..=3 {
+                optimizer.zero_grad();
+                // One tensor has no gradient.
+                let terms =
+                    all.iter().take(4).map(|(_, weight)| weight.to_kind(Dtype::Float).square().sum(Dtype::Float));
+                (terms.reduce(|sum, term| sum + term).unwrap() * f64::from(step)).backward();
+                optimizer.step(0.1, 1.0).unwrap();
+                exchange(optimizer);
+            }
+        };
+        let options = AdamWOptions { weight_decay: 0.1, ..AdamWOptions::default() };
+        let plain = weights(kind);
+        let mut whole =
+            AdamW::new(plain.iter().map(|(name, w)| (name.clone(), w.shallow_clone())).collect(), options).unwrap();
+        train(&mut whole, &plain, &|_| ());
+        let bytes = |all: &[(String, Tensor)]| -> Vec<(String, Vec<f32>)> {
+            let of = |(name, tensor): &(String, Tensor)| {
+                (name.clone(), Vec::<f32>::try_from(tensor.to_kind(Dtype::Float).flatten(0, -1)).unwrap())
+            };
+            all.iter().map(of).collect()
+        };
+        let expected = (bytes(&plain), bytes(&whole.state()));
+        let all = ranks(3, move |group| {
+            let exchange = |sent: &Tensor| group.gather_tensor(sent);
+            let mine = weights(kind);
+            let copies = || mine.iter().map(|(name, w)| (name.clone(), w.shallow_clone())).collect();
+            let mut optimizer = AdamW::new(copies(), options).unwrap();
+            optimizer.divide(group.rank(), 3).unwrap();
+            let held: usize = optimizer.state().iter().map(|(_, tensor)| tensor.numel()).sum();
+            train(&mut optimizer, &mine, &|optimizer| optimizer.exchange_weights(3, &exchange).unwrap());
+            let state = optimizer.whole_state(3, &exchange).unwrap();
+            // A saved state is loaded in parts.
+            let mut again = AdamW::new(copies(), options).unwrap();
+            again.divide(group.rank(), 3).unwrap();
+            again.load_state(state.iter().map(|(name, t)| (name.clone(), t.shallow_clone())).collect()).unwrap();
+            let loaded = bytes(&again.whole_state(3, &exchange).unwrap());
+            (bytes(&mine), bytes(&state), loaded, held)
+        });
+        let total: usize = whole.state().iter().map(|(_, tensor)| tensor.numel()).sum();
+        for (mine, state, loaded, held) in all {
+            assert_eq!((&mine, &state), (&expected.0, &expected.1));
+            assert_eq!(loaded, expected.1);
+            assert!(held > 0 && held < total * 3 / 4, "{held} of {total}");
+        }
+    }
+}
+
 #[test]
 fn sums_have_the_bits_of_a_tree_on_every_rank() {
     // Each order of these has another sum in f32.

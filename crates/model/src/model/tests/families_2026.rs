@@ -330,8 +330,15 @@ fn plans_count_the_weights_and_adapters_of_new_families() {
         let matrices = size(model.parameters(), &|tensor| tensor.dim() == 2);
         let config = model.config.clone();
         let (device, kind) = (Device::Cpu, Kind::Float);
-        let plan =
-            Footprint { config: &config, device, kind, adapter: Some(&adapter), checkpointing: false, threads: 1 };
+        let plan = Footprint {
+            config: &config,
+            device,
+            kind,
+            adapter: Some(&adapter),
+            checkpointing: false,
+            threads: 1,
+            optimizer_parts: 1,
+        };
         assert_eq!(plan.numbers(), matrices as u64, "{}", case.name);
         assert!(plan.learning(100) > 0 && plan.sampling(100, 2) > 0 && plan.packed() == 0);
         // Layers with experts and layers without them are counted alike.

@@ -200,6 +200,7 @@ fn adapters_train_and_merge() {
             adapter: model.lora(),
             checkpointing: false,
             threads: 1,
+            optimizer_parts: 1,
         };
         let trained = |model: &Model| -> u64 {
             let learning = model.parameters().into_iter().filter(|(_, tensor)| tensor.requires_grad());
