@@ -15,7 +15,7 @@ use crate::telemetry::{Bar, Interrupt};
 use crate::train::ranks::{Interleaved, Ranks};
 
 /// Trajectories in flight, of one rollout.
-pub(crate) struct Batch {
+pub(crate) struct RolloutInFlight {
     pub(crate) pending: PendingTrajectories,
     /// Number of groups of the training step.
     pub(crate) groups: usize,
@@ -23,19 +23,19 @@ pub(crate) struct Batch {
     pub(crate) count: usize,
     /// To begin again; empty if that is not needed.
     pub(crate) trees: Vec<Tree>,
-    pub(crate) ended: Arc<Mutex<Ended>>,
+    pub(crate) ended: Arc<Mutex<EndedTrajectories>>,
     pub(crate) progress: OnFinished,
 }
 
 /// The trajectories of a batch that have ended.
 #[derive(Default)]
-pub(crate) struct Ended {
+pub(crate) struct EndedTrajectories {
     pub(crate) count: u64,
     /// The bar that counts them, if the run waits for the batch.
     pub(crate) bar: Option<Bar>,
 }
 
-impl Ended {
+impl EndedTrajectories {
     pub(crate) fn add_one(&mut self) {
         self.count += 1;
         if let Some(bar) = &self.bar {
@@ -44,7 +44,7 @@ impl Ended {
     }
 }
 
-pub(crate) fn lock(ended: &Mutex<Ended>) -> MutexGuard<'_, Ended> {
+pub(crate) fn lock(ended: &Mutex<EndedTrajectories>) -> MutexGuard<'_, EndedTrajectories> {
     ended.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Rollouts {
     channel: RefCell<Option<(EngineClient, Queue)>>,
     settings: AsyncRollouts,
     /// The rollouts of later steps, in the order of the steps.
-    ahead: RefCell<VecDeque<Batch>>,
+    ahead: RefCell<VecDeque<RolloutInFlight>>,
     /// Whether the weights are those of the last version, and not between two versions.
     samples: Cell<bool>,
     /// When the engine had its last turn.
@@ -119,11 +119,11 @@ impl Rollouts {
         (ahead.len(), ahead.iter().map(|batch| batch.groups).sum())
     }
 
-    pub(crate) fn add_ahead(&self, batch: Batch) {
+    pub(crate) fn add_ahead(&self, batch: RolloutInFlight) {
         self.ahead.borrow_mut().push_back(batch);
     }
 
-    pub(crate) fn next_ahead(&self) -> Option<Batch> {
+    pub(crate) fn next_ahead(&self) -> Option<RolloutInFlight> {
         self.ahead.borrow_mut().pop_front()
     }
 
@@ -150,7 +150,7 @@ impl Rollouts {
     /// # Errors
     /// `Kind::Interrupted` after `patience` signals, and if another process has ended; errors of
     /// the engine. All rollouts have ended then.
-    pub(crate) fn wait(&self, mut batch: Batch, ranks: &Ranks) -> Result<(Vec<Trajectory>, Stats)> {
+    pub(crate) fn wait(&self, mut batch: RolloutInFlight, ranks: &Ranks) -> Result<(Vec<Trajectory>, Stats)> {
         if let Err(error) = self.serve(ranks, &mut || batch.pending.is_done()) {
             batch.pending.halt();
             self.discard_ahead();

@@ -10,7 +10,7 @@ use super::context::{context_of_rollouts, footprint};
 use super::files::ModelFiles;
 use super::memory::{training_memory, with_micro_batches};
 use super::origins::fetch_data;
-use super::rollouts::{Batch, Ended, Rollouts, lock};
+use super::rollouts::{EndedTrajectories, RolloutInFlight, Rollouts, lock};
 use super::script_log::ScriptLog;
 use crate::config::refuse_server;
 use crate::config::{AsyncRollouts, Settings};
@@ -188,7 +188,7 @@ impl Session {
     /// during updates.
     pub(crate) fn begin_ahead(&mut self, trees: Vec<Tree>, groups: usize) -> Result<()> {
         let batch = self.begin(trees)?;
-        self.rollouts.add_ahead(Batch { groups, ..batch });
+        self.rollouts.add_ahead(RolloutInFlight { groups, ..batch });
         Ok(())
     }
 
@@ -229,13 +229,13 @@ impl Session {
     }
 
     /// Starts the trajectories of this process.
-    fn begin(&mut self, trees: Vec<Tree>) -> Result<Batch> {
+    fn begin(&mut self, trees: Vec<Tree>) -> Result<RolloutInFlight> {
         let trees = if self.ranks.size() == 1 { trees } else { local_trees(&self.ranks, trees) };
         if !self.ranks.is_first() {
             self.log.collect();
         }
         let count = trees.iter().map(Tree::size).sum();
-        let ended: Arc<Mutex<Ended>> = Arc::default();
+        let ended: Arc<Mutex<EndedTrajectories>> = Arc::default();
         let (shared, also) = (Arc::clone(&ended), Arc::clone(&self.finished));
         let progress: OnFinished = Arc::new(move |trajectory| {
             lock(&shared).add_one();
@@ -243,7 +243,7 @@ impl Session {
         });
         let kept = if self.rollouts.keeps_trees() { trees.clone() } else { Vec::new() };
         let pending = self.pool.start(&self.rollouts.policy()?, trees, &progress)?;
-        Ok(Batch { pending, groups: 0, count, trees: kept, ended, progress })
+        Ok(RolloutInFlight { pending, groups: 0, count, trees: kept, ended, progress })
     }
 
     /// The trajectories of all processes, and the lines that their scripts printed.
@@ -269,7 +269,7 @@ impl Session {
     }
 
     /// Samples until the trajectories of a batch have ended.
-    fn wait(&mut self, batch: Batch, reporter: &Reporter, label: &str) -> Result<(Vec<Trajectory>, Stats)> {
+    fn wait(&mut self, batch: RolloutInFlight, reporter: &Reporter, label: &str) -> Result<(Vec<Trajectory>, Stats)> {
         let bar = reporter
             .bar(label, batch.count as u64, "trajectories")
             .concurrent(self.settings.rollout.concurrency as u64);

@@ -14,8 +14,8 @@ const BUCKET: usize = 32 << 20;
 pub type Exchange<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor>;
 
 impl AdamW {
-    /// Keeps the state of part `part` of `parts` parts of the weights. The parts have about the same
-    /// number of values. Called before the first step.
+    /// Keeps the state of part `part` of `parts` parts of the weights. The parts have about the
+    /// same number of values. Called before the first step.
     pub fn divide(&mut self, part: usize, parts: usize) -> Result<()> {
         let total: usize = self.slots.iter().map(|slot| slot.weight.numel()).sum();
         let mut before = 0;
@@ -72,8 +72,8 @@ impl AdamW {
         Ok(state)
     }
 
-    /// Sends the values of tensors from their owners to all. `receive` gets the number of each tensor
-    /// of another process, and of this one, with its values.
+    /// Sends the values of tensors from their owners to all. `receive` gets the number of each
+    /// tensor with its values.
     fn exchange(
         &self,
         all: &[(usize, &Tensor)],
@@ -114,11 +114,7 @@ impl AdamW {
                 let (row, mut at) = (received.f_get(owner as i64)?, 0);
                 for number in numbers {
                     let length = size(number) as i64;
-                    if owner != part || parts == 1 || self.part.is_none() {
-                        receive(*number, &row.f_narrow(0, at, length)?)?;
-                    } else {
-                        receive(*number, &all[*number].1.f_flatten(0, -1)?)?;
-                    }
+                    receive(*number, &row.f_narrow(0, at, length)?)?;
                     at += length;
                 }
             }
