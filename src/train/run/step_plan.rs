@@ -3,7 +3,7 @@
 //! machine are from here.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ pub struct StepPlanOptions {
 
 /// The memory of one rank and the time of a step.
 #[derive(Clone, Debug)]
-pub struct StepPlan {
+pub struct PlannedStep {
     pub memory: MemoryPlan,
     /// As `r1 plan --json` prints it: the memory, and the fields `world`, `fits` and `time`.
     pub result: Value,
@@ -49,7 +49,7 @@ pub struct StepPlan {
 /// # Errors
 /// As for a run: script, settings, the model's `config.json`. [`Kind::Usage`] for an unknown
 /// device; [`Kind::Store`] for a run without metrics.
-pub fn plan_step(options: &RunOptions, wanted: &StepPlanOptions, reporter: &Reporter) -> Result<StepPlan> {
+pub fn plan_step(options: &RunOptions, wanted: &StepPlanOptions, reporter: &Reporter) -> Result<PlannedStep> {
     let file = HostFile::load("plan", include_str!("../../../lua/plan.lua"), |_| Ok(()))?;
     let devices: BTreeMap<String, Value> = file.call("devices", &())?;
     let Some(mut figures) = devices.get(&wanted.device).cloned() else {
@@ -82,12 +82,12 @@ pub fn plan_step(options: &RunOptions, wanted: &StepPlanOptions, reporter: &Repo
         result["world"] = json!(wanted.world);
         result["fits"] = json!(fits);
         result["time"] = time;
-        Ok(StepPlan { memory, result })
+        Ok(PlannedStep { memory, result })
     })
 }
 
 /// The means of the metrics of a run over its steps.
-fn means(run: &PathBuf, options: &RunOptions) -> Result<BTreeMap<String, f64>> {
+fn means(run: &Path, options: &RunOptions) -> Result<BTreeMap<String, f64>> {
     let stored = StoredRun::open(run, &options.runs_dir)?;
     let mean = |Curve(points): Curve| points.iter().map(|(_, value)| value).sum::<f64>() / points.len().max(1) as f64;
     Ok(read_curves(stored.path())?.into_iter().map(|(name, curve)| (name, mean(curve))).collect())
