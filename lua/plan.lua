@@ -2,8 +2,8 @@
 --- of the links between ranks. The argument of `step` is made in src/train/run/step_plan.rs. Rates
 --- are per second, sizes are bytes, times are seconds; GB and TB are decimal.
 ---
---- A part takes as long as its operations at a fraction of the peak rate, or its memory traffic at a
---- fraction of the bandwidth, whichever is longer, plus a fixed time per layer where one was
+--- A part takes as long as its operations at a fraction of the peak rate, or its memory traffic at
+--- a fraction of the bandwidth, whichever is longer, plus a fixed time per layer where one was
 --- measured. Parts do not overlap.
 
 -- Figures of data sheets: dense bf16, memory that is free on an empty device (GiB), bandwidth of
@@ -139,7 +139,9 @@ local function sampling(plan, lengths)
     },
     {
       part = "tools", seconds = lengths.tools * trajectories / slots,
-      why = if lengths.tools > 0 then string.format("%.3g s in a trajectory", lengths.tools) else "not known: taken as 0",
+      why = if lengths.tools > 0
+        then string.format("%.3g s in a trajectory", lengths.tools)
+        else "not known: taken as 0",
     },
   }, trajectories
 end
@@ -256,7 +258,8 @@ local function advice(plan)
   if plan.shape.adapted == 0 then table.insert(all, "policy.lora.rank=16") end
   if plan.shape.element == 4 then table.insert(all, "policy.dtype=bf16") end
   if plan.world > 1 and plan.optimizer_ranks == 1 then table.insert(all, "trainer.shard_optimizer=true") end
-  if trainer.algorithm ~= "sft" and settings.rollout.concurrency > 1 then table.insert(all, "a smaller rollout.concurrency") end
+  local samples = trainer.algorithm ~= "sft"
+  if samples and settings.rollout.concurrency > 1 then table.insert(all, "a smaller rollout.concurrency") end
   table.insert(all, "a smaller policy.max_context")
   table.insert(all, "a smaller trainer.tokens_per_batch")
   return all

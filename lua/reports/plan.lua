@@ -12,10 +12,10 @@ local function memory(result)
   local place = if result.device == "the CPU" then "for each rank" else `on each {result.device}`
   local size = `{gib(result.peak_bytes)} of {gib(result.available_bytes)} {place}`
   local whole = "every rank has the whole model, its gradients and its optimiser"
-  if result.fits then return `fits: {size}; one rank is enough, {whole}\n` end
+  if result.fits then return `fits: {size}; one rank is enough, because {whole}\n` end
   local text = formats.paint("red", `does not fit: {size}`) .. "\n"
   text ..= `  what reduces it: {table.concat(result.time.advice, ", ")}\n`
-  return `{text}  more ranks do not reduce it: {whole}\n`
+  return `{text}  more ranks do not reduce it, because {whole}\n`
 end
 
 return function(result)

@@ -17,7 +17,7 @@ use super::man::ManArgs;
 use super::mcp::McpArgs;
 use super::new::NewArgs;
 use super::number::row_count;
-use super::plan::PlanArgs;
+use super::plan_args::PlanArgs;
 use super::recorded::IdOrSetting;
 use super::resume_arg::{self, refuse_both};
 use super::traj_args::TrajArgs;

@@ -33,6 +33,7 @@ mod mcp;
 mod new;
 mod number;
 mod plan;
+mod plan_args;
 mod recorded;
 mod repl;
 mod replay;

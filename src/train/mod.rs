@@ -41,7 +41,7 @@ pub use self::run::plan::{MemoryPlan, plan};
 pub use self::run::policy_loop::run;
 pub use self::run::rerun::{COMPARED, RepeatedStep, RerunOptions, rerun};
 pub use self::run::sft::run as run_supervised;
-pub use self::run::step_plan::{StepPlan, StepPlanOptions, plan_step};
+pub use self::run::step_plan::{PlannedStep, StepPlanOptions, plan_step};
 pub(crate) use self::run::training::Training;
 pub use self::start::agent::{Agent, LoadedAgent};
 pub use self::start::context::context_limit_message;

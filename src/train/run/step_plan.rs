@@ -15,7 +15,7 @@ use crate::error::{Error, Kind, Result};
 use crate::host_lua::HostFile;
 use crate::load::load_script;
 use crate::model::available_memory;
-use crate::native::thread_count;
+use crate::native::{set_threads, thread_count};
 use crate::store::StoredRun;
 use crate::telemetry::{Curve, Reporter, read_curves};
 use crate::train::options::RunOptions;
@@ -38,7 +38,7 @@ pub struct StepPlanOptions {
 
 /// The memory of one rank and the time of a step.
 #[derive(Clone, Debug)]
-pub struct StepPlan {
+pub struct PlannedStep {
     pub memory: MemoryPlan,
     /// As `r1 plan --json` prints it: the memory, and the fields `world`, `fits` and `time`.
     pub result: Value,
@@ -49,7 +49,7 @@ pub struct StepPlan {
 /// # Errors
 /// As for a run: script, settings, the model's `config.json`. [`Kind::Usage`] for an unknown
 /// device; [`Kind::Store`] for a run without metrics.
-pub fn plan_step(options: &RunOptions, wanted: &StepPlanOptions, reporter: &Reporter) -> Result<StepPlan> {
+pub fn plan_step(options: &RunOptions, wanted: &StepPlanOptions, reporter: &Reporter) -> Result<PlannedStep> {
     let file = HostFile::load("plan", include_str!("../../../lua/plan.lua"), |_| Ok(()))?;
     let devices: BTreeMap<String, Value> = file.call("devices", &())?;
     let Some(mut figures) = devices.get(&wanted.device).cloned() else {
@@ -83,7 +83,7 @@ pub fn plan_step(options: &RunOptions, wanted: &StepPlanOptions, reporter: &Repo
         result["world"] = json!(wanted.world);
         result["fits"] = json!(fits);
         result["time"] = time;
-        Ok(StepPlan { memory, result })
+        Ok(PlannedStep { memory, result })
     })
 }
 
@@ -140,9 +140,9 @@ fn facts(
     })
 }
 
-/// Rates of this machine with the threads of this process: operations per second of a product of
-/// f32 matrices, and bytes per second that a sum of f32 numbers reads. The fastest of several
-/// measurements, because other load on the machine only adds time.
+/// Rates of this machine with the threads of this process: operations per second of products of f32
+/// matrices, one on each thread, and bytes per second that a sum of f32 numbers reads. The fastest
+/// of several measurements, because other load on the machine only adds time.
 fn cpu_rates() -> Result<(f64, f64)> {
     const SIZE: i64 = 512;
     const NUMBERS: i64 = 64 << 20;
@@ -157,7 +157,12 @@ fn cpu_rates() -> Result<(f64, f64)> {
     };
     let ones = |size: &[i64]| Tensor::f_ones(size, (Dtype::Float, Device::Cpu));
     let matrix = ones(&[SIZE, SIZE])?;
-    let product = fastest(&|| Ok(matrix.f_matmul(&matrix)?))?;
+    // On one thread: threads that wait for each other would vary the time of such a small product.
+    let threads = thread_count();
+    set_threads(1);
+    let product = fastest(&|| Ok(matrix.f_matmul(&matrix)?));
+    set_threads(threads);
+    let product = product? / threads as f64;
     let numbers = ones(&[NUMBERS])?;
     let sum = fastest(&|| Ok(numbers.f_sum(Dtype::Float)?))?;
     Ok((2.0 * (SIZE as f64).powi(3) / product, 4.0 * NUMBERS as f64 / sum))
