@@ -345,6 +345,7 @@ function Training:save(out) end
 ---@field prompt_ids? number[]
 ---@field response_ids? number[]
 ---@field logprobs? number[] Log-probabilities of the response ids under the policy that sampled them
+---@field policy_versions? number[] Versions of the weights that they were sampled with, with rollout.async
 ---@field support? table<string, any> The sampled-from tokens, if top-k, top-p or min-p restricted the distribution
 ---@field trained? r1.TrainedTokens What the update computed for the sampled tokens, in stored trajectories
 
@@ -942,6 +943,12 @@ function Expectation:raises(text) end
 ---@field workers? number Threads that run the script; 0 is one per four cores (default 0, threads, ≥ 0).
 ---@field retries? number Maximum number of retries of a failed trajectory, each in a fresh environment (default 1, ≥ 0).
 ---@field max_failure_rate? number Fraction of failed trajectories in a step above which the run ends (default 0.5, 0 to 1).
+---@field async? r1.AsyncRollouts Trajectories of later steps are sampled while the weights are updated (docs/guide/async.md).
+
+---Rollouts that run beside the updates.
+---@class r1.AsyncRollouts
+---@field staleness? number Maximum number of training steps by which the weights are older at the first token of a trajectory than those that it is trained with; 0 is off (default 0, steps, ≥ 0).
+---@field on_update? "continue"|"finish"|"restart" What happens to unfinished trajectories before the weights change (default "continue", needs rollout.async.staleness > 0).
 
 ---Settings of policy optimisation. The defaults are GRPO's; other algorithms change some.
 ---@class r1.Learner
@@ -973,6 +980,7 @@ function Expectation:raises(text) end
 ---@field step_ratio_clip? number Clip range of the ratio of later steps, a factor on the advantages of earlier steps (default 0.2, 0 ≤ x < 1, needs trainer.mini_batch_by = "step").
 ---@field tokens_per_batch? number Maximum number of tokens per micro-batch: memory against speed; results are equal up to rounding. 0 is 4,096 on the CPU, and on CUDA the most of 32,768, 16,384, 8,192 and 4,096 for which there is memory (`r1 run --plan`) (default 0, tokens, ≥ 0).
 ---@field gradient_shards? number Parts into which the micro-batches of an optimiser step are divided; 0 is one for each process. Runs with the same number of shards have the same bits on 1, 2, 4, … processes (docs/guide/scale.md) (default 0, shards, ≥ 0).
+---@field shard_optimizer? boolean Each process keeps the optimiser state of a part of the weights (ZeRO-1, arXiv:1910.02054; docs/guide/scale.md) (default false).
 ---@field gradient_checkpointing? boolean Keeps only the inputs of the layers and recomputes activations in the backward pass: less memory, more time (default false).
 ---@field routing_replay? "off"|"rollout" Mixture-of-experts models: experts that the learner uses for sampled tokens, selected by its router or recorded during sampling (R3, arXiv:2510.11370) (default "off").
 ---@field filter? r1.Filter The groups that are trained on.
@@ -1062,6 +1070,7 @@ function Expectation:raises(text) end
 ---@field overlong? "error"|"skip"|"truncate" Handling of longer conversations: they end the run, are skipped, or are truncated (default "error").
 ---@field patience? number Consecutive evaluations of data.eval without a lower loss after which the run stops; 0 disables early stopping (default 0, evaluations, ≥ 0, needs data.eval; eval.every > 0).
 ---@field gradient_shards? number Parts into which the micro-batches of an optimiser step are divided; 0 is one for each process. Runs with the same number of shards have the same bits on 1, 2, 4, … processes (docs/guide/scale.md) (default 0, shards, ≥ 0).
+---@field shard_optimizer? boolean Each process keeps the optimiser state of a part of the weights (ZeRO-1, arXiv:1910.02054; docs/guide/scale.md) (default false).
 ---@field gradient_checkpointing? boolean Keeps only the inputs of the layers and recomputes activations in the backward pass: less memory, more time (default false).
 
 ---Evaluation on `data.eval`.
