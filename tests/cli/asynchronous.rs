@@ -178,7 +178,7 @@ fn a_signal_ends_the_run_after_its_step() {
     running.until_lines(&dir.path().join("runs/a/metrics.jsonl"), 1);
     let began = std::time::Instant::now();
     running.send(libc::SIGINT);
-    running.until_reported("stopping when");
+    running.until_reported("stopping");
     running.send(libc::SIGINT);
     let output = running.end();
     assert!(began.elapsed() < Duration::from_secs(30), "{}", shown(dir.path(), &output));
