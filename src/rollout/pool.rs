@@ -264,9 +264,8 @@ impl PendingTrajectories {
 
     /// Waits for all trajectories; ordered by group and sample. Returns the first fatal error.
     pub fn finish(mut self) -> Result<Vec<Trajectory>> {
-        while self.received.len() < self.expected
-            && let Some(result) = self.results.blocking_recv()
-        {
+        // Until the trajectories have released their conversations, too.
+        while let Some(result) = self.results.blocking_recv() {
             self.received.push(result);
         }
         let mut trajectories = self.received.into_iter().collect::<Result<Vec<_>>>()?;

@@ -75,6 +75,7 @@ fn help() {
     Commands:
       run          Train a policy with reinforcement learning from a recipe
       sft          Fine-tune a policy on conversations from a recipe
+      plan         Predict memory and time of a training step on a device, by parts
       eval         Evaluate one model or several on the held-out tasks of a recipe
       compare      Compare the metrics of runs: curves and final figures, in the terminal and as a
                    picture
