@@ -179,9 +179,9 @@ rl-parity: build
 bench *args: build
     benches/run.sh {{args}}
 
-# Rollouts during updates with slow tools: speed and accuracy; writes docs/guide/async.md
+# Rollouts during updates with slow tools: speed and accuracy, with three seeds (20 minutes)
 bench-async *args: build
-    python3 benches/asynchronous.py --binary {{bin}} {{args}} | python3 benches/pages.py write docs/guide/async.md 'just bench-async'
+    python3 benches/asynchronous.py --binary {{bin}} {{args}}
 
 # Seconds beside another process, compared with one free core (`just bench-busy --model DIR`)
 bench-busy *args: build
