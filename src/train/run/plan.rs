@@ -36,7 +36,7 @@ pub struct MemoryPlan {
     pub sampling: Vec<MemoryShare>,
     /// In use during an update.
     pub learning: Vec<MemoryShare>,
-    /// The free memory, or that of a device that is not there. `None` if unknown.
+    /// Free memory of the device, bytes; `None` if unknown.
     pub available: Option<u64>,
     /// Trajectories that are sampled at once; 0 in supervised training.
     pub slots: usize,

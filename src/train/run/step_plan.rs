@@ -30,9 +30,9 @@ pub struct StepPlanOptions {
     pub world: u32,
     /// A run whose mean lengths the step has.
     pub like: Option<PathBuf>,
-    /// Tokens of a trajectory that are not sampled, instead of those of the settings or of `like`.
+    /// Prompt tokens of a trajectory; `None`: from the settings, or from `like`.
     pub prompt_tokens: Option<u64>,
-    /// Sampled tokens of a trajectory, instead of those.
+    /// Sampled tokens of a trajectory; `None`: likewise.
     pub response_tokens: Option<u64>,
 }
 

@@ -55,7 +55,8 @@ pub(crate) struct Rollouts {
     settings: AsyncRollouts,
     /// The rollouts of later steps, in the order of the steps.
     ahead: RefCell<VecDeque<RolloutInFlight>>,
-    /// Whether the weights are those of the last version, and not between two versions.
+    /// Whether the weights are a version. False from the first optimiser step of an update to its
+    /// end.
     samples: Cell<bool>,
     /// When the engine had its last turn.
     turned: Cell<Instant>,
@@ -106,8 +107,7 @@ impl Rollouts {
         Ok(Arc::new(client.clone()))
     }
 
-    /// Number of further steps whose rollouts may begin now: a step is trained when the weights
-    /// are newer than now by the steps before it.
+    /// Number of further steps whose rollouts may begin with the current weights.
     pub(crate) fn missing(&self) -> usize {
         let wanted = if self.is_async() { self.settings.staleness + 1 } else { 0 };
         wanted.saturating_sub(self.ahead.borrow().len())

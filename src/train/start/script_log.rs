@@ -78,8 +78,8 @@ impl ScriptLog {
         Ok(())
     }
 
-    /// Sets the training step of further lines, and writes those of its trajectories that came
-    /// before.
+    /// Sets the training step of further lines. Earlier lines of trajectories of this step are
+    /// written now.
     pub(crate) fn at(&self, step: u64) {
         let mut inner = self.lock();
         inner.step = step;

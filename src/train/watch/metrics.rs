@@ -287,7 +287,7 @@ pub(crate) fn time(metrics: &mut Metrics, stats: &Stats, updates: &[UpdateStats]
     metrics.set("throughput/train_tokens_per_s", trained / training.max(1e-9));
 }
 
-/// By how many updates the weights that tokens were sampled with are older than those of `version`.
+/// Mean and maximum number of updates between the version of a sampled token and `version`.
 pub(crate) fn staleness(metrics: &mut Metrics, sampled: &[Trajectory], version: u64) {
     let steps = sampled.iter().flat_map(|trajectory| &trajectory.steps);
     let ages: Vec<u64> = steps.flat_map(|step| &step.policy_versions).map(|at| version.saturating_sub(*at)).collect();

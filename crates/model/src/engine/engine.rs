@@ -173,7 +173,7 @@ impl Engine {
     /// As [`serve`](Self::serve), but returns when `done` returns true, which is called before each
     /// step, and returns `Kind::Interrupted` when `stop` returns true. `stop` is polled between the
     /// layers of the model, and both every `POLL_INTERVAL` while the engine is idle. The counters
-    /// are added to those of earlier calls.
+    /// of earlier calls are increased.
     pub fn serve_until(
         &mut self,
         queue: &Queue,
@@ -192,7 +192,7 @@ impl Engine {
                 self.abort(&error);
                 break Err(error);
             }
-            let (wait, is_idle) = (Instant::now(), self.is_idle());
+            let (wait, is_idle) = (Instant::now(), self.idle());
             let mut patience = if is_idle { POLL_INTERVAL } else { Duration::ZERO };
             // All queued requests start in the same iteration.
             while open {
@@ -206,7 +206,7 @@ impl Engine {
             if is_idle {
                 self.progress.lock().idle_seconds += wait.elapsed().as_secs_f64();
             }
-            if self.is_idle() {
+            if self.idle() {
                 if open {
                     continue;
                 }
@@ -234,7 +234,7 @@ impl Engine {
         let (reply, mut receiver) = oneshot::channel();
         self.accept(EngineMessage::Generate { request, reply: reply.into(), tokens: None });
         let mut outcome = ServeOutcome::default();
-        while !self.is_idle() {
+        while !self.idle() {
             if stop() {
                 self.end_all();
             } else if let Err(error) = self.iterate(&mut outcome, stop, on_token) {
@@ -250,16 +250,15 @@ impl Engine {
         while let Ok(Some(call)) = queue.wait(Duration::ZERO) {
             self.accept(call);
         }
-        if !self.is_idle()
+        if !self.idle()
             && let Err(error) = self.iterate(&mut ServeOutcome::default(), &|| false, &mut |_| ())
         {
             self.abort(&error);
         }
-        !self.is_idle()
+        !self.idle()
     }
 
-    /// Whether no request is waiting or running.
-    pub fn is_idle(&self) -> bool {
+    fn idle(&self) -> bool {
         self.waiting.is_empty() && self.running.is_empty()
     }
 

@@ -150,7 +150,7 @@ impl Slots {
         }
     }
 
-    /// Forgets the tokens of all slots. Only those of running requests stay assigned.
+    /// Clears the tokens of all slots. Slots of running requests stay assigned.
     pub(super) fn forget(&mut self) {
         for slot in &mut self.slots {
             slot.ids.clear();
@@ -162,12 +162,11 @@ impl Slots {
         }
     }
 
+    /// Clears and frees all slots.
     pub(super) fn clear(&mut self) {
+        self.forget();
         for slot in &mut self.slots {
-            slot.ids.clear();
-            slot.experts.clear();
             slot.hold = Hold::Free;
-            slot.used = 0;
         }
     }
 
