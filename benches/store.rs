@@ -18,7 +18,7 @@ use std::thread;
 use std::time::Instant;
 
 use r1::mdp::{FinishReason, Limit, Message, Split, Status, Step, ToolRecord, TrainedTokens, Trajectory};
-use r1::store::{Configuration, RunDir, ScriptVersion, StepTasks, TaskOrder, read_trajectories};
+use r1::store::{Configuration, RunDir, ScriptVersion, StepTasks, read_trajectories};
 use r1::{Error, Kind, Result};
 use serde_json::{Value, json};
 
@@ -90,8 +90,8 @@ fn generate(dir: &Path, files: u64) -> Result<()> {
     let write = |first: u64| -> Result<Vec<(u64, Value)>> {
         let steps = (first..=files).step_by(2).map(|step| {
             let trajectories = shape.trajectories(step);
-            let tasks = StepTasks { position: (step - 1) * 50, rows: files * 50, order: TaskOrder::Epochs };
-            run.write_trajectories(step, step - 1, Some(tasks), &trajectories)?;
+            let tasks = StepTasks { position: (step - 1) * 50, rows: files * 50, ..StepTasks::default() };
+            run.write_trajectories(step, step - 1, Some(&tasks), &trajectories)?;
             Ok((step, metrics(step, &trajectories)))
         });
         steps.collect()

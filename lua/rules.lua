@@ -291,8 +291,9 @@ local PRIVILEGED_ALONE = "`privileged` is for the critic alone, and with trainer
   .. "reads"
 
 -- Contradictions between the trainer, the environments and the functions of a recipe: { trainer,
--- critic, max_steps, privileged, chosen, staleness, curriculum }. `chosen`: the command line names
--- the algorithm. `staleness` is that of `rollout.async`.
+-- critic, max_steps, privileged, chosen, staleness, oversample, greedy, curriculum }. `chosen`: the
+-- command line names the algorithm. `staleness` is that of `rollout.async`. `greedy`: advantages
+-- need a greedy baseline.
 local RECIPE = {
   {
     setting = "trainer.filter.uniform",
@@ -309,6 +310,36 @@ local RECIPE = {
       return "data.curriculum selects tasks by the results of all steps before, and rollout.async begins earlier"
     end,
     hint = "leave one of the two out",
+  },
+  {
+    setting = "rollout.oversample",
+    broken = function(recipe)
+      local more = recipe.oversample
+      if recipe.staleness == 0 or more.groups + more.samples == 0 then return nil end
+      return "rollout.async begins whole steps, and rollout.oversample selects the groups of a step while it runs"
+    end,
+    hint = "leave one of the two out",
+  },
+  {
+    setting = "rollout.oversample.groups",
+    broken = function(recipe)
+      if recipe.oversample.groups == 0 or not recipe.curriculum then return nil end
+      return "data.curriculum selects tasks by the results of all steps before, and rollout.oversample.groups leaves "
+        .. "groups without a result"
+    end,
+    hint = "leave one of the two out, or use rollout.oversample.samples",
+  },
+  {
+    setting = "rollout.oversample.samples",
+    broken = function(recipe)
+      if recipe.oversample.samples == 0 then return nil end
+      if recipe.trainer.branch.roots > 0 then
+        return "branches continue from other trajectories of a group, and rollout.oversample.samples drops some of them"
+      end
+      if not recipe.greedy then return nil end
+      return "the advantages need a greedy trajectory of each group, and rollout.oversample.samples drops the last ones"
+    end,
+    hint = "use rollout.oversample.groups",
   },
   {
     setting = "trainer.branch.roots",

@@ -133,6 +133,9 @@ section! {
         /// Trajectories of later steps are sampled while the weights are updated
         /// (docs/guide/async.md).
         r#async: AsyncRollouts = AsyncRollouts::default();
+        /// More rollouts than a step needs: it ends with the first that are complete
+        /// (docs/guide/slow-trajectories.md).
+        oversample: Oversample = Oversample::default();
     }
 }
 
@@ -144,6 +147,45 @@ section! {
         staleness: usize = 0, unit("steps"), range("≥ 0");
         /// What happens to unfinished trajectories before the weights change.
         on_update: OnUpdate = OnUpdate::Continue, needs("rollout.async.staleness", Is::Positive);
+        /// Processes that sample only, the last ones; the others learn only. With 0 all processes
+        /// do both.
+        ranks: usize = 0, unit("processes"), range("≥ 0"), needs("rollout.async.staleness", Is::Positive);
+    }
+}
+
+section! {
+    /// More rollouts than a step needs.
+    pub struct Oversample: "rollout.oversample.", restart() {
+        /// Groups in flight beyond `trainer.groups_per_step`; a step ends when `groups_per_step` of
+        /// them are complete.
+        groups: usize = 0, unit("groups"), range("≥ 0");
+        /// Samples of a group beyond `trainer.group_size`; a group is complete when `group_size` of
+        /// them have ended, and the others are dropped.
+        samples: usize = 0, unit("trajectories"), range("≥ 0");
+        /// What happens to the groups that are not complete when a step ends.
+        unfinished: Unfinished = Unfinished::Drop, needs("rollout.oversample.groups", Is::Positive);
+    }
+}
+
+choices! {
+    /// What happens to the groups that are not complete when a step ends.
+    pub enum Unfinished {
+        /// They are dropped.
+        Drop = "drop",
+        /// They go on in the next step, with its weights.
+        Carry = "carry",
+    }
+}
+
+impl Oversample {
+    /// Whether steps begin more rollouts than they need.
+    pub fn is_on(&self) -> bool {
+        self.groups > 0 || self.samples > 0
+    }
+
+    /// Whether unfinished groups go on in the next step.
+    pub fn carries(&self) -> bool {
+        self.groups > 0 && self.unfinished == Unfinished::Carry
     }
 }
 

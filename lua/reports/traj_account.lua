@@ -9,6 +9,11 @@ local function range(word, first, last)
   return if first == last then `{word} {first}` else `{word}s {first} to {last}`
 end
 
+--- Groups by their positions in the data.
+local function positions(list)
+  return if #list == 0 then "no group" else "the groups at the positions " .. table.concat(list, ", ")
+end
+
 local PROBLEMS = {
   damaged = function(it) return `step {it.step}: {it.message}` end,
   missing_steps = function(it)
@@ -19,6 +24,9 @@ local PROBLEMS = {
     return `step {it.step}: begins after {formats.counted(it.position, "task", "tasks")}, and the steps before drew {it.expected}`
   end,
   missing_groups = function(it) return `step {it.step}: {range("group", it.first, it.last)} not stored` end,
+  carried = function(it)
+    return `step {it.step}: continues {positions(it.carried)}, and the step before left {positions(it.expected)}`
+  end,
   repeated_row = function(it)
     return `step {it.step}, group {it.group}: row {it.row} was drawn in epoch {it.epoch} before`
   end,
@@ -82,6 +90,9 @@ return function(result)
     local count = formats.counted(earlier.count, "file is", "files are")
     text ..= `{count} of an earlier version of r1, up to step {earlier.last}: positions in the data are not stored,\n`
       .. `nor dropped groups ({formats.thousands(earlier.missing_groups)} or more)\n\n`
+  end
+  if result.unfinished and #result.unfinished > 0 then
+    text ..= `{formats.counted(#result.unfinished, "group goes", "groups go")} on in the next step\n\n`
   end
   for _, problem in result.problems do text ..= formats.paint("red", PROBLEMS[problem.problem](problem)) .. "\n" end
   if result.more_problems > 0 then text ..= `and {formats.thousands(result.more_problems)} more\n` end

@@ -65,7 +65,8 @@ pub(super) async fn drive_root(
     let mut requests = record.listen();
     let begun = async {
         let _span = timeline::span("reset", || spec.id.clone());
-        Attempt::begin(stage, spec.clone(), task.clone(), &record).await
+        let begun = Attempt::begin(stage, spec.clone(), task.clone(), &record);
+        unless_halted(policy, begun).await.unwrap_or_else(Err)
     };
     match with_policy(stage, policy, spec, &mut requests, begun).await {
         Ok(mut attempt) => {
@@ -176,7 +177,20 @@ async fn writing(
 ) -> Result<(), Stop> {
     let mut requests = attempt.state().record().listen();
     let spec = attempt.spec().clone();
-    with_policy(stage, policy, &spec, &mut requests, run_steps(stage, policy, attempt, limit, points)).await
+    let run = unless_halted(policy, run_steps(stage, policy, attempt, limit, points));
+    let ended = with_policy(stage, policy, &spec, &mut requests, run).await;
+    ended.unwrap_or_else(|halted| Err(halted.into()))
+}
+
+/// A part of a trajectory, which is dropped if the trajectories of the policy shall end.
+async fn unless_halted<T>(policy: &dyn Policy, part: impl Future<Output = T>) -> Result<T, Failure> {
+    tokio::select! {
+        biased;
+        done = part => Ok(done),
+        () = policy.halted() => {
+            Err(Failure::new(Status::Aborted, Error::new(Kind::Interrupted, "the run does not need the trajectory")))
+        }
+    }
 }
 
 /// Runs until the end, or until there are `most` steps.

@@ -5,12 +5,12 @@
 //! the first one.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use tokio::sync::mpsc::error::TryRecvError;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::thread::work;
 use super::tree::Tree;
@@ -60,8 +60,8 @@ pub(super) struct PoolBatch {
     pub(super) retries: usize,
     /// Ends what has not started yet.
     pub(super) stop: Arc<AtomicBool>,
-    /// Ends trajectories before their next response.
-    pub(super) halt: Arc<AtomicBool>,
+    /// Ends trajectories where they are.
+    pub(super) halted: watch::Receiver<bool>,
 }
 
 impl PoolBatch {
@@ -87,6 +87,8 @@ struct Thread {
 /// Worker threads with one loaded script each.
 pub struct Pool {
     threads: Vec<Thread>,
+    /// The thread of the next group that is started alone.
+    next: AtomicUsize,
     current: Arc<Mutex<Arc<Generation>>>,
     retries: usize,
     train_rows: Option<u64>,
@@ -102,6 +104,7 @@ impl Pool {
         let first = Arc::new(Generation { number: 0, script: script.clone() });
         let mut pool = Self {
             threads: Vec::new(),
+            next: AtomicUsize::new(0),
             current: Arc::new(Mutex::new(Arc::clone(&first))),
             retries: options.retries,
             train_rows: None,
@@ -168,8 +171,30 @@ impl Pool {
         trees: Vec<impl Into<Tree>>,
         progress: &OnFinished,
     ) -> Result<PendingTrajectories> {
+        self.start_at(0, policy, trees.into_iter().map(Into::into).collect(), progress)
+    }
+
+    /// As [`start`](Self::start), for a group of many that are started one by one: they share the
+    /// threads.
+    pub fn start_group(
+        &self,
+        policy: &Arc<dyn Policy>,
+        trees: Vec<Tree>,
+        progress: &OnFinished,
+    ) -> Result<PendingTrajectories> {
+        self.start_at(self.next.fetch_add(trees.len(), Ordering::Relaxed), policy, trees, progress)
+    }
+
+    /// Starts trees on the threads in turn, from thread `first` on.
+    fn start_at(
+        &self,
+        first: usize,
+        policy: &Arc<dyn Policy>,
+        trees: Vec<Tree>,
+        progress: &OnFinished,
+    ) -> Result<PendingTrajectories> {
         let (reply, results) = mpsc::unbounded_channel();
-        let (stop, halt) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let (stop, (halt, halted)) = (Arc::<AtomicBool>::default(), watch::channel(false));
         let mut expected = 0;
         let batch = Arc::new(PoolBatch {
             current: Arc::clone(&self.current),
@@ -178,9 +203,9 @@ impl Pool {
             progress: Arc::clone(progress),
             retries: self.retries,
             stop: Arc::clone(&stop),
-            halt: Arc::clone(&halt),
+            halted,
         });
-        for (index, tree) in trees.into_iter().map(Into::into).enumerate() {
+        for (index, tree) in (first..).zip(trees) {
             expected += tree.size();
             let job = Job { tree, batch: Arc::clone(&batch), reply: reply.clone() };
             self.threads[index % self.threads.len()].jobs.send(job).map_err(|_| worker_ended())?;
@@ -226,7 +251,7 @@ impl Drop for Pool {
 pub struct PendingTrajectories {
     results: mpsc::UnboundedReceiver<Result<Trajectory>>,
     stop: Arc<AtomicBool>,
-    halt: Arc<AtomicBool>,
+    halt: watch::Sender<bool>,
     expected: usize,
     received: Vec<Result<Trajectory>>,
 }
@@ -234,13 +259,38 @@ pub struct PendingTrajectories {
 impl PendingTrajectories {
     /// Whether all trajectories have ended. Does not wait.
     pub fn is_done(&mut self) -> bool {
+        self.has(self.expected)
+    }
+
+    /// Whether this number of trajectories has ended, or there was an error. Does not wait.
+    pub fn has(&mut self, count: usize) -> bool {
         loop {
             match self.results.try_recv() {
                 Ok(result) => self.received.push(result),
-                Err(TryRecvError::Empty) => return self.received.len() >= self.expected,
+                Err(TryRecvError::Empty) => {
+                    return self.received.len() >= count || self.received.iter().any(Result::is_err);
+                }
                 Err(TryRecvError::Disconnected) => return true,
             }
         }
+    }
+
+    /// Takes the first `count` trajectories that have ended, and ends the others.
+    ///
+    /// # Errors
+    /// The first fatal error.
+    pub fn take_first(mut self, count: usize) -> Result<Vec<Trajectory>> {
+        if count >= self.expected {
+            return self.finish();
+        }
+        let mut first = self.halt();
+        first.truncate(count);
+        let mut trajectories = first.into_iter().collect::<Result<Vec<_>>>()?;
+        if trajectories.len() < count {
+            return Err(worker_ended());
+        }
+        trajectories.sort_by_key(|trajectory| trajectory.sample);
+        Ok(trajectories)
     }
 
     /// A flag that ends what has not started yet (Ctrl-C).
@@ -248,11 +298,12 @@ impl PendingTrajectories {
         Arc::clone(&self.stop)
     }
 
-    /// Ends the trajectories before their next response, and takes those that have ended already.
+    /// Ends the trajectories where they are: their requests and calls are dropped. Returns those that
+    /// have ended before.
     pub fn halt(&mut self) -> Vec<Result<Trajectory>> {
         self.is_done();
         self.stop.store(true, Ordering::Relaxed);
-        self.halt.store(true, Ordering::Relaxed);
+        self.halt.send_replace(true);
         std::mem::take(&mut self.received)
     }
 
@@ -294,6 +345,43 @@ mod tests {
     use super::*;
     use crate::mdp::Scripted;
     use crate::rollout::Spec;
+
+    /// The first of three trajectories waits; the group is complete without it.
+    #[test]
+    fn a_group_is_complete_with_the_first_that_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.lua");
+        let script = "local count = 0
+            return r1.recipe {
+                env = r1.env { reset = function(task)
+                    count += 1
+                    if count == 1 then r1.sleep(20) end
+                    return { messages = { r1.user(task.prompt) } }
+                end },
+                reward = function() return 1 end,
+                data = { train = r1.data.generate { count = 8, row = function(n) return { prompt = 'Say' } end } },
+            }";
+        std::fs::write(&path, script).unwrap();
+        let script = Script::load(&path, &[]).unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), "retool").unwrap());
+        let policy: Arc<dyn Policy> = Arc::new(Scripted::new(|_| vec![5]));
+        let options = PoolOptions { workers: 1, concurrency: 3, retries: 0 };
+        let pool = Pool::new(&script, &renderer, &options).unwrap();
+        let spec = |sample| Spec { sample, ..Spec::new(Split::Train, 0, &script.settings) };
+        let began = std::time::Instant::now();
+        let mut group =
+            pool.start_group(&policy, (0..3).map(|one| spec(one).into()).collect(), &no_progress()).unwrap();
+        while !group.has(2) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert!(!group.is_done());
+        let samples: Vec<u32> = group.take_first(2).unwrap().iter().map(|one| one.sample).collect();
+        assert_eq!(samples, [1, 2]);
+        // The thread ends without waiting for the first one.
+        drop(pool);
+        assert!(began.elapsed().as_secs() < 15, "{:?}", began.elapsed());
+    }
 
     /// A replacement while a group is in flight starts with the next group, on every thread.
     #[test]

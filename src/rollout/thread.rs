@@ -3,12 +3,12 @@
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak as RcWeak};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
-use futures_util::future::join_all;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use futures_util::future::{BoxFuture, join_all};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
 
 use super::drive::{DrivenTrajectory, branch_off, drive_root};
 use super::pool::{Generation, Job, PoolBatch};
@@ -120,7 +120,7 @@ async fn run_branch<'a>(
     limit: usize,
 ) -> Option<(BranchHandle<'a>, Vec<BranchPoint>)> {
     let Job { tree, batch, .. } = job;
-    let policy = &HaltedPolicy { policy: batch.policy.as_ref(), halt: &batch.halt };
+    let policy = &HaltedPolicy { policy: batch.policy.as_ref(), halted: &batch.halted };
     let conversation = Rc::new(Conversation(batch.policy.as_ref(), spec.seed.trajectory));
     let mut points = Points::new(&tree.at, spec.seed, limit);
     let (point, mut parent) = from.unzip();
@@ -162,15 +162,25 @@ impl Drop for Conversation<'_> {
     }
 }
 
-/// A policy that gives no replies after `halt`: trajectories end as aborted.
+/// A policy that gives no replies once it is `halted`: trajectories end as aborted.
 struct HaltedPolicy<'a> {
     policy: &'a dyn Policy,
-    halt: &'a AtomicBool,
+    halted: &'a watch::Receiver<bool>,
 }
 
 impl Policy for HaltedPolicy<'_> {
     fn submit(&self, request: Request) -> PendingReply {
-        if self.halt.load(Ordering::Relaxed) { oneshot::channel().1.into() } else { self.policy.submit(request) }
+        if *self.halted.borrow() { oneshot::channel().1.into() } else { self.policy.submit(request) }
+    }
+
+    fn halted(&self) -> BoxFuture<'static, ()> {
+        let mut halted = self.halted.clone();
+        Box::pin(async move {
+            // Without a sender nothing halts the trajectories.
+            if halted.wait_for(|halted| *halted).await.is_err() {
+                std::future::pending().await
+            }
+        })
     }
 
     fn score(&self, scoring: Scoring) -> oneshot::Receiver<Result<Vec<f32>>> {

@@ -20,7 +20,7 @@ const LISTED: usize = 20;
 pub struct TaskCounts {
     /// In an update of its step; a group, if one of its trajectories was.
     pub trained: u64,
-    /// Dropped by the filter.
+    /// Dropped by the filter, or because they were not complete when their step ended.
     pub dropped: u64,
     /// Failed; a group, if all of its trajectories did.
     pub failed: u64,
@@ -67,6 +67,12 @@ pub enum TaskProblem {
         first: u64,
         last: u64,
     },
+    /// A step that continues other groups than those that the step before left; the positions.
+    Carried {
+        step: u64,
+        carried: Vec<u64>,
+        expected: Vec<u64>,
+    },
     /// A row that its epoch had already.
     RepeatedRow {
         step: u64,
@@ -100,6 +106,8 @@ pub struct TaskAccount {
     /// Position after the last step, and the usable rows then, if the last file says them.
     pub position: Option<u64>,
     pub rows: Option<u64>,
+    /// Positions of the groups that the last step left for the next one, if they are known.
+    pub unfinished: Option<Vec<u64>>,
     pub earlier: EarlierFiles,
     pub problems: Vec<TaskProblem>,
     /// Number of problems that are not listed.
@@ -140,7 +148,9 @@ impl TaskCounts {
 impl TaskAccount {
     /// An account of the steps after `fork`, the step of another run that a run was forked from.
     pub fn new(fork: Option<u64>) -> Self {
-        Self { step: fork.unwrap_or(0), position: fork.is_none().then_some(0), ..Self::default() }
+        let is_new = fork.is_none();
+        let (position, unfinished) = (is_new.then_some(0), is_new.then(Vec::new));
+        Self { step: fork.unwrap_or(0), position, unfinished, ..Self::default() }
     }
 
     /// Adds the file of the next step.
@@ -158,7 +168,7 @@ impl TaskAccount {
     }
 
     fn add_step(&mut self, step: u64, tasks: Option<StepTasks>, states: &[TaskState]) {
-        self.continues(step, tasks.map(|tasks| tasks.position));
+        self.continues(step, tasks.as_ref());
         self.files += 1;
         let mut groups: BTreeMap<u64, TaskState> = BTreeMap::new();
         for one in states {
@@ -168,9 +178,22 @@ impl TaskAccount {
             group.dropped &= one.dropped;
             group.failed &= one.failed;
         }
+        for (position, row) in tasks.iter().flat_map(|tasks| &tasks.stopped) {
+            let number = tasks.as_ref().map_or(0, |tasks| tasks.number_of(*position));
+            groups.entry(number).or_insert(TaskState {
+                group: number,
+                row: *row,
+                dropped: true,
+                ..TaskState::default()
+            });
+        }
+        let mut numbers: BTreeSet<u64> = groups.keys().copied().collect();
+        if let Some(tasks) = &tasks {
+            numbers.extend(tasks.unfinished.iter().map(|position| tasks.number_of(*position)));
+        }
+        groups.values().for_each(|group| self.tasks.add(*group));
         let mut end = 0;
-        for (&number, group) in &groups {
-            self.tasks.add(*group);
+        for number in numbers {
             if tasks.is_none() {
                 self.earlier.missing_groups += number - end;
             } else if number > end {
@@ -180,12 +203,13 @@ impl TaskAccount {
         }
         self.step = step;
         (self.position, self.rows) = (None, None);
-        let Some(StepTasks { position, rows, order }) = tasks else {
+        let Some(tasks) = tasks else {
             (self.earlier.count, self.earlier.last) = (self.earlier.count + 1, step);
             return;
         };
+        let StepTasks { position, rows, order, .. } = tasks;
         for (&number, group) in &groups {
-            let epoch = position.saturating_add(number) / rows.max(1);
+            let epoch = tasks.position_of(number) / rows.max(1);
             let times = self.drawn.entry((epoch, rows, order)).or_default().entry(group.row).or_default();
             *times += 1;
             if *times > 1 && order == TaskOrder::Epochs {
@@ -193,12 +217,20 @@ impl TaskAccount {
             }
         }
         self.starts.insert(step, position);
-        (self.position, self.rows) = (Some(position.saturating_add(end)), Some(rows));
+        let new = end.saturating_sub(tasks.carried.len() as u64);
+        (self.position, self.rows) = (Some(position.saturating_add(new)), Some(rows));
+        self.unfinished = Some(tasks.unfinished);
     }
 
     /// Compares a step with the one before. A step without a file may have sampled nothing.
-    fn continues(&mut self, step: u64, position: Option<u64>) {
-        let pair = position.zip(self.position);
+    fn continues(&mut self, step: u64, tasks: Option<&StepTasks>) {
+        if let Some((expected, StepTasks { carried, .. })) = self.unfinished.take().zip(tasks)
+            && step == self.step + 1
+            && *carried != expected
+        {
+            self.note(TaskProblem::Carried { step, carried: carried.clone(), expected });
+        }
+        let pair = tasks.map(|tasks| tasks.position).zip(self.position);
         let fits = pair.is_some_and(|(position, expected)| position == expected);
         if step > self.step + 1 && !fits {
             let tasks = pair.and_then(|(position, expected)| position.checked_sub(expected));
@@ -265,7 +297,7 @@ mod tests {
 
     #[allow(clippy::unnecessary_wraps)] // the type of the argument
     fn tasks(position: u64) -> Option<StepTasks> {
-        Some(StepTasks { position, rows: 6, order: TaskOrder::Epochs })
+        Some(StepTasks { position, rows: 6, ..StepTasks::default() })
     }
 
     /// Two trajectories of each group, which are trained.
@@ -278,7 +310,7 @@ mod tests {
     fn account(steps: &[(u64, Option<StepTasks>, Groups<'_>)]) -> TaskAccount {
         let mut account = TaskAccount::new(None);
         for (step, tasks, numbers) in steps {
-            account.add_step(*step, *tasks, &groups(numbers));
+            account.add_step(*step, tasks.clone(), &groups(numbers));
         }
         account
     }
@@ -303,41 +335,70 @@ mod tests {
         assert_eq!((account.problems.len(), account.position, account.rows), (0, Some(4), Some(6)));
     }
 
+    /// Step 1 begins the groups at the positions 0 to 3, and leaves 1 and 3; step 2 continues both,
+    /// and stops 5.
+    #[test]
+    fn carried_groups_are_counted_once() {
+        let first = StepTasks { rows: 6, unfinished: vec![1, 3], ..StepTasks::default() };
+        let second =
+            StepTasks { position: 4, rows: 6, carried: vec![1, 3], stopped: vec![(5, 5)], ..StepTasks::default() };
+        let numbers: Vec<u64> = [1, 3, 4, 5].into_iter().map(|position| second.number_of(position)).collect();
+        assert_eq!(numbers, [0, 1, 2, 3]);
+        assert_eq!((0..4).map(|number| second.position_of(number)).collect::<Vec<_>>(), [1, 3, 4, 5]);
+        let steps =
+            [(1, Some(first.clone()), &[(0, 0), (2, 2)][..]), (2, Some(second.clone()), &[(0, 1), (1, 3), (2, 4)])];
+        let right = account(&steps);
+        assert_eq!((&right.problems[..], right.position), (&[][..], Some(6)));
+        assert_eq!(right.tasks, TaskCounts { trained: 5, dropped: 1, ..TaskCounts::default() });
+        assert_eq!(right.epochs()[0].drawn, [(1, 6)].into());
+        // A group that step 2 has lost, and one that it has not stored.
+        let lost = StepTasks { carried: vec![1], ..second.clone() };
+        let problems = account(&[steps[0].clone(), (2, Some(lost), &[(0, 1), (1, 4)])]).problems;
+        assert_eq!(problems, [TaskProblem::Carried { step: 2, carried: vec![1], expected: vec![1, 3] }]);
+        let problems = account(&[steps[0].clone(), (2, Some(second), &[(0, 1), (2, 4)])]).problems;
+        assert_eq!(problems, [TaskProblem::MissingGroups { step: 2, first: 1, last: 1 }]);
+        // A row twice: its position counts, not its number in the step.
+        let again = StepTasks { position: 4, rows: 6, carried: vec![1, 3], ..StepTasks::default() };
+        let problems = account(&[steps[0].clone(), (2, Some(again), &[(0, 1), (1, 2)])]).problems;
+        assert_eq!(problems, [TaskProblem::RepeatedRow { step: 2, group: 1, row: 2, epoch: 1 }]);
+    }
+
     #[test]
     fn an_epoch_has_each_row_once() {
         let two = [(1, tasks(0), &[(0, 3), (1, 1), (2, 0), (3, 2)][..]), (2, tasks(4), &[(0, 4), (1, 5), (2, 1)])];
         let whole = account(&two);
         let epoch = |epoch, once| EpochRows { epoch, rows: 6, order: TaskOrder::Epochs, drawn: [(1, once)].into() };
         assert_eq!((whole.problems.clone(), whole.epochs()), (vec![], vec![epoch(1, 6), epoch(2, 1)]));
-        let twice = account(&[two[0], (2, tasks(4), &[(0, 4), (1, 3)])]);
+        let twice = account(&[two[0].clone(), (2, tasks(4), &[(0, 4), (1, 3)])]);
         assert_eq!(twice.problems, [TaskProblem::RepeatedRow { step: 2, group: 1, row: 3, epoch: 1 }]);
         assert_eq!(twice.epochs()[0].drawn, [(1, 4), (2, 1)].into());
         // Rows that a program names may be there again.
         let chosen = Some(StepTasks { order: TaskOrder::Chosen, ..tasks(4).unwrap_or_else(|| unreachable!()) });
-        assert_eq!(account(&[two[0], (2, chosen, &[(0, 4), (1, 3), (2, 3)])]).problems, []);
+        assert_eq!(account(&[two[0].clone(), (2, chosen, &[(0, 4), (1, 3), (2, 3)])]).problems, []);
     }
 
     #[test]
     fn steps_groups_and_checkpoints_that_do_not_fit_are_named() {
-        let (first, third) = ((1, tasks(0), &[(0, 0), (1, 1)][..]), (3, tasks(4), &[(0, 4)][..]));
+        let first = || (1, tasks(0), &[(0, 0), (1, 1)][..]);
+        let third = || (3, tasks(4), &[(0, 4)][..]);
         let missing = TaskProblem::MissingSteps { first: 2, last: 2, tasks: Some(2) };
-        assert_eq!(account(&[first, third]).problems, std::slice::from_ref(&missing));
+        assert_eq!(account(&[first(), third()]).problems, std::slice::from_ref(&missing));
         // A program may end a step without a rollout.
-        assert_eq!(account(&[first, (3, tasks(2), &[(0, 4)])]).problems, []);
+        assert_eq!(account(&[first(), (3, tasks(2), &[(0, 4)])]).problems, []);
         let from_two = TaskProblem::MissingSteps { first: 1, last: 2, tasks: Some(4) };
-        assert_eq!(account(&[third]).problems, [from_two]);
+        assert_eq!(account(&[third()]).problems, [from_two]);
         let again = TaskProblem::Position { step: 2, position: 0, expected: 2 };
-        assert!(account(&[first, (2, tasks(0), first.2)]).problems.contains(&again));
+        assert!(account(&[first(), (2, tasks(0), first().2)]).problems.contains(&again));
         let without = account(&[(1, tasks(0), &[(0, 0), (3, 1)])]);
         assert_eq!(without.problems, [TaskProblem::MissingGroups { step: 1, first: 1, last: 2 }]);
 
-        let mut lost = account(&[first]);
+        let mut lost = account(&[first()]);
         lost.compare_checkpoint(1, 2);
         assert_eq!(lost.problems, []);
         lost.compare_checkpoint(2, 4);
         assert_eq!(lost.problems, [TaskProblem::Checkpoint { step: 2, position: 4, expected: 2 }]);
         // The last step was not trained.
-        let mut open = account(&[first, (2, tasks(2), &[(0, 2)])]);
+        let mut open = account(&[first(), (2, tasks(2), &[(0, 2)])]);
         open.compare_checkpoint(1, 2);
         assert_eq!(open.problems, []);
     }

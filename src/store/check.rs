@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use super::files;
-use super::read_trajectories;
 use super::run_dir::folder;
 use super::scan::TrajectoryFile;
 use super::stored::StoredRun;
+use super::{read_step_tasks, read_trajectories};
 use crate::error::Result;
 use crate::mdp::{Split, Step, Trajectory};
 
@@ -52,7 +52,8 @@ impl TrajectoryChecks {
         }
         // An evaluation stores some of its trajectories.
         if file.split == Split::Train {
-            problems.extend(groups(&trajectories));
+            let extra = read_step_tasks(&file.path).ok().flatten().map_or(0, |tasks| tasks.extra_samples);
+            problems.extend(groups(&trajectories, extra));
         }
         if problems.len() > LISTED {
             let more = problems.len() - LISTED;
@@ -109,8 +110,9 @@ fn lists(step: &Step) -> Vec<(String, usize)> {
     [("logprobs".to_owned(), step.logprobs.len())].into_iter().chain(lengths).collect()
 }
 
-/// Groups with fewer samples than the largest one, and samples that are missing or there twice.
-fn groups(trajectories: &[Trajectory]) -> Vec<String> {
+/// Groups with fewer samples than the largest one, and samples that are missing or there twice. A
+/// group does not have all of its samples if `extra` more were begun.
+fn groups(trajectories: &[Trajectory], extra: usize) -> Vec<String> {
     let mut groups: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
     for trajectory in trajectories {
         groups.entry(trajectory.group).or_default().push(trajectory.sample);
@@ -119,7 +121,13 @@ fn groups(trajectories: &[Trajectory]) -> Vec<String> {
     let mut problems = Vec::new();
     for (group, mut samples) in groups {
         samples.sort_unstable();
-        let in_order = samples.iter().zip(0..).all(|(sample, number)| *sample == number);
+        let in_order = match extra {
+            0 => samples.iter().zip(0..).all(|(sample, number)| *sample == number),
+            extra => {
+                samples.windows(2).all(|pair| pair[0] < pair[1])
+                    && samples.iter().all(|sample| (*sample as usize) < largest + extra)
+            }
+        };
         if samples.len() < largest {
             problems.push(format!("group {group} has {} trajectories, others have {largest}", samples.len()));
         } else if !in_order {

@@ -35,6 +35,10 @@ pub struct RunProgress {
     pub step: u64,
     /// Number of task rows drawn so far, over all epochs; the index of the next row.
     pub data_position: u64,
+    /// Positions of the groups before `data_position` that were begun and are not complete
+    /// (`rollout.oversample`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub carried: Vec<u64>,
     /// Seed of every random stream.
     pub seed: u64,
     /// Completed optimiser steps.
@@ -248,6 +252,46 @@ fn publish(root: &Path, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> R
     let _ = unfinished.keep();
     files::sync_dir(root)?;
     Ok(path)
+}
+
+/// Writes the files of a checkpoint that process `rank` has, into the folder `checkpoints` of a run.
+///
+/// # Errors
+/// Errors of `fill`, and [`Kind::Store`].
+pub fn write_part(checkpoints: &Path, step: u64, rank: usize, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    publish(checkpoints, &part_name(step, rank), fill).map(drop)
+}
+
+/// Moves the files of process `rank` into the folder `into`. False if they are not there yet.
+///
+/// # Errors
+/// [`Kind::Store`] with the path.
+pub fn take_part(checkpoints: &Path, step: u64, rank: usize, into: &Path) -> Result<bool> {
+    let part = checkpoints.join(part_name(step, rank));
+    if !part.is_dir() {
+        return Ok(false);
+    }
+    move_tree(&part, into)?;
+    files::remove(&part)?;
+    Ok(true)
+}
+
+/// An incomplete checkpoint has this folder, too: it is removed when the run is resumed.
+fn part_name(step: u64, rank: usize) -> String {
+    format!(".step-{step:06}-rank-{rank}{}", files::UNFINISHED)
+}
+
+fn move_tree(from: &Path, into: &Path) -> Result<()> {
+    for path in files::list(from)? {
+        let to = into.join(path.file_name().unwrap_or_default());
+        if path.is_dir() {
+            files::make_dir(&to)?;
+            move_tree(&path, &to)?;
+        } else {
+            fs::rename(&path, &to).map_err(|e| failed("rename to", &to, &e))?;
+        }
+    }
+    Ok(())
 }
 
 /// Newest checkpoint of a run and its step; `None` if there is none.

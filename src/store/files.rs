@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use crate::error::{Error, Kind, Result, readable};
 
 /// Suffix of incomplete files and directories, which [`remove_unfinished`] removes.
-const UNFINISHED: &str = ".part";
+pub(super) const UNFINISHED: &str = ".part";
 
 pub(super) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::io(Kind::Store, what, path, error)

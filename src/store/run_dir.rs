@@ -128,7 +128,7 @@ impl RunDir {
         folder(&self.path, Split::Train)
     }
 
-    pub(super) fn checkpoints(&self) -> PathBuf {
+    pub fn checkpoints(&self) -> PathBuf {
         self.path.join("checkpoints")
     }
 

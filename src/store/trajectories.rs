@@ -39,21 +39,55 @@ pub(super) const SUM_KEY: &str = "r1.crc32c";
 pub(super) const TASKS_KEY: &str = "r1.tasks";
 
 /// Where the tasks of a training step are in the data: what its rows do not say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepTasks {
-    /// Number of tasks that the run had drawn before the step. The position of a group is this and
-    /// its number.
+    /// Number of tasks that the run had drawn before the step.
     pub position: u64,
     /// Number of usable rows of the training data.
     pub rows: u64,
     pub order: TaskOrder,
+    /// Positions of the first groups, which a step before had begun (`rollout.oversample`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub carried: Vec<u64>,
+    /// Positions of the groups that a later step continues.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unfinished: Vec<u64>,
+    /// Positions and rows of the groups that were dropped before they were complete.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stopped: Vec<(u64, u64)>,
+    /// Samples of a group that are not stored.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub extra_samples: usize,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(number: &usize) -> bool {
+    *number == 0
+}
+
+impl StepTasks {
+    /// The position in the data of the group with this number.
+    pub fn position_of(&self, number: u64) -> u64 {
+        let carried = self.carried.len() as u64;
+        match self.carried.get(number as usize) {
+            Some(position) => *position,
+            None => self.position.saturating_add(number - carried),
+        }
+    }
+
+    /// The number of the group at this position of the data.
+    pub fn number_of(&self, position: u64) -> u64 {
+        let carried = self.carried.iter().position(|carried| *carried == position);
+        carried.map_or(position.saturating_sub(self.position) + self.carried.len() as u64, |index| index as u64)
+    }
 }
 
 /// How the rows of a step are drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TaskOrder {
     /// Each row once in an epoch, the next `rows` positions.
+    #[default]
     Epochs,
     /// By their success rates (`data.curriculum`, `row_weight`).
     Curriculum,
@@ -79,7 +113,7 @@ impl RunDir {
         &self,
         step: u64,
         policy_version: u64,
-        tasks: Option<StepTasks>,
+        tasks: Option<&StepTasks>,
         trajectories: &[T],
     ) -> Result<PathBuf> {
         let path = self.trajectories_path(Split::Train, step);
@@ -112,13 +146,13 @@ pub fn write_selected(path: &Path, policy_versions: &[u64], trajectories: &[Traj
 fn encode<T: Borrow<Trajectory>>(
     file: &mut (dyn Write + Send),
     policy_version: &dyn Fn(u32) -> u64,
-    tasks: Option<StepTasks>,
+    tasks: Option<&StepTasks>,
     trajectories: &[T],
     path: &Path,
 ) -> Result<()> {
     let mut metadata = vec![KeyValue::new(FORMAT_KEY.to_owned(), FORMAT.to_owned())];
     if let Some(tasks) = tasks {
-        metadata.push(KeyValue::new(TASKS_KEY.to_owned(), json(&tasks)?));
+        metadata.push(KeyValue::new(TASKS_KEY.to_owned(), json(tasks)?));
     }
     let mut properties = WriterProperties::builder();
     // Numbers that are seldom equal take less space without a dictionary.

@@ -1,10 +1,11 @@
 //! The processes of a run, its ranks, and how they divide the work (docs/lab/decisions/0032). Every
 //! rank runs the same loop with the same numbers; rank 0 alone writes the run directory.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,7 @@ use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
 use crate::adamw::{AdamW, GradientTree};
 use crate::error::{Error, Kind, Result};
-use crate::model::Model;
+use crate::model::{Model, UnwrittenFile};
 use crate::process_group::ProcessGroup;
 use crate::script::Script;
 use crate::telemetry::{Metrics, counted};
@@ -23,13 +24,17 @@ use crate::telemetry::{Metrics, counted};
 pub struct Ranks {
     group: Option<Arc<ProcessGroup>>,
     ended: Arc<AtomicBool>,
+    /// Number of the last ranks, which sample for the others; 0: all sample.
+    samplers: usize,
+    /// Number of meetings so far, the same on all ranks.
+    meetings: Arc<AtomicU64>,
 }
 
 impl Ranks {
     /// The ranks of a process group. `ended` becomes true when another process is known to have
     /// ended.
     pub fn new(group: ProcessGroup, ended: Arc<AtomicBool>) -> Self {
-        Self { group: Some(Arc::new(group)), ended }
+        Self { group: Some(Arc::new(group)), ended, ..Self::default() }
     }
 
     /// The number of this process, from 0.
@@ -45,6 +50,76 @@ impl Ranks {
     /// Whether this is rank 0, which writes the run directory.
     pub(crate) fn is_first(&self) -> bool {
         self.rank() == 0
+    }
+
+    /// The ranks with the roles of `rollout.async.ranks`: the last `samplers` ranks sample, and the
+    /// others learn. 0: all do both.
+    ///
+    /// # Errors
+    /// `Kind::Usage` if no rank is left to learn.
+    pub(crate) fn with_samplers(&self, samplers: usize) -> Result<Self> {
+        if samplers > 0 && samplers >= self.size() {
+            let message = format!(
+                "rollout.async.ranks is {samplers}, and there are {}",
+                counted(self.size(), "process", "processes")
+            );
+            return Err(Error::new(Kind::Usage, message).hint("start more with --nproc: the others learn"));
+        }
+        Ok(Self { samplers, ..self.clone() })
+    }
+
+    /// Whether there are ranks that only sample.
+    pub(crate) fn have_roles(&self) -> bool {
+        self.samplers > 0
+    }
+
+    /// Whether this rank computes updates.
+    pub(crate) fn learns(&self) -> bool {
+        self.rank() < self.learners()
+    }
+
+    /// The number of ranks that compute updates.
+    pub(crate) fn learners(&self) -> usize {
+        self.size() - self.samplers
+    }
+
+    /// The ranks that compute updates, for one of them; otherwise this process alone. All learners
+    /// call it at the same time.
+    pub(crate) fn of_learners(&self) -> Result<Self> {
+        match &self.group {
+            Some(group) if self.have_roles() && self.learns() => {
+                let group = Some(Arc::new(group.first("learners", self.learners())?));
+                Ok(Self { group, ended: Arc::clone(&self.ended), ..Self::default() })
+            }
+            Some(_) if self.have_roles() => Ok(Self::default()),
+            _ => Ok(self.clone()),
+        }
+    }
+
+    /// A point that ranks reach at different times; all call it in the same order. It is complete
+    /// when `expected` ranks have reached it, this one if it `comes`.
+    pub(crate) fn meeting(&self, expected: usize, comes: bool) -> Result<Meeting> {
+        let number = self.meetings.fetch_add(1, Ordering::Relaxed);
+        let meeting = Meeting {
+            group: self.group.clone(),
+            counter: format!("r1/meeting/{number}"),
+            expected,
+            asked: Cell::new(Instant::now()),
+        };
+        if comes && let Some(group) = &self.group {
+            group.add_to(&meeting.counter, 1)?;
+        }
+        Ok(meeting)
+    }
+
+    /// Replaces tensors by those of rank 0.
+    pub(crate) fn take_from_first(&self, tensors: &[Tensor]) -> Result<()> {
+        self.group.as_ref().map_or(Ok(()), |group| group.take_from_first(tensors))
+    }
+
+    /// How long a rank waits for others.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.group.as_ref().map_or(Duration::ZERO, |group| group.timeout())
     }
 
     /// Whether the rollout in progress is useless, because another process has ended.
@@ -123,9 +198,14 @@ impl Ranks {
         }
     }
 
-    /// Whether this rank computes the part `number` of `count` parts.
-    pub(crate) fn computes(&self, number: usize, count: usize) -> bool {
-        number * self.size() / count.max(1) == self.rank()
+    /// The number of ranks that sample.
+    pub(crate) fn sampling(&self) -> usize {
+        if self.have_roles() { self.samplers } else { self.size() }
+    }
+
+    /// Whether this rank samples the part `number` of `count` parts.
+    pub(crate) fn samples(&self, number: usize, count: usize) -> bool {
+        number * self.sampling() / count.max(1) + self.size() - self.sampling() == self.rank()
     }
 
     /// Refuses ranks with other weights: they were loaded from another model, or processors that
@@ -170,6 +250,30 @@ impl Ranks {
         group.require_same(&facts)
     }
 }
+
+/// A point that ranks reach at different times.
+pub(crate) struct Meeting {
+    group: Option<Arc<ProcessGroup>>,
+    counter: String,
+    expected: usize,
+    asked: Cell<Instant>,
+}
+
+impl Meeting {
+    /// Whether the expected ranks have reached it. Asks the store only from time to time.
+    ///
+    /// # Errors
+    /// `Kind::Device` if rank 0 has ended.
+    pub(crate) fn is_complete(&self) -> Result<bool> {
+        let Some(group) = self.group.as_ref().filter(|_| self.asked.get().elapsed() > BETWEEN_QUESTIONS) else {
+            return Ok(self.group.is_none());
+        };
+        self.asked.set(Instant::now());
+        Ok(group.add_to(&self.counter, 0)? >= self.expected as i64)
+    }
+}
+
+const BETWEEN_QUESTIONS: Duration = Duration::from_millis(2);
 
 /// Times that a script is loaded, at most, until all ranks have the same version.
 const LOADS: usize = 10;
@@ -219,6 +323,7 @@ fn flatten(name: &str, value: &Value, facts: &mut Vec<(String, String)>) {
 pub struct Shards {
     ranks: Ranks,
     count: usize,
+    writes_parts: bool,
     beside: Option<Rc<dyn Interleaved>>,
 }
 
@@ -234,7 +339,7 @@ pub(crate) trait Interleaved {
 impl Default for Shards {
     /// One process and one shard.
     fn default() -> Self {
-        Self { ranks: Ranks::default(), count: 1, beside: None }
+        Self { ranks: Ranks::default(), count: 1, writes_parts: false, beside: None }
     }
 }
 
@@ -254,7 +359,7 @@ impl Shards {
                 .at("trainer.gradient_shards")
                 .hint("choose the number of processes times 1, 2, 4 or 8; 0 is one for each process"));
         }
-        Ok(Self { ranks, count, beside: None })
+        Ok(Self { ranks, count, writes_parts: false, beside: None })
     }
 
     /// With work between the micro-batches.
@@ -323,13 +428,30 @@ impl Shards {
         Ok(norm)
     }
 
-    /// The whole state of an optimiser, for a checkpoint. If the state is divided, all processes
-    /// call it at the same time.
-    pub(crate) fn state(&self, optimizer: &AdamW) -> Result<Vec<(String, Tensor)>> {
-        match self.ranks.group.as_ref().filter(|_| optimizer.is_divided()) {
-            Some(group) => optimizer.whole_state(group.size(), &|sent| group.gather_tensor(sent)),
-            None => Ok(optimizer.state()),
-        }
+    /// Each process writes its part of the state of a divided optimiser from now on.
+    pub(crate) fn write_parts(&mut self) {
+        self.writes_parts = true;
+    }
+
+    /// Whether processes other than rank 0 write a part of a checkpoint.
+    pub(crate) fn writes_parts(&self) -> bool {
+        self.writes_parts
+    }
+
+    /// The state of an optimiser, for a checkpoint, as the file `NAME.safetensors`: the whole one,
+    /// or the part of this process in a file of its own. If the state is divided and rank 0 writes
+    /// it, all processes call it at the same time.
+    pub(crate) fn state(&self, name: &str, what: &'static str, optimizer: &AdamW) -> Result<UnwrittenFile> {
+        let mut file = format!("{name}.safetensors");
+        let state = match self.ranks.group.as_ref().filter(|_| optimizer.is_divided()) {
+            Some(group) if self.writes_parts => {
+                file = format!("{name}-{:05}-of-{:05}.safetensors", group.rank() + 1, group.size());
+                optimizer.state()
+            }
+            Some(group) => optimizer.whole_state(group.size(), &|sent| group.gather_tensor(sent))?,
+            None => optimizer.state(),
+        };
+        Ok(UnwrittenFile::tensors(file, what, &state))
     }
 
     /// Starts the sum of the gradients of an optimiser's tensors.
@@ -382,6 +504,39 @@ mod tests {
         assert_eq!(shards.gather(vec![(2, 'c'), (0, 'a'), (1, 'b')]).unwrap(), ['a', 'b', 'c']);
     }
 
+    #[test]
+    fn the_last_ranks_sample() {
+        let alone = Ranks::default();
+        assert!(alone.samples(3, 4) && alone.learns() && !alone.have_roles());
+        let refused = alone.with_samplers(1).unwrap_err();
+        assert!(refused.message.contains("rollout.async.ranks is 1, and there are 1 process"), "{refused}");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let rank = |rank: usize, listener: Option<TcpListener>| {
+            std::thread::spawn(move || {
+                let (host, timeout) = ("127.0.0.1".to_owned(), Duration::from_secs(30));
+                let address = Some(host.clone());
+                let rendezvous = Rendezvous { host, port, rank, size: 3, runs_store: true, address, timeout };
+                let group = ProcessGroup::connect(&rendezvous, listener, &[]).unwrap();
+                let ranks = Ranks::new(group, Arc::default()).with_samplers(2).unwrap();
+                let (meeting, later) = (ranks.meeting(1, ranks.learns()).unwrap(), ranks.meeting(4, true).unwrap());
+                while !meeting.is_complete().unwrap() {}
+                std::thread::sleep(BETWEEN_QUESTIONS * 2);
+                let shares: Vec<usize> = (0..5).filter(|number| ranks.samples(*number, 5)).collect();
+                let sizes = (ranks.learners(), ranks.of_learners().unwrap().size());
+                // Every rank answers before the store ends.
+                let met = later.is_complete().unwrap();
+                ranks.gather(()).unwrap();
+                (ranks.learns(), shares, sizes, met)
+            })
+        };
+        let all = [rank(0, Some(listener)), rank(1, None), rank(2, None)].map(|rank| rank.join().unwrap());
+        let expected = [(true, vec![]), (false, vec![0, 1, 2]), (false, vec![3, 4])];
+        for (one, (learns, shares)) in all.into_iter().zip(expected) {
+            assert_eq!(one, (learns, shares, (1, 1), false));
+        }
+    }
+
     /// Rank 1 reads the file after an edit that rank 0 has not seen.
     #[test]
     fn versions_that_differ_are_loaded_again() {
@@ -394,7 +549,7 @@ mod tests {
                 let rendezvous = Rendezvous { host, port, rank, size: 2, runs_store: true, address, timeout };
                 let group = ProcessGroup::connect(&rendezvous, listener, &[]).unwrap();
                 let ranks = Ranks::new(group, Arc::default());
-                let loads = std::cell::Cell::new(0);
+                let loads = Cell::new(0);
                 let load = || {
                     loads.set(loads.get() + 1);
                     Ok(if rank == 1 || loads.get() == 3 { "new" } else { "old" })

@@ -149,6 +149,40 @@ fn processes_divide_rollouts_of_later_steps() {
     assert_complete(dir.path(), "2");
 }
 
+/// One process learns and one samples: the trajectories and weights of one that does both.
+#[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
+fn a_process_samples_for_others() {
+    let dir = directory(&[("a.lua", &quiet("{ staleness = 1, on_update = 'finish' }"))], true);
+    let args = ["run", "a.lua", "-q", "--threads", "1", "trainer.gradient_shards=2", "--name"];
+    succeed(dir.path(), &[&args[..], &["one"]].concat());
+    for (processes, samplers) in [("2", "1"), ("3", "1"), ("3", "2")] {
+        // Two shards of one learner, or of two.
+        let name = format!("{processes}-{samplers}");
+        let roles = format!("rollout.async.ranks={samplers}");
+        succeed(dir.path(), &[&args[..], &[&name, "--nproc", processes, &roles]].concat());
+        assert_same(&left(&dir.path().join("runs/one")), &dir.path().join("runs").join(&name), &name);
+        assert_complete(dir.path(), &name);
+    }
+    let text = fail(dir.path(), &[&args[..], &["x", "--nproc", "2", "rollout.async.ranks=2"]].concat());
+    assert!(text.contains("rollout.async.ranks is 2, and there are 2 processes"), "{text}");
+}
+
+/// The process that samples goes on during updates, and takes their weights between its decode
+/// steps.
+#[test]
+fn a_process_samples_with_new_weights() {
+    let dir = directory(&[("a.lua", &slow("{ staleness = 1, ranks = 1 }"))], true);
+    let algorithm = ["trainer.algorithm=ppo", "trainer.group_size=2"];
+    succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", "a", "--nproc", "2"], &algorithm[..]].concat());
+    assert_complete(dir.path(), "a");
+    let all = versions(dir.path(), "a", 4);
+    assert!(all[1].iter().all(|tokens| tokens[0] == 0 && tokens[tokens.len() - 1] == 1), "{:?}", all[1]);
+    // A resumed run without the roles.
+    succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/a", "trainer.steps=5", "rollout.async.ranks=0"]);
+    assert_eq!(training_steps(&dir.path().join("runs/a")).len(), 5);
+}
+
 /// What had been sampled for later steps is lost, and sampled again.
 #[test]
 fn a_killed_run_resumes_with_each_task_once() {

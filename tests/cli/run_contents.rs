@@ -46,7 +46,27 @@ pub(crate) fn left(run: &Path) -> BTreeMap<String, Vec<u8>> {
         }
     }
     kept.insert("tb".to_owned(), event_list(run));
+    join_parts(&mut kept);
     kept
+}
+
+/// Replaces the files of an optimiser's state, one or the parts of several processes, by a list of
+/// its tensors.
+fn join_parts(kept: &mut BTreeMap<String, Vec<u8>>) {
+    let names: Vec<String> = kept.keys().filter(|name| name.contains("/optimizer")).cloned().collect();
+    let mut joined: BTreeMap<String, BTreeMap<String, String>> = BTreeMap::new();
+    for name in names {
+        let bytes = kept.remove(&name).unwrap();
+        let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+        let folder = name.rsplit_once('/').unwrap().0;
+        let all = joined.entry(format!("{folder}/optimizer.safetensors")).or_default();
+        for (tensor, view) in tensors.tensors() {
+            let text = format!("{:?} {:?} {:08x}", view.dtype(), view.shape(), crc32c::crc32c(view.data()));
+            let other = all.insert(tensor.clone(), text);
+            assert!(other.is_none() || tensor == "step", "{tensor} is in two files of {folder}");
+        }
+    }
+    kept.extend(joined.into_iter().map(|(name, tensors)| (name, format!("{tensors:#?}").into_bytes())));
 }
 
 /// Fields and metrics that differ between two equal runs.

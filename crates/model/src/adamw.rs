@@ -273,11 +273,11 @@ impl AdamW {
     }
 
     /// Everything but the weights, as tensors to be saved: `step` and, for each weight,
-    /// `NAME.exp_avg`, `NAME.exp_avg_sq` and, where it has low precision, `NAME.master`. Shallow
-    /// copies: write them before the next step.
+    /// `NAME.exp_avg`, `NAME.exp_avg_sq` and, where it has low precision, `NAME.master`. Of a state
+    /// that is divided, the part of this process. Shallow copies: write them before the next step.
     pub fn state(&self) -> Vec<(String, Tensor)> {
         let mut state = vec![(STEP.to_owned(), Tensor::from_slice(&[self.step]))];
-        for slot in &self.slots {
+        for slot in self.slots.iter().filter(|slot| self.has_state(slot)) {
             let parts = slot.state().map(|(part, tensor)| (format!("{}.{part}", slot.name), tensor.shallow_clone()));
             state.extend(parts);
         }

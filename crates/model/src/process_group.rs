@@ -44,6 +44,8 @@ pub struct ProcessGroup {
     collectives: Collectives,
     rank: usize,
     size: usize,
+    address: Option<String>,
+    timeout: Duration,
     nanoseconds: AtomicU64,
     bytes: AtomicU64,
 }
@@ -88,8 +90,32 @@ impl ProcessGroup {
         }
         let failed = |error| lost("connect with the other ranks", &error);
         collectives.join(address.as_deref(), *rank, *size, *timeout).map_err(failed)?;
+        Ok(Self::new(collectives, (*rank, *size), address.clone(), *timeout))
+    }
+
+    fn new(collectives: Collectives, (rank, size): (usize, usize), address: Option<String>, timeout: Duration) -> Self {
         let (nanoseconds, bytes) = (AtomicU64::default(), AtomicU64::default());
-        Ok(Self { collectives, rank: *rank, size: *size, nanoseconds, bytes })
+        Self { collectives, rank, size, address, timeout, nanoseconds, bytes }
+    }
+
+    /// The first `size` ranks as a group of their own, which these call at the same time. `name` is
+    /// new.
+    ///
+    /// # Errors
+    /// As [`gather`](Self::gather).
+    pub fn first(&self, name: &str, size: usize) -> Result<Self> {
+        let of = (self.rank, size);
+        let part = self.collectives.part(name, self.address.as_deref(), of, self.timeout);
+        let part = part.map_err(|error| lost("connect with some of the ranks", &error))?;
+        Ok(Self::new(part, of, self.address.clone(), self.timeout))
+    }
+
+    /// Adds to a counter that all ranks see, and returns its value. A new one is 0.
+    ///
+    /// # Errors
+    /// As [`gather`](Self::gather).
+    pub fn add_to(&self, counter: &str, amount: i64) -> Result<i64> {
+        self.collectives.add(counter, amount).map_err(|error| lost("reach the store of rank 0", &error))
     }
 
     /// The number of this process, from 0.
@@ -100,6 +126,11 @@ impl ProcessGroup {
     /// The number of processes.
     pub fn size(&self) -> usize {
         self.size
+    }
+
+    /// How long this process waits for others in an operation.
+    pub fn timeout(&self) -> Duration {
+        self.timeout
     }
 
     /// The seconds of the operations since the last call, waiting for other ranks included, and the
@@ -175,28 +206,18 @@ impl ProcessGroup {
     /// in the order of a binary tree: `(0 + 1) + (2 + 3)`. The tensors have one type. Those on a
     /// GPU are sent through the host's memory.
     pub fn sum(&self, tensors: &[Tensor]) -> Result<()> {
-        let _guard = no_grad_guard();
-        let mut rest = tensors;
-        while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = |tensor: &&Tensor| {
-                bytes += tensor.numel() * tensor.kind().elt_size_in_bytes();
-                bytes <= BUCKET
-            };
-            let (bucket, after) = rest.split_at(rest.iter().take_while(fits).count().max(1));
-            rest = after;
-            let flat: Vec<Tensor> =
-                bucket.iter().map(|tensor| tensor.f_flatten(0, -1)).collect::<std::result::Result<_, _>>()?;
-            let sum = self.tree(Tensor::f_cat(&flat, 0)?.f_to_device(tch::Device::Cpu)?)?;
-            let mut at = 0;
-            for tensor in bucket {
-                let length = tensor.numel() as i64;
-                let part = sum.f_narrow(0, at, length)?.f_view_as(tensor)?;
-                tensor.shallow_clone().f_copy_(&part)?;
-                at += length;
-            }
-        }
-        Ok(())
+        in_buckets(tensors, |bucket| self.tree(bucket))
+    }
+
+    /// Replaces each tensor by the one of rank 0. The tensors have one type.
+    pub fn take_from_first(&self, tensors: &[Tensor]) -> Result<()> {
+        in_buckets(tensors, |bucket| {
+            let bytes = bucket.numel() * bucket.kind().elt_size_in_bytes();
+            let sends = if self.rank == 0 { bytes * (self.size - 1) } else { 0 };
+            let broadcast = || self.collectives.broadcast(&bucket).map_err(|error| lost("send weights", &error));
+            self.timed(sends, broadcast)?;
+            Ok(bucket)
+        })
     }
 
     fn tree(&self, mut sum: Tensor) -> Result<Tensor> {
@@ -215,6 +236,33 @@ impl ProcessGroup {
         }
         Ok(sum)
     }
+}
+
+/// Replaces tensors by what `exchange` makes of them: several at a time as one flat tensor on the
+/// CPU.
+fn in_buckets(tensors: &[Tensor], exchange: impl Fn(Tensor) -> Result<Tensor>) -> Result<()> {
+    let _guard = no_grad_guard();
+    let mut rest = tensors;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let fits = |tensor: &&Tensor| {
+            bytes += tensor.numel() * tensor.kind().elt_size_in_bytes();
+            bytes <= BUCKET
+        };
+        let (bucket, after) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+        rest = after;
+        let flat: Vec<Tensor> =
+            bucket.iter().map(|tensor| tensor.f_flatten(0, -1)).collect::<std::result::Result<_, _>>()?;
+        let done = exchange(Tensor::f_cat(&flat, 0)?.f_to_device(tch::Device::Cpu)?)?;
+        let mut at = 0;
+        for tensor in bucket {
+            let length = tensor.numel() as i64;
+            let part = done.f_narrow(0, at, length)?.f_view_as(tensor)?;
+            tensor.shallow_clone().f_copy_(&part)?;
+            at += length;
+        }
+    }
+    Ok(())
 }
 
 /// The sum in the order of a binary tree.

@@ -231,8 +231,9 @@ fn trajectories_with_equal_ids_or_no_steps_round_trip() {
     let mut trajectories: Vec<Trajectory> = (0..120).map(|n| plain("same", n % 5)).collect();
     trajectories[8].dropped = true;
     trajectories[7].reward_parts.insert("odd".to_owned(), f64::NAN);
-    let tasks = StepTasks { position: 1 << 60, rows: 7, order: TaskOrder::Mixed };
-    let path = run.write_trajectories(1, 0, Some(tasks), &trajectories).unwrap();
+    let tasks =
+        StepTasks { position: 1 << 60, rows: 7, order: TaskOrder::Mixed, carried: vec![3], ..StepTasks::default() };
+    let path = run.write_trajectories(1, 0, Some(&tasks), &trajectories).unwrap();
     assert_eq!(read_step_tasks(&path).unwrap(), Some(tasks));
     let back = read_trajectories(&path).unwrap();
     assert_eq!(back.iter().filter(|one| one.dropped).count(), 1);

@@ -5,7 +5,7 @@ use std::path::Path;
 use tch::Tensor;
 
 use super::privileged::{self, Prefixes};
-use super::tensors::read_tensors;
+use super::tensors::read_optimizer;
 use super::update::{SharedTrunk, Update, UpdateStats};
 use super::value::{self, CriticStats, target_count, update_critic};
 use crate::adamw::{self, AdamW};
@@ -23,7 +23,7 @@ use crate::train::ranks::Shards;
 /// The critic's folder within a checkpoint's `trainer_state`, and its optimiser's state in that
 /// folder.
 const DIR: &str = "critic";
-const OPTIMIZER: &str = "optimizer.safetensors";
+const OPTIMIZER: &str = "optimizer";
 
 /// A critic and its optimiser.
 pub(crate) struct TrainedCritic {
@@ -70,7 +70,7 @@ impl TrainedCritic {
             shards.divide(&mut optimizer)?;
         }
         if let Some(dir) = &saved {
-            optimizer.load_state(read_tensors(&dir.join(OPTIMIZER))?)?;
+            optimizer.load_state(read_optimizer(dir, OPTIMIZER)?)?;
         }
         Ok(Self { critic, optimizer })
     }
@@ -131,9 +131,13 @@ impl TrainedCritic {
     }
 
     /// The files of the critic for the folder `trainer_state` of a checkpoint.
-    pub(crate) fn unwritten(&self, shards: &Shards) -> Result<Vec<UnwrittenFile>> {
-        let mut files = self.critic.unwritten()?;
-        files.push(UnwrittenFile::tensors(OPTIMIZER, "", &shards.state(&self.optimizer)?));
-        Ok(files.into_iter().map(|file| file.labelled("the critic's weight").within(DIR)).collect())
+    pub(crate) fn unwritten(&self) -> Result<Vec<UnwrittenFile>> {
+        let files = self.critic.unwritten()?.into_iter();
+        Ok(files.map(|file| file.labelled("the critic's weight").within(DIR)).collect())
+    }
+
+    /// The state of its optimiser, or the part of this process.
+    pub(crate) fn optimizer_file(&self, shards: &Shards) -> Result<UnwrittenFile> {
+        Ok(shards.state(OPTIMIZER, "the critic's weight", &self.optimizer)?.within(DIR))
     }
 }

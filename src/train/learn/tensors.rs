@@ -7,6 +7,23 @@ use tch::Tensor;
 
 use crate::error::{Error, Kind, Result};
 
+/// The state of an optimiser in `folder`: the tensors of the file `NAME.safetensors`, or of the
+/// files of all processes that have written a part of it.
+pub(crate) fn read_optimizer(folder: &Path, name: &str) -> Result<HashMap<String, Tensor>> {
+    let whole = folder.join(format!("{name}.safetensors"));
+    let part = |number: usize, count: usize| folder.join(format!("{name}-{number:05}-of-{count:05}.safetensors"));
+    let count = (2..=MAX_PARTS).find(|count| part(1, *count).is_file());
+    let Some(count) = count.filter(|_| !whole.is_file()) else { return read_tensors(&whole) };
+    let mut all = HashMap::new();
+    for number in 1..=count {
+        all.extend(read_tensors(&part(number, count))?);
+    }
+    Ok(all)
+}
+
+/// Processes that write a part, at most.
+const MAX_PARTS: usize = 99_999;
+
 /// The tensors of a file, by name.
 pub(crate) fn read_tensors(path: &Path) -> Result<HashMap<String, Tensor>> {
     let tensors = Tensor::read_safetensors(path).map_err(|error| {

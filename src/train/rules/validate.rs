@@ -7,6 +7,7 @@ use super::refusals;
 use super::unused::unused_settings;
 use crate::config::{Learner, Settings, Sft, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
+use crate::rl::advantages::AlgorithmNeed;
 use crate::script::Script;
 
 /// The validated trainer of a recipe for reinforcement learning.
@@ -41,6 +42,8 @@ pub fn validate(script: &Script) -> Result<ValidatedTrainer> {
         "privileged": script.privileged,
         "chosen": script.typed("trainer.algorithm").is_some(),
         "staleness": script.settings.rollout.r#async.staleness,
+        "oversample": script.settings.rollout.oversample,
+        "greedy": objective.needs(AlgorithmNeed::Greedy),
         "curriculum": script.settings.data.curriculum.has_band() || script.row_weight,
     });
     refusals::check("recipe", &recipe).map_err(placed)?;

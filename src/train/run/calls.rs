@@ -108,13 +108,17 @@ impl Training {
         if cold_start::run(&mut opened, reporter)?.is_some() {
             return Err(Error::new(Kind::Interrupted, "stopped during the cold start"));
         }
-        if opened.script.settings.rollout.r#async.staleness > 0 {
-            return Err(Error::new(
-                Kind::Usage,
-                "rollout.async is for `r1 run`: the loop of a program orders its calls",
-            )
-            .at(opened.script.place_of("rollout.async.staleness"))
-            .hint("pass the setting rollout.async.staleness=0, or leave it out"));
+        let rollout = &opened.script.settings.rollout;
+        let refused = [
+            ("rollout.async.staleness", rollout.r#async.staleness),
+            ("rollout.oversample.groups", rollout.oversample.groups),
+            ("rollout.oversample.samples", rollout.oversample.samples),
+        ];
+        if let Some((name, _)) = refused.iter().find(|(_, number)| *number > 0) {
+            let message = format!("{name} is for `r1 run`: the loop of a program orders its calls");
+            return Err(Error::new(Kind::Usage, message)
+                .at(opened.script.place_of(name))
+                .hint(format!("pass the setting {name}=0, or leave it out")));
         }
         let training = Self::open(opened, reporter)?;
         training.run.standing.continued_by(training.again());

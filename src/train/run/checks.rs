@@ -3,8 +3,8 @@
 
 use std::borrow::Borrow;
 
-use super::collect::Collected;
-use super::open_step::UpdateTrajectories;
+use super::collect::{Collected, extra_samples};
+use super::open_step::{BegunGroups, UpdateTrajectories};
 use super::training::Training;
 use crate::error::{Error, Result};
 use crate::mdp::Trajectory;
@@ -23,27 +23,35 @@ impl Training {
         let (script, run, step) = (&self.run.script.path, &self.run.dir, self.run.state.step + 1);
         let again = |trajectory: &Trajectory| Some(replay_command(script, run.path(), trajectory));
         let Collected { trajectories, dropped, .. } = collected;
-        let store = || self.write_step(self.step.chosen, &self.step.all(&[trajectories, dropped]));
+        let store = || self.write_step(&self.step.begun, &self.step.all(&[trajectories, dropped]));
         let limit = self.session.settings.rollout.max_failure_rate;
         let checked = failures.check(&self.run.reporter, step, trajectories, limit, again, store);
         self.failures = failures;
         checked
     }
 
-    /// Writes the file of the step in progress. `chosen`: a program named rows of the data.
-    pub(crate) fn write_step<T: Borrow<Trajectory>>(&self, chosen: bool, trajectories: &[T]) -> Result<()> {
+    /// Writes the file of the step in progress.
+    pub(crate) fn write_step<T: Borrow<Trajectory>>(&self, begun: &BegunGroups, trajectories: &[T]) -> Result<()> {
         if !self.run.writes() {
             return Ok(());
         }
         let (state, data) = (&self.run.state, self.session.rows.train.as_ref());
         let order = match (data, &self.session.curriculum) {
-            _ if chosen => TaskOrder::Chosen,
+            _ if begun.chosen => TaskOrder::Chosen,
             (_, Some(_)) => TaskOrder::Curriculum,
             (Some(data), None) if data.is_mixed() => TaskOrder::Mixed,
             _ => TaskOrder::Epochs,
         };
-        let tasks = StepTasks { position: state.data_position, rows: data.map_or(0, Order::rows), order };
-        self.run.dir.write_trajectories(state.step + 1, state.policy_version, Some(tasks), trajectories).map(drop)
+        let tasks = StepTasks {
+            position: state.data_position,
+            rows: data.map_or(0, Order::rows),
+            order,
+            carried: state.carried.clone(),
+            unfinished: begun.unfinished.clone(),
+            stopped: begun.stopped.clone(),
+            extra_samples: extra_samples(&self.session),
+        };
+        self.run.dir.write_trajectories(state.step + 1, state.policy_version, Some(&tasks), trajectories).map(drop)
     }
 
     /// Warns if a trajectory of the step depended on others.
@@ -56,7 +64,7 @@ impl Training {
     /// signal; `metrics` are given for a step with an update.
     pub(crate) fn check_signal(&mut self, trajectories: &[Trajectory], metrics: Option<&Metrics>) -> Result<()> {
         let reporter = &self.run.reporter;
-        let (step, critic) = (self.run.state.step, self.policy.critic.is_some());
+        let (step, critic) = (self.run.state.step, self.has_critic);
         self.warnings.check_tools(reporter, step, trajectories);
         if self.session.rows.eval.is_none() {
             self.session.check_accuracy(reporter, trajectories);
@@ -85,7 +93,7 @@ impl Training {
         let error = report::in_step(error, step);
         let all = self.step.all(&[batch.taken()]);
         // Trajectories of earlier steps are stored already.
-        let written = if all.is_empty() { Ok(()) } else { self.write_step(self.step.chosen, &all) };
+        let written = if all.is_empty() { Ok(()) } else { self.write_step(&self.step.begun, &all) };
         let kept = match written {
             Ok(()) => {
                 let trajectories = &batch.trajectories;

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::step_groups::StepGroups;
 use crate::config::{Branch, Learner};
 use crate::engine::Stats;
 use crate::error::Result;
@@ -35,9 +36,23 @@ pub(crate) struct Collected {
     pub(crate) baselines_from: usize,
     /// The trajectories of the groups that the filter dropped, with their greedy baselines.
     pub(crate) dropped: Vec<Trajectory>,
-    /// Number of sampled groups, dropped ones included.
+    /// Number of groups that were begun, dropped and unfinished ones included.
     pub(crate) groups: usize,
+    /// With `rollout.oversample`: positions of the groups that go on in the next step.
+    pub(crate) unfinished: Vec<u64>,
+    /// Positions and rows of the groups that were stopped.
+    pub(crate) stopped: Vec<(u64, u64)>,
     pub(crate) stats: Stats,
+}
+
+/// A group that a step begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DrawnTask {
+    /// Its number in the step.
+    pub(crate) group: u64,
+    /// Its position in the order of the data.
+    pub(crate) position: u64,
+    pub(crate) row: u64,
 }
 
 impl Collected {
@@ -67,21 +82,28 @@ pub(crate) fn collect(
     let (mut sampled, mut baselines) = (Vec::new(), Vec::new());
     let mut kept = 0;
     let mut ahead = session.next_ahead(reporter)?;
+    let oversamples = draw.rows.is_none() && (session.settings.rollout.oversample.is_on() || !state.carried.is_empty());
     for round in 0..=learner.filter.refills {
         let mut missing = learner.groups_per_step - kept;
+        let mut begun = missing;
+        let label = if round == 0 { "sampling" } else { "refilling" };
         let (trajectories, stats) = if let Some((groups, rollout)) = ahead.take() {
-            missing = groups;
+            (missing, begun) = (groups, groups);
             rollout
+        } else if oversamples {
+            let groups = StepGroups { learner, state, draw };
+            begun = groups.begin(session, collected.groups, missing)?;
+            groups.wait(session, missing, reporter, label)?
         } else {
-            let label = if round == 0 { "sampling" } else { "refilling" };
             let from = draw.first + collected.groups;
-            let rows = rows(session, state, from..from + missing, draw)?;
-            let trees = trees(session, learner, state, from, &rows, draw);
+            let tasks = tasks(session, state, from..from + missing, draw)?;
+            let trees = trees(session, learner, state, &tasks, draw);
             session.rollout(trees, reporter, label)?
         };
-        collected.groups += missing;
+        collected.groups += begun;
         collected.stats.add(&stats);
-        let is_sample = |trajectory: &Trajectory| (trajectory.sample as usize) < learner.group_size;
+        let samples = learner.group_size + extra_samples(session);
+        let is_sample = |trajectory: &Trajectory| (trajectory.sample as usize) < samples;
         let (samples, greedy): (Vec<_>, Vec<_>) = trajectories.into_iter().partition(is_sample);
         if let Some(curriculum) = &mut session.curriculum {
             curriculum.note(&samples, &session.settings.eval.accuracy);
@@ -104,6 +126,10 @@ pub(crate) fn collect(
         if kept >= learner.groups_per_step {
             break;
         }
+    }
+    if oversamples {
+        let groups = StepGroups { learner, state, draw };
+        (collected.unfinished, collected.stopped) = groups.end(session)?;
     }
     if learner.filter.keep < 1.0 {
         let (returns, groups) = returns(&sampled);
@@ -128,8 +154,8 @@ pub(crate) fn begin_ahead(session: &mut Session, learner: &Learner, state: &RunP
             break;
         }
         let state = RunProgress { step, data_position, ..state.clone() };
-        let rows = rows(session, &state, 0..learner.groups_per_step, draw)?;
-        let trees = trees(session, learner, &state, 0, &rows, draw);
+        let tasks = tasks(session, &state, 0..learner.groups_per_step, draw)?;
+        let trees = trees(session, learner, &state, &tasks, draw);
         session.begin_ahead(trees, learner.groups_per_step)?;
     }
     Ok(())
@@ -139,6 +165,24 @@ pub(crate) fn begin_ahead(session: &mut Session, learner: &Learner, state: &RunP
 fn returns(trajectories: &[Trajectory]) -> (Vec<f64>, Vec<u64>) {
     let counted = trajectories.iter().filter(|trajectory| !trajectory.status.is_failure());
     counted.map(|trajectory| (trajectory.total_reward(), trajectory.group)).unzip()
+}
+
+/// The tasks of the groups `numbers` of a step, which follow each other in the data.
+fn tasks(
+    session: &mut Session,
+    state: &RunProgress,
+    numbers: std::ops::Range<usize>,
+    draw: Draw<'_>,
+) -> Result<Vec<DrawnTask>> {
+    let first = numbers.start as u64;
+    let rows = rows(session, state, numbers, draw)?;
+    let of = |(group, row)| DrawnTask { group, position: state.data_position + group, row };
+    Ok((first..).zip(rows).map(of).collect())
+}
+
+/// Trajectories of a group beyond its size.
+pub(crate) fn extra_samples(session: &Session) -> usize {
+    session.settings.rollout.oversample.samples
 }
 
 /// The rows of the groups `numbers` of a step: the given ones, or those that the curriculum draws,
@@ -163,40 +207,35 @@ fn rows(
     }
 }
 
-/// The rollouts of the groups of a step from `first` on, one for each row. With branches the first
-/// samples of a group are roots, and the others are assigned to them in turn.
-fn trees(
+/// The rollouts of the groups of a step, one for each task. With branches the first samples of a
+/// group are roots, and the others are assigned to them in turn.
+pub(crate) fn trees(
     session: &Session,
     learner: &Learner,
     state: &RunProgress,
-    first: usize,
-    rows: &[u64],
+    tasks: &[DrawnTask],
     draw: Draw<'_>,
 ) -> Vec<Tree> {
     let sampling = session.with_stop(session.settings.sampling.clone());
     let greedy = session.with_stop(Sampling { temperature: 0.0, ..session.settings.sampling.clone() });
     let Branch { roots, at, width, rounds } = &learner.branch;
-    let roots = if *roots == 0 { learner.group_size } else { *roots };
-    let mut trees = Vec::with_capacity(rows.len() * (roots + 1));
-    for (group, &task_index) in (first as u64..).zip(rows) {
-        let position = state.data_position + group;
+    let samples = learner.group_size + extra_samples(session);
+    let roots = if *roots == 0 { samples } else { *roots };
+    let mut trees = Vec::with_capacity(tasks.len() * (roots + 1));
+    for &DrawnTask { group, position, row } in tasks {
         let spec = |sample: usize| {
-            let is_baseline = sample == learner.group_size;
+            let is_baseline = sample == samples;
             Spec {
                 id: format!("{}-{group}-{sample}", state.step + 1),
                 split: Split::Train,
-                task_index,
+                task_index: row,
                 group,
                 sample: sample as u32,
                 env_seed: environment_seed(state.seed ^ position.wrapping_mul(0x9E37_79B9_7F4A_7C15)),
                 seed: StreamSeed {
                     seed: state.seed,
                     // No other trajectory has the number of a greedy baseline.
-                    trajectory: if is_baseline {
-                        !position
-                    } else {
-                        position * learner.group_size as u64 + sample as u64
-                    },
+                    trajectory: if is_baseline { !position } else { position * samples as u64 + sample as u64 },
                     step: 0,
                 },
                 sampling: Arc::clone(if is_baseline { &greedy } else { &sampling }),
@@ -208,13 +247,13 @@ fn trees(
         };
         trees.extend((0..roots).map(|root| Tree {
             root: spec(root),
-            branches: (roots + root..learner.group_size).step_by(roots).map(spec).collect(),
+            branches: (roots + root..samples).step_by(roots).map(spec).collect(),
             at: at.clone(),
             width: *width,
             rounds: *rounds,
         }));
         if draw.greedy {
-            trees.push(spec(learner.group_size).into());
+            trees.push(spec(samples).into());
         }
     }
     trees

@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::collect::{Draw, collect};
 use super::run_state::no_training_data;
-use crate::config::{Filter, Learner, OnNan, Sft, Trainer};
+use crate::config::{Filter, Learner, OnNan, Oversample, Sft, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::load::load_renderer;
 use crate::load::load_script;
@@ -72,6 +72,7 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
     if session.rows.train.is_none() {
         return Err(no_training_data(options));
     }
+    session.settings.rollout.oversample = Oversample::default();
     let state = RunProgress { seed: script.settings.seed, ..RunProgress::default() };
     let draw = Draw { greedy: objective.needs(AlgorithmNeed::Greedy), ..Draw::default() };
     let collected = collect(&mut session, &learner, &state, draw, reporter)?;

@@ -16,5 +16,6 @@ pub(crate) mod reload;
 pub(crate) mod rerun;
 pub(crate) mod run_state;
 pub(crate) mod sft;
+pub(crate) mod step_groups;
 pub(crate) mod step_plan;
 pub(crate) mod training;

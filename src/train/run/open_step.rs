@@ -25,8 +25,7 @@ pub(crate) struct OpenStep {
     pub(crate) dropped: Vec<Trajectory>,
     /// Groups drawn from the data.
     pub(crate) groups: usize,
-    /// Whether a program named rows of the data.
-    pub(crate) chosen: bool,
+    pub(crate) begun: BegunGroups,
     pub(crate) stats: Stats,
     /// What the updates computed for the tokens of trajectories, by id: an entry per step.
     pub(crate) trained: BTreeMap<String, Vec<TrainedTokens>>,
@@ -44,6 +43,17 @@ pub(crate) struct OpenStep {
     pub(crate) values: Metrics,
     pub(crate) sampling_seconds: f64,
     pub(crate) training_seconds: f64,
+}
+
+/// How the groups of a step were drawn, and those that are not in its trajectories.
+#[derive(Default)]
+pub(crate) struct BegunGroups {
+    /// Whether a program named rows of the data.
+    pub(crate) chosen: bool,
+    /// Positions of the groups that the next step continues.
+    pub(crate) unfinished: Vec<u64>,
+    /// Positions and rows of the groups that were stopped.
+    pub(crate) stopped: Vec<(u64, u64)>,
 }
 
 /// The trajectories of an update, followed by the greedy baselines of their groups.
@@ -68,6 +78,8 @@ impl OpenStep {
         self.baselines.extend(collected.trajectories.split_off(collected.baselines_from));
         self.groups += collected.groups;
         self.dropped.append(&mut collected.dropped);
+        self.begun.unfinished.append(&mut collected.unfinished);
+        self.begun.stopped.append(&mut collected.stopped);
         self.stats.add(&collected.stats);
         let ids = collected.trajectories.iter().map(|trajectory| trajectory.id.clone()).collect();
         self.sampled.append(&mut collected.trajectories);

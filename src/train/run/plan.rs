@@ -233,11 +233,11 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool, target:
     }
     // The engine is made when the policy is loaded.
     let (run, update) = training_memory(shape, settings, reference);
-    let needs = match settings.rollout.r#async.staleness {
+    let needs = match settings.rollout.r#async.staleness > 0 || settings.rollout.oversample.carries() {
         _ if cpu => (0, 0),
-        0 => (sum(&loaded).saturating_add(run), update),
-        // The engine samples during updates, too.
-        _ => (sum(&loaded).saturating_add(run).saturating_add(update), 0),
+        false => (sum(&loaded).saturating_add(run), update),
+        // Trajectories are in flight during updates, too.
+        true => (sum(&loaded).saturating_add(run).saturating_add(update), 0),
     };
     held.extend(loaded);
     held.extend(held_by_run(shape, settings, reference));

@@ -23,6 +23,8 @@
 
 use std::time::Instant;
 
+use tch::Tensor;
+
 use super::calls::{MetricValues, RolloutOptions, UpdateOptions};
 use super::cold_start;
 use super::collect::{Draw, begin_ahead, collect};
@@ -37,6 +39,7 @@ use crate::train::learn::advantages::{by_token, compute_advantages, of_tokens};
 use crate::train::learn::generated::without_generated;
 use crate::train::learn::stages::{TrainingData, advantage_config, update_weights};
 use crate::train::learn::update::{UpdateSettings, report_skipped};
+use crate::train::learn::weights::trained;
 use crate::train::options::{RunOptions, Summary};
 use crate::train::rows::order::Order;
 use crate::train::start::resume::StartState;
@@ -100,7 +103,7 @@ impl Training {
         self.begin_step()?;
         let started = Instant::now();
         let learner = self.rollout_settings(wanted)?;
-        self.step.chosen |= wanted.rows.is_some();
+        self.step.begun.chosen |= wanted.rows.is_some();
 
         // 1. Rollout.
         self.session.refresh()?;
@@ -111,7 +114,7 @@ impl Training {
             first: self.step.groups,
             rows: wanted.rows.as_deref(),
             greedy: self.objective.needs(AlgorithmNeed::Greedy),
-            next_prompt: self.policy.critic.is_some(),
+            next_prompt: self.has_critic,
         };
         let span = learner_span("rollout");
         let begun = begin_ahead(&mut self.session, &learner, &self.run.state, draw);
@@ -136,6 +139,26 @@ impl Training {
     pub(crate) fn update(&mut self, ids: &[String], wanted: &UpdateOptions) -> Result<MetricValues> {
         self.begin_step()?;
         let started = Instant::now();
+        let mut values = Ok(Metrics::new());
+        if self.session.ranks.learns() {
+            values = self.compute_update(ids, wanted);
+        }
+        if self.session.ranks.have_roles() {
+            let weights: Vec<Tensor> = trained(&self.session.model).into_iter().map(|(_, weight)| weight).collect();
+            let changed = values.as_ref().map(|_| self.step.changed).map_err(Clone::clone);
+            self.step.changed = self.session.end_update(changed, &weights)?;
+        }
+        let values = values?;
+        self.session.weights_changed(self.run.state.policy_version + u64::from(self.step.changed))?;
+        let waited = self.session.rollouts.take_waited();
+        self.step.sampling_seconds += waited;
+        self.step.training_seconds += started.elapsed().as_secs_f64() - waited;
+        self.step.values.extend(values.clone());
+        Ok(values.into())
+    }
+
+    /// The update in a process that takes part in it.
+    fn compute_update(&mut self, ids: &[String], wanted: &UpdateOptions) -> Result<Metrics> {
         let (learner, objective) = self.update_settings(wanted, ids.len())?;
         if objective.has_reference() {
             self.load_reference()?;
@@ -150,13 +173,7 @@ impl Training {
         let batch = self.step.batch(&self.run.dir, ids, greedy, wanted.groups.as_deref())?;
         let updated = self.update_with(&batch, settings);
         self.step.put_back(batch);
-        let values = updated?;
-        self.session.weights_changed(self.run.state.policy_version + u64::from(self.step.changed))?;
-        let waited = self.session.rollouts.take_waited();
-        self.step.sampling_seconds += waited;
-        self.step.training_seconds += started.elapsed().as_secs_f64() - waited;
-        self.step.values.extend(values.clone());
-        Ok(values.into())
+        updated
     }
 
     fn update_with(&mut self, batch: &UpdateTrajectories, settings: UpdateSettings<'_>) -> Result<Metrics> {
@@ -220,17 +237,21 @@ impl Training {
         // 5. Records: the sampled trajectories first, then the counters that mark the step as done.
         if rolled_out {
             let _span = learner_span("write trajectories");
-            self.write_step(step.chosen, &trajectories)?;
+            self.write_step(&step.begun, &trajectories)?;
             if let Some(curriculum) = &self.session.curriculum {
                 curriculum.log(&mut values);
             }
         }
-        if self.session.rollouts.is_async() {
+        if self.session.rollouts.crosses_updates() {
             metrics::staleness(&mut values, sampled, self.run.state.policy_version);
+        }
+        if self.session.settings.rollout.oversample.groups > 0 {
+            values.set("rollout/carried_groups", self.run.state.carried.len() as f64);
+            values.set("rollout/unfinished_groups", (step.begun.unfinished.len() + step.begun.stopped.len()) as f64);
         }
         // Lines of the function `advantage`.
         self.session.log.flush()?;
-        self.advance(step.groups, step.changed);
+        self.advance(step.groups, step.begun.unfinished, step.changed);
         if rolled_out {
             let accuracy = &self.session.settings.eval.accuracy;
             metrics::rollout(&mut values, sampled, |trajectory| solved(trajectory, accuracy));

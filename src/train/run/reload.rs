@@ -134,7 +134,7 @@ impl Training {
         let Some(script) = self.newest_reload()? else { return Ok(()) };
         let settings = script.settings.clone();
         if let Some(learner) = settings.trainer.learner() {
-            self.objective = Objective::of(&script, learner, self.policy.critic.is_some())?;
+            self.objective = Objective::of(&script, learner, self.has_critic)?;
             if learner.kl != self.learner.kl {
                 self.policy.kl = self.objective.kl_coef;
             }

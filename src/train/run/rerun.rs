@@ -139,7 +139,7 @@ impl Training {
         let groups = stored.iter().map(|trajectory| trajectory.group).collect::<BTreeSet<_>>().len();
         let (dropped, trajectories): (Vec<_>, Vec<_>) = stored.into_iter().partition(|trajectory| trajectory.dropped);
         let (baselines_from, stats) = (trajectories.len(), Stats::default());
-        self.step.add(Collected { trajectories, baselines_from, dropped, groups, stats })
+        self.step.add(Collected { trajectories, baselines_from, dropped, groups, stats, ..Collected::default() })
     }
 }
 

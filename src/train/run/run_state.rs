@@ -11,7 +11,9 @@ use crate::script::Script;
 use crate::store::{KeepRule, NOTES_ASIDE, Origins, RunDir, RunProgress, latest_checkpoint, set_notes_aside};
 use crate::telemetry::{MetricsLog, Reporter, counted};
 use crate::train::options::RunOptions;
+use crate::train::ranks::Ranks;
 use crate::train::start::checkpoint::{Contents, with_kept};
+use crate::train::start::checkpoint_parts::CheckpointParts;
 use crate::train::start::checkpoint_writer::CheckpointWriter;
 use crate::train::start::files;
 use crate::train::start::interrupt::InterruptState;
@@ -34,6 +36,10 @@ pub(crate) struct RunState {
     pub(crate) began_after: u64,
     pub(crate) standing: InterruptState,
     pub(crate) writer: CheckpointWriter,
+    /// The processes that compute updates.
+    pub(crate) learners: Ranks,
+    /// Set if each of them writes a part of a checkpoint.
+    pub(crate) parts: Option<CheckpointParts>,
 }
 
 impl RunState {
@@ -67,8 +73,21 @@ impl RunState {
             log.serve(name.display().to_string(), port)?;
         }
         let began_after = state.step;
-        let (reporter, writer) = (reporter.clone(), CheckpointWriter::default());
-        Ok(Self { script, options, reporter, dir, log, origins, state, began_after, standing, writer })
+        let (reporter, writer, learners) = (reporter.clone(), CheckpointWriter::default(), options.ranks.clone());
+        Ok(Self {
+            script,
+            options,
+            reporter,
+            dir,
+            log,
+            origins,
+            state,
+            began_after,
+            standing,
+            writer,
+            learners,
+            parts: None,
+        })
     }
 
     /// Whether this process writes trajectories, checkpoints and models. The other processes of the
@@ -115,7 +134,7 @@ impl RunState {
     /// # Errors
     /// `Kind::Interrupted` if the user stops the run at once.
     pub(crate) fn begin_gradients(&self) -> Result<()> {
-        let at_once = self.options.ranks.largest(self.standing.is_stopping_at_once())?;
+        let at_once = self.learners.largest(self.standing.is_stopping_at_once())?;
         if !at_once && self.standing.update_begins() {
             return Ok(());
         }
@@ -138,13 +157,13 @@ impl RunState {
     /// `Kind::Numeric` for weights that are not finite, `Kind::Store` for a file that can't be
     /// written, also of the previous checkpoint.
     pub(crate) fn save(&self, contents: Contents<'_>) -> Result<PathBuf> {
-        if !self.writes() {
-            return Ok(self.dir.path().to_owned());
-        }
         self.standing.saving(|| {
             self.begin_save(contents)?;
             self.writer.finish()
         })?;
+        if !self.writes() {
+            return Ok(self.dir.path().to_owned());
+        }
         let newest = latest_checkpoint(self.dir.path())?;
         newest.map(|(_, path)| path).ok_or_else(|| Error::new(Kind::Internal, "there is no checkpoint"))
     }
@@ -157,14 +176,25 @@ impl RunState {
     pub(crate) fn begin_save(&self, contents: Contents<'_>) -> Result<()> {
         self.writer.finish()?;
         let step = self.state.step;
-        if self.standing.is_saved(step) || !self.writes() {
+        if self.standing.is_saved(step) {
             return Ok(());
         }
+        let (parts, standing) = (self.parts.clone(), self.standing.clone());
+        if !self.writes() {
+            let Some(parts) = parts else { return Ok(()) };
+            let (files, path) = (contents.optimizers, self.dir.path().to_owned());
+            self.standing.save_begins();
+            return self.writer.start(move |read| {
+                parts.write(step, &files, read)?;
+                standing.saved(step);
+                Ok(path)
+            });
+        }
         let (checkpoint, keep) = (contents.unwritten()?, keep_rule(&self.script.settings.checkpoint));
-        let (dir, standing) = (Arc::clone(&self.dir), self.standing.clone());
+        let dir = Arc::clone(&self.dir);
         self.standing.save_begins();
         self.writer.start(move |read| {
-            let path = checkpoint.write(&dir, keep, read)?;
+            let path = checkpoint.write(&dir, keep, parts.as_ref(), read)?;
             standing.saved(step);
             Ok(path)
         })

@@ -33,7 +33,8 @@ use crate::train::rows::row_check::{PATIENCE, RowCheck};
 use crate::train::rows::selection::arranged;
 use crate::train::rules::unused::unused_settings;
 use crate::train::rules::validate::check_supervised;
-use crate::train::start::checkpoint::{Contents, load_optimizer};
+use crate::train::start::checkpoint::{Contents, OPTIMIZER, load_optimizer};
+use crate::train::start::checkpoint_parts::CheckpointParts;
 use crate::train::start::context::{context, footprint};
 use crate::train::start::files::ModelFiles;
 use crate::train::start::memory::with_micro_batches;
@@ -152,7 +153,8 @@ impl<'a> SupervisedTraining<'a> {
         };
         // The number for the process with the least memory.
         sft.tokens_per_batch = options.ranks.largest(Reverse(sft.tokens_per_batch))?.0;
-        let shards = Shards::new(&options.ranks, sft.gradient_shards)?;
+        let ranks = options.ranks.clone();
+        let mut shards = Shards::new(&ranks, sft.gradient_shards)?;
         options.ranks.require_same_weights(&model)?;
         let limit = context(policy, &model.config, reporter);
         // A renderer of any format: the renderers of the rows share its tokenizer and template.
@@ -171,7 +173,13 @@ impl<'a> SupervisedTraining<'a> {
             load_optimizer(&mut optimizer, path)?;
         }
         let (repeats_from, same_script) = (opened.repeats_from(), opened.same_script());
-        let run = RunState::open(opened, dir, origins, reporter)?;
+        let mut run = RunState::open(opened, dir, origins, reporter)?;
+        if optimizer.is_divided() {
+            run.parts = CheckpointParts::open(&run.dir, &ranks)?;
+            if run.parts.is_some() {
+                shards.write_parts();
+            }
+        }
         log.open(run.dir.path(), repeats_from, None)?;
         report::opening_sft(reporter, &model, &run.dir, rows, (&sft, run.state.step));
         report::far_files(reporter, &run.script, &run.origins);
@@ -311,8 +319,8 @@ impl<'a> SupervisedTraining<'a> {
 
     fn contents(&self) -> Result<Contents<'_>> {
         let Self { run, model, files, .. } = self;
-        let optimizer = self.shards.state(&self.optimizer)?;
-        Ok(Contents { model, files, optimizer, ema: None, state: &run.state, more: Vec::new() })
+        let optimizers = vec![self.shards.state(OPTIMIZER, "the optimiser state", &self.optimizer)?];
+        Ok(Contents { model, files, optimizers, ema: None, state: &run.state, more: Vec::new() })
     }
 
     /// Begins the checkpoint of every `checkpoint.every` steps. The optimiser step of the next

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use super::open_step::OpenStep;
 use super::run_state::{RunState, no_training_data};
+use crate::adamw::{AdamW, AdamWOptions};
 use crate::config::{Learner, PolicySettings};
 use crate::engine::ReferenceScorer;
 use crate::error::{Error, Result};
@@ -31,7 +32,8 @@ use crate::train::rows::order::Order;
 use crate::train::rules::objective::Objective;
 use crate::train::rules::validate::{ValidatedTrainer, validate};
 use crate::train::start::best::{BestEvaluation, EVALUATED, best_so_far};
-use crate::train::start::checkpoint::{Contents, load_average, load_optimizer};
+use crate::train::start::checkpoint::{Contents, OPTIMIZER, load_average, load_optimizer};
+use crate::train::start::checkpoint_parts::CheckpointParts;
 use crate::train::start::origins;
 use crate::train::start::resume::{StartState, record, warn_of_data};
 use crate::train::start::session::Session;
@@ -47,6 +49,8 @@ pub(crate) struct Training {
     pub(crate) objective: Objective,
     pub(crate) session: Session,
     pub(crate) policy: TrainedPolicy,
+    /// Whether updates train a critic, in this process or in others.
+    pub(crate) has_critic: bool,
     /// The reference policy differs from the initial model, so checkpoints contain it.
     renewed: bool,
     pub(crate) warnings: RunWarnings,
@@ -79,7 +83,7 @@ pub(crate) struct Reloads {
 impl Training {
     /// Loads and checks everything; nothing is written before everything is validated.
     pub(crate) fn open(mut opened: StartState, reporter: &Reporter) -> Result<Self> {
-        let ValidatedTrainer { learner, objective, critic, warnings } = validate(&opened.script)?;
+        let ValidatedTrainer { learner, objective, critic: has_critic, warnings } = validate(&opened.script)?;
         report::warn(reporter, &warnings);
 
         // A resumed run starts from its newest checkpoint, everything else from the recipe's model.
@@ -108,11 +112,14 @@ impl Training {
         let (script, options) = (&opened.script, &opened.options);
         let mut learner = learner;
         // The number for the process with the least memory.
-        let ranks = options.ranks.clone();
+        let samplers = session.settings.rollout.r#async.ranks;
+        let ranks = options.ranks.with_samplers(samplers);
+        let ranks = ranks.map_err(|error| error.at(script.place_of("rollout.async.ranks")))?;
+        let learners = ranks.of_learners()?;
         learner.tokens_per_batch = ranks.largest(Reverse(*session.settings.trainer.tokens_per_batch_mut()))?.0;
         session.weights_changed(state.policy_version)?;
-        let mut shards = Shards::new(&ranks, learner.gradient_shards)?;
-        if session.rollouts.is_async() {
+        let mut shards = Shards::new(&learners, learner.gradient_shards)?;
+        if session.rollouts.is_async() && !ranks.have_roles() {
             shards = shards.beside(Rc::clone(&session.rollouts) as Rc<dyn Interleaved>);
         }
         ranks.require_same_weights(&session.model)?;
@@ -126,8 +133,13 @@ impl Training {
             session.curriculum = Curriculum::open(script, order, checkpoint.as_deref(), state.data_position, reporter)?;
         }
         freeze(&session.model, &learner.freeze).map_err(|error| error.at(script.place_of("trainer.freeze")))?;
-        let mut optimizer = weights::optimizer(&session.model, &learner)
-            .map_err(|error| error.at(script.place_of("trainer.groups")))?;
+        // A process that samples only has none of the states of an update.
+        let critic = has_critic && ranks.learns();
+        let mut optimizer = if ranks.learns() {
+            weights::optimizer(&session.model, &learner).map_err(|error| error.at(script.place_of("trainer.groups")))?
+        } else {
+            AdamW::new(Vec::new(), AdamWOptions::default())?
+        };
         if learner.shard_optimizer {
             shards.divide(&mut optimizer)?;
         }
@@ -141,7 +153,9 @@ impl Training {
         let renewed = saved.is_some();
         let reference = match saved {
             Some(dir) => Some(Reference::saved(&dir, &base, fetching)?),
-            None if objective.has_reference() => Some(Reference::load(&session.model, &base, fetching)?),
+            None if objective.has_reference() && ranks.learns() => {
+                Some(Reference::load(&session.model, &base, fetching)?)
+            }
             None => None,
         };
         session.rollouts.engine().set_reference(reference_scorer(
@@ -151,11 +165,11 @@ impl Training {
             reporter,
             reference.clone(),
         ));
-        if let Some(path) = &checkpoint {
+        if let Some(path) = checkpoint.as_ref().filter(|_| ranks.learns()) {
             load_optimizer(&mut optimizer, path)?;
         }
         let mut ema = None;
-        if learner.ema > 0.0 {
+        if learner.ema > 0.0 && ranks.learns() {
             let mut average = Ema::new(&trained(&session.model), learner.ema)?;
             if let Some(path) = &checkpoint {
                 load_average(&mut average, path)?;
@@ -170,7 +184,14 @@ impl Training {
         let run_dir = opened.directory()?;
         record(&run_dir, script, &options.overrides, &origins, session.max_context, state.step)?;
         let profile = options.profile.then(|| RunProfile::new(run_dir.path()));
-        let run = RunState::open(opened, run_dir, origins, reporter)?;
+        let mut run = RunState::open(opened, run_dir, origins, reporter)?;
+        if learner.shard_optimizer && ranks.learns() && learners.size() > 1 {
+            run.parts = CheckpointParts::open(&run.dir, &learners)?;
+            if run.parts.is_some() {
+                shards.write_parts();
+            }
+        }
+        run.learners = learners;
         let best = ranks.of_first(best_so_far(&run.dir, &run.log, &run.script.settings.checkpoint)?)?;
         if state.step >= learner.steps as u64 && repeats_from.is_some() {
             reporter.warn(&format!(
@@ -211,6 +232,7 @@ impl Training {
             learner,
             objective,
             session,
+            has_critic,
             renewed,
             base,
             best,
@@ -242,8 +264,10 @@ impl Training {
     fn contents(&self) -> Result<Contents<'_>> {
         let Self { session, policy, .. } = self;
         let mut more = Vec::new();
+        let mut optimizers = vec![policy.shards.state(OPTIMIZER, "the optimiser state", &policy.optimizer)?];
         if let Some(critic) = &policy.critic {
-            more.extend(critic.unwritten(&policy.shards)?);
+            more.extend(critic.unwritten()?);
+            optimizers.push(critic.optimizer_file(&policy.shards)?);
         }
         if let Some(curriculum) = &session.curriculum {
             let (name, bytes) = curriculum.file()?;
@@ -255,7 +279,7 @@ impl Training {
         Ok(Contents {
             model: &session.model,
             files: &session.files,
-            optimizer: policy.shards.state(&policy.optimizer)?,
+            optimizers,
             ema: policy.ema.as_ref(),
             state: &self.run.state,
             more,
@@ -330,14 +354,15 @@ impl Training {
         Ok(summary)
     }
 
-    /// Advances the counters by a step that sampled this number of groups. `changed`: the weights
-    /// have changed.
-    pub(crate) fn advance(&mut self, groups: usize, changed: bool) {
+    /// Advances the counters by a step that began this number of groups. `unfinished` has the
+    /// positions of the groups that the next step continues. `changed`: the weights have changed.
+    pub(crate) fn advance(&mut self, groups: usize, unfinished: Vec<u64>, changed: bool) {
         self.run.state.step += 1;
         if let Some(curriculum) = &mut self.session.curriculum {
             curriculum.advance();
         }
         self.run.state.data_position += groups as u64;
+        self.run.state.carried = unfinished;
         self.run.state.policy_version += u64::from(changed);
         self.run.state.returns =
             self.policy.returns.map(|scale| [scale.gamma, scale.count, scale.mean, scale.variance]);

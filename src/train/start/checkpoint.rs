@@ -2,19 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
+use super::checkpoint_parts::CheckpointParts;
 use super::files::ModelFiles;
-use tch::Tensor;
 
 use crate::adamw::AdamW;
 use crate::error::{Error, Kind, Result};
 use crate::model::{Model, UnwrittenFile};
 use crate::rl::ema::Ema;
 use crate::store::{KeepRule, RunDir, RunProgress, trainer_state};
-use crate::train::learn::tensors::read_tensors;
+use crate::train::learn::tensors::{read_optimizer, read_tensors};
 
 /// In the folder `trainer_state` of a checkpoint: moments and master weights of the policy's
-/// optimiser.
-const OPTIMIZER: &str = "optimizer.safetensors";
+/// optimiser, `optimizer.safetensors` or the parts of several processes.
+pub(crate) const OPTIMIZER: &str = "optimizer";
 /// In the same folder: the average of the weights, if the run has one.
 const EMA: &str = "ema.safetensors";
 
@@ -23,8 +23,8 @@ const EMA: &str = "ema.safetensors";
 pub(crate) struct Contents<'a> {
     pub(crate) model: &'a Model,
     pub(crate) files: &'a ModelFiles,
-    /// The state of the optimiser.
-    pub(crate) optimizer: Vec<(String, Tensor)>,
+    /// The states of the optimisers, or the parts of this process.
+    pub(crate) optimizers: Vec<UnwrittenFile>,
     pub(crate) ema: Option<&'a Ema>,
     pub(crate) state: &'a RunProgress,
     /// Further files of the folder `trainer_state`.
@@ -43,9 +43,8 @@ impl Contents<'_> {
     pub(crate) fn unwritten(self) -> Result<UnwrittenCheckpoint> {
         let mut model = self.model.unwritten_trained()?;
         model.extend(self.files.unwritten());
-        let optimizer = UnwrittenFile::tensors(OPTIMIZER, "the optimiser state", &self.optimizer);
         let average = |ema: &Ema| UnwrittenFile::tensors(EMA, "the average of the weight", &ema.state());
-        let trainer_state = [optimizer].into_iter().chain(self.ema.map(average)).chain(self.more).collect();
+        let trainer_state = self.optimizers.into_iter().chain(self.ema.map(average)).chain(self.more).collect();
         Ok(UnwrittenCheckpoint { model, trainer_state, state: self.state.clone() })
     }
 }
@@ -53,11 +52,18 @@ impl Contents<'_> {
 impl UnwrittenCheckpoint {
     /// Writes the checkpoint. Of the earlier ones those that `keep` names stay. `read` is called as
     /// soon as the tensors may change: they are written then, and the disk may not have them yet.
+    /// `parts` are of other processes.
     ///
     /// # Errors
     /// `Kind::Numeric` names a tensor that is not finite: a run can't resume from it. `Kind::Store`
     /// has the path that can't be written. No checkpoint is written then, and earlier ones stay.
-    pub(crate) fn write(&self, run: &RunDir, keep: KeepRule, read: impl FnOnce()) -> Result<PathBuf> {
+    pub(crate) fn write(
+        &self,
+        run: &RunDir,
+        keep: KeepRule,
+        parts: Option<&CheckpointParts>,
+        read: impl FnOnce(),
+    ) -> Result<PathBuf> {
         let Self { model, trainer_state, state } = self;
         for file in model.iter().chain(trainer_state) {
             file.require_finite().map_err(|error| match error.kind {
@@ -70,6 +76,7 @@ impl UnwrittenCheckpoint {
             model.iter().try_for_each(|file| file.write_unsynced(dir))?;
             trainer_state.iter().try_for_each(|file| file.write_unsynced(folder))?;
             read();
+            parts.map_or(Ok(()), |parts| parts.collect(state.step, folder))?;
             state.save(dir)
         })
     }
@@ -95,7 +102,7 @@ pub(crate) fn with_note(error: Error, note: String) -> Error {
 
 /// Restores the optimiser's state of a checkpoint.
 pub(crate) fn load_optimizer(optimizer: &mut AdamW, checkpoint: &Path) -> Result<()> {
-    optimizer.load_state(read_tensors(&trainer_state(checkpoint).join(OPTIMIZER))?)
+    optimizer.load_state(read_optimizer(&trainer_state(checkpoint), OPTIMIZER)?)
 }
 
 /// Restores the average of the weights of a checkpoint.

@@ -1,18 +1,20 @@
-//! The engine with its queue, and the rollouts of later training steps (`rollout.async`). These go
-//! on while the run waits for other trajectories, and between the micro-batches of an update.
+//! The engine with its queue, and the rollouts that are in flight when a step ends: those of later
+//! training steps (`rollout.async`), which go on while the run waits for other trajectories and
+//! between the micro-batches of an update, and unfinished groups (`rollout.oversample`).
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::config::{AsyncRollouts, OnUpdate};
+use super::open_groups::OpenGroups;
+use crate::config::{OnUpdate, RolloutSettings};
 use crate::engine::{self, Engine, EngineClient, Queue, Stats};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Policy, Trajectory};
 use crate::rollout::{OnFinished, PendingTrajectories, Tree};
 use crate::telemetry::{Bar, Interrupt};
-use crate::train::ranks::{Interleaved, Ranks};
+use crate::train::ranks::{Interleaved, Meeting, Ranks};
 
 /// Trajectories in flight, of one rollout.
 pub(crate) struct RolloutInFlight {
@@ -52,9 +54,11 @@ pub(crate) struct Rollouts {
     engine: RefCell<Engine>,
     /// `None` after an interruption: requests fail from then on.
     channel: RefCell<Option<(EngineClient, Queue)>>,
-    settings: AsyncRollouts,
+    settings: RolloutSettings,
     /// The rollouts of later steps, in the order of the steps.
     ahead: RefCell<VecDeque<RolloutInFlight>>,
+    /// Groups, of which a step takes the first that are complete.
+    open: RefCell<OpenGroups>,
     /// Whether the weights are a version. False from the first optimiser step of an update to its
     /// end.
     samples: Cell<bool>,
@@ -69,12 +73,13 @@ pub(crate) struct Rollouts {
 }
 
 impl Rollouts {
-    pub(crate) fn new(engine: Engine, settings: AsyncRollouts, interrupt: Option<Interrupt>) -> Self {
+    pub(crate) fn new(engine: Engine, settings: RolloutSettings, interrupt: Option<Interrupt>) -> Self {
         Self {
             engine: RefCell::new(engine),
             channel: RefCell::new(Some(engine::channel())),
             settings,
             ahead: RefCell::default(),
+            open: RefCell::default(),
             samples: Cell::new(true),
             turned: Cell::new(Instant::now()),
             waited: Cell::default(),
@@ -89,12 +94,21 @@ impl Rollouts {
 
     /// Whether rollouts run beside updates.
     pub(crate) fn is_async(&self) -> bool {
-        self.settings.staleness > 0
+        self.settings.r#async.staleness > 0
+    }
+
+    /// Whether trajectories are in flight when the weights change.
+    pub(crate) fn crosses_updates(&self) -> bool {
+        self.is_async() || self.settings.oversample.carries()
+    }
+
+    pub(crate) fn open_groups(&self) -> RefMut<'_, OpenGroups> {
+        self.open.borrow_mut()
     }
 
     /// Whether batches keep their trees.
     pub(crate) fn keeps_trees(&self) -> bool {
-        self.is_async() && self.settings.on_update == OnUpdate::Restart
+        self.is_async() && self.settings.r#async.on_update == OnUpdate::Restart
     }
 
     /// A client of the engine.
@@ -109,7 +123,7 @@ impl Rollouts {
 
     /// Number of further steps whose rollouts may begin with the current weights.
     pub(crate) fn missing(&self) -> usize {
-        let wanted = if self.is_async() { self.settings.staleness + 1 } else { 0 };
+        let wanted = if self.is_async() { self.settings.r#async.staleness + 1 } else { 0 };
         wanted.saturating_sub(self.ahead.borrow().len())
     }
 
@@ -127,10 +141,10 @@ impl Rollouts {
         self.ahead.borrow_mut().pop_front()
     }
 
-    /// Ends all rollouts of later steps; whether there were any. Requests fail from then on.
+    /// Ends all rollouts in flight; whether there were any. Requests fail from then on.
     pub(crate) fn discard_ahead(&self) -> bool {
-        let ahead = self.ahead.take();
-        if ahead.is_empty() {
+        let (ahead, open) = (self.ahead.take(), self.open.borrow_mut().stop());
+        if ahead.is_empty() && open.is_empty() {
             return false;
         }
         drop(self.channel.take());
@@ -157,24 +171,89 @@ impl Rollouts {
             return Err(error);
         }
         let trajectories = batch.pending.finish()?;
-        if self.begun().0 == 0
-            && let Some((_, queue)) = &*self.channel.borrow()
-        {
-            // Requests whose trajectory has ended without their replies.
-            while self.engine().step(queue) {}
-        }
+        self.drop_cancelled();
         Ok((trajectories, self.engine().take_stats()))
     }
 
+    /// Samples until `count` of the open groups of this process have `samples` trajectories that
+    /// have ended, and takes these, with the positions of the groups. `bar` counts trajectories.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub(crate) fn wait_for_groups(
+        &self,
+        count: usize,
+        samples: usize,
+        ranks: &Ranks,
+        bar: &Bar,
+    ) -> Result<(Vec<(u64, Vec<Trajectory>)>, Stats)> {
+        let mut shown = 0;
+        let mut done = || {
+            let complete = self.open.borrow_mut().complete(samples).min(count);
+            bar.inc(((complete - shown) * samples) as u64);
+            shown = complete;
+            complete == count
+        };
+        if let Err(error) = self.serve(ranks, &mut done) {
+            self.discard_ahead();
+            return Err(error);
+        }
+        let taken = self.open.borrow_mut().take(count, samples)?;
+        self.drop_cancelled();
+        Ok((taken, self.engine().take_stats()))
+    }
+
+    /// Drops the requests whose trajectories have ended without their replies, unless others are in
+    /// flight, which drop them later.
+    fn drop_cancelled(&self) {
+        if self.begun().0 == 0
+            && self.open.borrow().is_empty()
+            && let Some((_, queue)) = &*self.channel.borrow()
+        {
+            while self.engine().step(queue) {}
+        }
+    }
+
     fn serve(&self, ranks: &Ranks, done: &mut dyn FnMut() -> bool) -> Result<()> {
+        let is_stopped = |interrupt: Interrupt| interrupt.count() >= self.patience.get();
+        self.serve_unless(&|| ranks.has_ended() || self.interrupt.is_some_and(is_stopped), done)
+    }
+
+    /// Samples for the rollouts in flight until a meeting is complete. With `update` a signal does
+    /// not end it: the update ends first.
+    ///
+    /// # Errors
+    /// `Kind::Interrupted` after `patience` signals; `Kind::Device` if rank 0 has ended.
+    pub(crate) fn serve_until_met(&self, meeting: &Meeting, ranks: &Ranks, update: bool) -> Result<()> {
+        let mut failed = None;
+        let mut is_complete = || {
+            meeting.is_complete().unwrap_or_else(|error| {
+                failed = Some(error);
+                true
+            })
+        };
+        if update {
+            self.serve_unless(&|| ranks.has_ended(), &mut is_complete)?;
+        } else {
+            self.serve(ranks, &mut is_complete)?;
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// Before the weights of a process that samples only change.
+    pub(crate) fn finish_ahead(&self, ranks: &Ranks) -> Result<()> {
+        if self.settings.r#async.on_update != OnUpdate::Finish {
+            return Ok(());
+        }
+        let mut done = || self.ahead.borrow_mut().iter_mut().all(|batch| batch.pending.is_done());
+        self.serve_unless(&|| ranks.has_ended(), &mut done)
+    }
+
+    fn serve_unless(&self, stop: &dyn Fn() -> bool, done: &mut dyn FnMut() -> bool) -> Result<()> {
         let served = {
             let channel = self.channel.borrow();
             let (_, queue) = channel.as_ref().ok_or_else(|| Error::new(Kind::Interrupted, "stopped"))?;
-            let stop = || {
-                let is_stopped = |interrupt: Interrupt| interrupt.count() >= self.patience.get();
-                ranks.has_ended() || self.interrupt.is_some_and(is_stopped)
-            };
-            self.engine().serve_until(queue, &stop, done)
+            self.engine().serve_until(queue, stop, done)
         };
         self.turned.set(Instant::now());
         // Requests that come later fail.
@@ -235,7 +314,8 @@ impl Interleaved for Rollouts {
     }
 
     fn before_step(&self, ranks: &Ranks) -> Result<()> {
-        let finishes = self.samples.replace(false) && self.is_async() && self.settings.on_update == OnUpdate::Finish;
+        let finishes =
+            self.samples.replace(false) && self.is_async() && self.settings.r#async.on_update == OnUpdate::Finish;
         if !finishes {
             return Ok(());
         }

@@ -6,6 +6,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
+use tch::Tensor;
+
 use super::context::{context_of_rollouts, footprint};
 use super::files::ModelFiles;
 use super::memory::{training_memory, with_micro_batches};
@@ -13,7 +15,7 @@ use super::origins::fetch_data;
 use super::rollouts::{EndedTrajectories, RolloutInFlight, Rollouts, lock};
 use super::script_log::ScriptLog;
 use crate::config::refuse_server;
-use crate::config::{AsyncRollouts, Settings};
+use crate::config::{RolloutSettings, Settings};
 use crate::engine::{Engine, EngineOptions, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
@@ -23,7 +25,7 @@ use crate::mdp::{Sampling, Trajectory};
 use crate::model::{Model, available_memory};
 use crate::rollout::{OnFinished, Pool, PoolOptions, Tree, no_progress, unknown_accuracy};
 use crate::script::{Script, Worker};
-use crate::telemetry::Reporter;
+use crate::telemetry::{Bar, Reporter};
 use crate::text::Renderer;
 use crate::tools;
 use crate::train::ranks::Ranks;
@@ -110,9 +112,10 @@ impl Session {
             }
             _ => (0, 0),
         };
-        // The engine samples during updates, too.
-        let asynchronous = training.map_or_else(AsyncRollouts::default, |_| settings.rollout.r#async.clone());
-        let needs = if asynchronous.staleness > 0 { (needs.0.saturating_add(needs.1), 0) } else { needs };
+        // Trajectories are in flight during updates, too.
+        let rollout = training.map_or_else(RolloutSettings::default, |_| settings.rollout.clone());
+        let engine_stays = rollout.r#async.staleness > 0 || rollout.oversample.carries();
+        let needs = if engine_stays { (needs.0.saturating_add(needs.1), 0) } else { needs };
         let cache = model.cache_options();
         let (size, releases_cache) = EngineOptions::sized_for_training(&model.config, cache, slots, max_context, needs);
         let learner = settings.trainer.learner().filter(|_| training.is_some());
@@ -137,7 +140,7 @@ impl Session {
             &PoolOptions { workers: settings.rollout.workers, concurrency: slots, retries: settings.rollout.retries },
         )?;
         let rows = Selection::new(script, &renderer, max_context, fetching)?;
-        let rollouts = Rc::new(Rollouts::new(engine, asynchronous, fetching.interrupt));
+        let rollouts = Rc::new(Rollouts::new(engine, rollout, fetching.interrupt));
         Ok(Self {
             settings,
             model,
@@ -209,15 +212,57 @@ impl Session {
         }
     }
 
-    /// Before a rollout, after the weights may have changed. With rollouts ahead,
+    /// Begins a group, of which [`wait_for_groups`](Self::wait_for_groups) takes the trajectories.
+    /// The caller has dealt it to this process.
+    pub(crate) fn begin_group(&mut self, position: u64, trees: Vec<Tree>) -> Result<()> {
+        self.collect_lines();
+        let pending = self.pool.start_group(&self.rollouts.policy()?, trees, &self.finished)?;
+        self.rollouts.open_groups().start(position, pending);
+        Ok(())
+    }
+
+    /// Waits until `wanted` open groups of all processes are complete: each with the first `samples`
+    /// of its trajectories, ordered by group and sample. `name` gives the step and the number of the
+    /// group at a position.
+    pub(crate) fn wait_for_groups(
+        &mut self,
+        wanted: usize,
+        samples: usize,
+        name: &dyn Fn(u64) -> (u64, u64),
+        reporter: &Reporter,
+        label: &str,
+    ) -> Result<(Vec<Trajectory>, Stats)> {
+        let share = self.rollouts.open_groups().share(wanted, self.ranks.rank(), self.ranks.size());
+        let bar = self.sampling_bar(reporter, label, share * samples);
+        let taken = self.rollouts.wait_for_groups(share, samples, &self.ranks, &bar);
+        let taken = taken.inspect_err(|_| self.pool.abandon());
+        bar.finish();
+        let mut local = Vec::new();
+        let taken = taken.map(|(groups, stats)| {
+            let mut all = Vec::new();
+            for (position, trajectories) in groups {
+                local.push(position);
+                let (step, group) = name(position);
+                all.extend(trajectories.into_iter().map(|one| one.renamed(step, group)));
+            }
+            (all, stats)
+        });
+        let result = self.of_all_ranks(taken)?;
+        let positions: Vec<u64> = self.ranks.gather(local)?.into_iter().flatten().collect();
+        self.rollouts.open_groups().remove(&positions);
+        self.warn_of_sampling(reporter);
+        Ok(result)
+    }
+
+    /// Before a rollout, after the weights may have changed. With trajectories in flight,
     /// [`weights_changed`](Self::weights_changed) does it.
     pub(crate) fn refresh(&self) -> Result<()> {
-        if self.rollouts.is_async() { Ok(()) } else { self.rollouts.engine().clear_cache() }
+        if self.rollouts.crosses_updates() { Ok(()) } else { self.rollouts.engine().clear_cache() }
     }
 
     /// After an update: rollouts ahead go on with the weights of this version, or begin again.
     pub(crate) fn weights_changed(&mut self, version: u64) -> Result<()> {
-        if !self.rollouts.is_async() {
+        if !self.rollouts.crosses_updates() {
             return Ok(());
         }
         self.rollouts.set_policy_version(version)?;
@@ -228,12 +273,17 @@ impl Session {
         self.rollouts.begin_again(&begin)
     }
 
-    /// Starts the trajectories of this process.
-    fn begin(&mut self, trees: Vec<Tree>) -> Result<RolloutInFlight> {
-        let trees = if self.ranks.size() == 1 { trees } else { local_trees(&self.ranks, trees) };
+    /// Lines of scripts are for rank 0.
+    fn collect_lines(&self) {
         if !self.ranks.is_first() {
             self.log.collect();
         }
+    }
+
+    /// Starts the trajectories of this process.
+    fn begin(&mut self, trees: Vec<Tree>) -> Result<RolloutInFlight> {
+        let trees = if self.ranks.size() == 1 { trees } else { local_trees(&self.ranks, trees) };
+        self.collect_lines();
         let count = trees.iter().map(Tree::size).sum();
         let ended: Arc<Mutex<EndedTrajectories>> = Arc::default();
         let (shared, also) = (Arc::clone(&ended), Arc::clone(&self.finished));
@@ -246,12 +296,41 @@ impl Session {
         Ok(RolloutInFlight { pending, groups: 0, count, trees: kept, ended, progress })
     }
 
+    /// Called by the processes that compute an update, at its end, with its error. The others sample
+    /// until then. All get the weights, if they have `changed`; the result says whether they have.
+    pub(crate) fn end_update(&mut self, changed: Result<bool>, weights: &[Tensor]) -> Result<bool> {
+        let learns = self.ranks.learns();
+        let meeting = self.ranks.meeting(self.ranks.learners(), learns)?;
+        if !learns {
+            self.rollouts.serve_until_met(&meeting, &self.ranks, true)?;
+        }
+        let changed = self.ranks.all_of(changed)?.into_iter().any(|changed| changed);
+        if changed {
+            if !learns {
+                self.rollouts.finish_ahead(&self.ranks)?;
+            }
+            self.ranks.take_from_first(weights)?;
+        }
+        Ok(changed)
+    }
+
     /// The trajectories of all processes, and the lines that their scripts printed.
     fn of_all_ranks(&mut self, local: Result<(Vec<Trajectory>, Stats)>) -> Result<(Vec<Trajectory>, Stats)> {
         let (trajectories, stats) = if self.ranks.size() == 1 {
             local?
         } else {
-            let lines = self.log.collected(self.rollouts.is_async());
+            let mut local = local;
+            if self.rollouts.is_async() {
+                // This process goes on with later steps until all others have their trajectories.
+                let meeting = self.ranks.meeting(self.ranks.size(), true)?;
+                if local.is_ok()
+                    && self.rollouts.begun().0 > 0
+                    && let Err(error) = self.rollouts.serve_until_met(&meeting, &self.ranks, false)
+                {
+                    local = Err(error);
+                }
+            }
+            let lines = self.log.collected(self.rollouts.crosses_updates() || !self.rollouts.open_groups().is_empty());
             let all = self.ranks.all_of(local.map(|(trajectories, stats)| (trajectories, stats, lines)))?;
             let (mut trajectories, mut stats) = (Vec::new(), Stats::default());
             for (of_rank, stats_of_rank, lines) in all {
@@ -270,11 +349,7 @@ impl Session {
 
     /// Samples until the trajectories of a batch have ended.
     fn wait(&mut self, batch: RolloutInFlight, reporter: &Reporter, label: &str) -> Result<(Vec<Trajectory>, Stats)> {
-        let bar = reporter
-            .bar(label, batch.count as u64, "trajectories")
-            .concurrent(self.settings.rollout.concurrency as u64);
-        let sampled = self.rollouts.engine().progress();
-        bar.tokens_from(move || sampled.stats().sampled_tokens);
+        let bar = self.sampling_bar(reporter, label, batch.count);
         let bar = {
             let mut ended = lock(&batch.ended);
             let bar = if ended.count > 0 { bar.resumed_after(ended.count) } else { bar };
@@ -282,6 +357,21 @@ impl Session {
         };
         let (trajectories, stats) = self.rollouts.wait(batch, &self.ranks).inspect_err(|_| self.pool.abandon())?;
         bar.finish();
+        self.warn_of_sampling(reporter);
+        Ok((trajectories, stats))
+    }
+
+    /// The progress bar of a rollout of `count` trajectories.
+    fn sampling_bar(&self, reporter: &Reporter, label: &str, count: usize) -> Bar {
+        let concurrency = self.settings.rollout.concurrency as u64;
+        let bar = reporter.bar(label, count as u64, "trajectories").concurrent(concurrency);
+        let sampled = self.rollouts.engine().progress();
+        bar.tokens_from(move || sampled.stats().sampled_tokens);
+        bar
+    }
+
+    /// Warns once of what made sampling slower or less safe.
+    fn warn_of_sampling(&mut self, reporter: &Reporter) {
         if let Some(why) = self.model.graphs_failure().filter(|_| self.warned.insert("graphs")) {
             reporter.warn(&format!(
                 "decode steps are not recorded as CUDA graphs, and sampling is slower: {why}; policy.cuda_graphs=false \
@@ -300,7 +390,6 @@ impl Session {
                  resource limits alone",
             );
         }
-        Ok((trajectories, stats))
     }
 
     /// Warns once if no reward has the part that is reported as accuracy.
@@ -317,9 +406,9 @@ impl Session {
 fn local_trees(ranks: &Ranks, trees: Vec<Tree>) -> Vec<Tree> {
     let groups: BTreeSet<u64> = trees.iter().map(|tree| tree.root.group).collect();
     let numbers: BTreeMap<u64, usize> = groups.into_iter().zip(0..).collect();
-    let (count, by_group) = (trees.len(), numbers.len() >= ranks.size());
+    let (count, by_group) = (trees.len(), numbers.len() >= ranks.sampling());
     let is_local = |(number, tree): &(usize, Tree)| {
-        if by_group { ranks.computes(numbers[&tree.root.group], numbers.len()) } else { ranks.computes(*number, count) }
+        if by_group { ranks.samples(numbers[&tree.root.group], numbers.len()) } else { ranks.samples(*number, count) }
     };
     trees.into_iter().enumerate().filter(is_local).map(|(_, tree)| tree).collect()
 }

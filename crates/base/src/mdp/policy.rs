@@ -25,6 +25,11 @@ pub trait Policy: Send + Sync {
         receiver
     }
 
+    /// Waits until the trajectories of this policy shall end as aborted; their calls are dropped then.
+    fn halted(&self) -> BoxFuture<'static, ()> {
+        Box::pin(std::future::pending())
+    }
+
     /// Ends a conversation, so that its cache can be reused.
     fn release(&self, _conversation: u64) {}
 }

@@ -332,6 +332,17 @@ pub struct Trajectory {
 }
 
 impl Trajectory {
+    /// Its id and group in another step: a trajectory that was carried over.
+    #[must_use]
+    pub fn renamed(mut self, step: u64, group: u64) -> Self {
+        let id = |sample: &str| format!("{step}-{group}-{sample}");
+        self.id = id(&self.sample.to_string());
+        if let Some(fork) = &mut self.fork {
+            fork.parent = id(fork.parent.rsplit('-').next().unwrap_or_default());
+        }
+        Self { group, ..self }
+    }
+
     /// Sum of step rewards.
     pub fn total_reward(&self) -> f64 {
         // Not `sum()`, which is -0.0 for an empty list.

@@ -30,7 +30,7 @@ use r1_base::mdp::{Completion, FinishReason, Request};
 const WORTH_COPYING: usize = 8;
 
 /// Poll interval of `stop` while the engine is idle.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Initial capacity of each slot on the CPU, tokens.
 const FIRST_CAPACITY: usize = 256;

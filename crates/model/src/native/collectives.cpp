@@ -1,6 +1,7 @@
 // Collectives between processes, by c10d's Gloo backend and TCP store; see process_group.rs.
 #define USE_C10D_GLOO
 #include <c10/util/Logging.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
@@ -20,6 +21,22 @@ struct Group {
 };
 
 Group& group(void* pointer) { return *static_cast<Group*>(pointer); }
+
+// Connects ranks that meet at `store`. `address` is this rank's, for the others. Without one it is
+// the address of the network interface GLOO_SOCKET_IFNAME, as in torch.distributed, or of the name
+// of this machine.
+c10::intrusive_ptr<c10d::ProcessGroupGloo> connected(
+    c10::intrusive_ptr<c10d::Store> store, const char* address, int64_t rank, int64_t size, int64_t milliseconds) {
+  using c10d::ProcessGroupGloo;
+  auto options = ProcessGroupGloo::Options::create(std::chrono::milliseconds(milliseconds));
+  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+  const bool named = interface != nullptr && *interface != 0;
+  options->devices.push_back(*address != 0 ? ProcessGroupGloo::createDeviceForHostname(address)
+                             : named       ? ProcessGroupGloo::createDeviceForInterface(interface)
+                                           : ProcessGroupGloo::createDefaultDevice());
+  return c10::make_intrusive<ProcessGroupGloo>(
+      std::move(store), static_cast<int>(rank), static_cast<int>(size), options);
+}
 
 }  // namespace
 
@@ -63,20 +80,27 @@ char* r1_group_get(void* pointer, const char* key, int64_t milliseconds, char** 
   });
 }
 
-// Connects all ranks with each other. `address` is this rank's, for the others. Without one it is
-// the address of the network interface GLOO_SOCKET_IFNAME, as in torch.distributed, or of the name
-// of this machine.
+// Adds to a counter; a new one is 0.
+char* r1_group_add(void* pointer, const char* key, int64_t amount, int64_t* out) {
+  return guarded([&] { *out = group(pointer).store->add(key, amount); });
+}
+
+// Connects all ranks with each other.
 char* r1_group_join(void* pointer, const char* address, int64_t rank, int64_t size, int64_t milliseconds) {
   return guarded([&] {
-    using c10d::ProcessGroupGloo;
-    auto options = ProcessGroupGloo::Options::create(std::chrono::milliseconds(milliseconds));
-    const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
-    const bool named = interface != nullptr && *interface != 0;
-    options->devices.push_back(*address != 0 ? ProcessGroupGloo::createDeviceForHostname(address)
-                               : named       ? ProcessGroupGloo::createDeviceForInterface(interface)
-                                             : ProcessGroupGloo::createDefaultDevice());
-    group(pointer).gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(
-        group(pointer).store, static_cast<int>(rank), static_cast<int>(size), options);
+    Group& joined = group(pointer);
+    joined.gloo = connected(joined.store, address, rank, size, milliseconds);
+  });
+}
+
+// Connects some of the ranks as the group `name`, which has the same store.
+char* r1_group_part(
+    void* pointer, const char* name, const char* address, int64_t rank, int64_t size, int64_t milliseconds,
+    void** out) {
+  return guarded([&] {
+    auto store = group(pointer).store;
+    auto names = c10::make_intrusive<c10d::PrefixStore>(name, store);
+    *out = new Group{store, connected(names, address, rank, size, milliseconds)};
   });
 }
 
@@ -91,6 +115,14 @@ char* r1_group_gather(void* pointer, const void* tensor, const void* out) {
     std::vector<std::vector<at::Tensor>> outputs{all.unbind(0)};
     std::vector<at::Tensor> inputs{*static_cast<const at::Tensor*>(tensor)};
     group(pointer).gloo->allgather(outputs, inputs)->wait();
+  });
+}
+
+// Sets the tensor to the one of rank 0.
+char* r1_group_broadcast(void* pointer, const void* tensor) {
+  return guarded([&] {
+    std::vector<at::Tensor> tensors{*static_cast<const at::Tensor*>(tensor)};
+    group(pointer).gloo->broadcast(tensors)->wait();
   });
 }
 

@@ -21,6 +21,17 @@ unsafe extern "C" {
     ) -> *mut c_char;
     fn r1_group_set(group: *mut c_void, key: *const c_char, value: *const c_char, length: i64) -> *mut c_char;
     fn r1_group_get(group: *mut c_void, key: *const c_char, milliseconds: i64, out: *mut *mut c_char) -> *mut c_char;
+    fn r1_group_add(group: *mut c_void, key: *const c_char, amount: i64, out: *mut i64) -> *mut c_char;
+    fn r1_group_part(
+        group: *mut c_void,
+        name: *const c_char,
+        address: *const c_char,
+        rank: i64,
+        size: i64,
+        milliseconds: i64,
+        out: *mut *mut c_void,
+    ) -> *mut c_char;
+    fn r1_group_broadcast(group: *mut c_void, tensor: *const c_void) -> *mut c_char;
     fn r1_group_join(
         group: *mut c_void,
         address: *const c_char,
@@ -76,6 +87,36 @@ impl Collectives {
         let (rank, size) = (rank as i64, size as i64);
         // SAFETY: the address is live for the call.
         checked(unsafe { r1_group_join(self.0, address.as_ptr(), rank, size, milliseconds(timeout)) })
+    }
+
+    /// Adds to a counter of the store, and returns its value. A new one is 0.
+    pub(crate) fn add(&self, key: &str, amount: i64) -> Result<i64> {
+        let (key, mut out) = (text(key)?, 0);
+        // SAFETY: both pointers are live for the call.
+        checked(unsafe { r1_group_add(self.0, key.as_ptr(), amount, &raw mut out) })?;
+        Ok(out)
+    }
+
+    /// Connects some of the ranks with each other, as the group `name`; `rank` is the number within
+    /// it. The store is the same.
+    pub(crate) fn part(
+        &self,
+        name: &str,
+        address: Option<&str>,
+        (rank, size): (usize, usize),
+        timeout: Duration,
+    ) -> Result<Self> {
+        let (name, address, mut out) = (text(name)?, text(address.unwrap_or(""))?, null_mut());
+        let (rank, size, timeout) = (rank as i64, size as i64, milliseconds(timeout));
+        // SAFETY: all pointers are live for the call.
+        checked(unsafe { r1_group_part(self.0, name.as_ptr(), address.as_ptr(), rank, size, timeout, &raw mut out) })?;
+        Ok(Self(out))
+    }
+
+    /// Sets `tensor`, which is contiguous, to the one of rank 0.
+    pub(crate) fn broadcast(&self, tensor: &Tensor) -> Result<()> {
+        // SAFETY: the tensor lives until its values are there.
+        checked(unsafe { r1_group_broadcast(self.0, pointer(tensor)) })
     }
 
     /// The tensors of all ranks, which have one shape and type: `[size, …]`.

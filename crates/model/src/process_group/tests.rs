@@ -39,6 +39,32 @@ fn bytes_of_all_ranks_arrive_in_order() {
     }
 }
 
+/// The first two of three ranks have a sum of their own, while the third takes the weights of rank
+/// 0 and sees a counter.
+#[test]
+fn some_ranks_are_a_group_of_their_own() {
+    let all = ranks(3, |group| {
+        let rank = group.rank() as f32;
+        let sum = (group.rank() < 2).then(|| {
+            let learners = group.first("learners", 2).unwrap();
+            let sum = Tensor::from_slice(&[rank + 1.0]);
+            learners.sum(&[sum.shallow_clone()]).unwrap();
+            Vec::<f32>::try_from(sum).unwrap()
+        });
+        let tensors = [Tensor::from_slice(&[rank, rank + 0.5]).view([1, 2]), Tensor::from_slice(&[rank * 3.0])];
+        group.take_from_first(&tensors).unwrap();
+        let taken: Vec<f32> =
+            tensors.iter().flat_map(|tensor| Vec::<f32>::try_from(tensor.flatten(0, -1)).unwrap()).collect();
+        group.add_to("counter", 1).unwrap();
+        while group.add_to("counter", 0).unwrap() < 3 {}
+        (sum, taken, group.add_to("another", 0).unwrap())
+    });
+    for (rank, (sum, taken, another)) in all.into_iter().enumerate() {
+        assert_eq!(sum, (rank < 2).then(|| vec![3.0]));
+        assert_eq!((taken, another), (vec![0.0, 0.5, 0.0], 0));
+    }
+}
+
 /// Three processes that divide the state have the weights and the state of one that does not.
 #[test]
 fn a_divided_optimiser_has_the_weights_and_the_state_of_a_whole_one() {

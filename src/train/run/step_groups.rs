@@ -1,0 +1,83 @@
+//! The groups of a step with `rollout.oversample`: more are begun than the step needs, and it takes
+//! the first that are complete. The others are stopped, or carried over to the next step.
+
+use super::collect::{Draw, DrawnTask, trees};
+use crate::config::Learner;
+use crate::engine::Stats;
+use crate::error::Result;
+use crate::mdp::Trajectory;
+use crate::store::{RunProgress, StepTasks};
+use crate::telemetry::Reporter;
+use crate::train::rows::order::Order;
+use crate::train::start::session::Session;
+
+/// The groups of a step. The first numbers are those of the groups that were carried over.
+pub(crate) struct StepGroups<'a> {
+    pub(crate) learner: &'a Learner,
+    /// The progress before the step.
+    pub(crate) state: &'a RunProgress,
+    pub(crate) draw: Draw<'a>,
+}
+
+impl StepGroups<'_> {
+    /// Begins groups so that `wanted` and the additional ones are in flight. `begun` is the number of
+    /// the groups that the step has begun before. Returns the number of new groups.
+    pub(crate) fn begin(&self, session: &mut Session, begun: usize, wanted: usize) -> Result<usize> {
+        let mut positions = Vec::new();
+        if begun == 0 {
+            // A run that is resumed begins these again.
+            let open: Vec<u64> = session.rollouts.open_groups().positions().collect();
+            positions.extend(self.state.carried.iter().filter(|position| !open.contains(position)));
+        }
+        let target = wanted + session.settings.rollout.oversample.groups;
+        let new = target.saturating_sub(session.rollouts.open_groups().len() + positions.len());
+        let first = self.state.data_position + begun as u64;
+        positions.extend(first..first + new as u64);
+        let local = session.rollouts.open_groups().deal(&positions, session.ranks.rank(), session.ranks.size());
+        for position in local {
+            let task = DrawnTask { group: self.number(position), position, row: self.row(session, position) };
+            let trees = trees(session, self.learner, self.state, &[task], self.draw);
+            session.begin_group(position, trees)?;
+        }
+        Ok(new)
+    }
+
+    /// Waits until `wanted` groups are complete, and takes their trajectories.
+    pub(crate) fn wait(
+        &self,
+        session: &mut Session,
+        wanted: usize,
+        reporter: &Reporter,
+        label: &str,
+    ) -> Result<(Vec<Trajectory>, Stats)> {
+        let samples = self.learner.group_size + usize::from(self.draw.greedy);
+        let name = |position| (self.state.step + 1, self.number(position));
+        session.wait_for_groups(wanted, samples, &name, reporter, label)
+    }
+
+    /// Ends the step: the positions of the groups that the next step continues, and positions and
+    /// rows of those that are stopped.
+    pub(crate) fn end(&self, session: &Session) -> Result<(Vec<u64>, Vec<(u64, u64)>)> {
+        let mut open = session.rollouts.open_groups();
+        let carries = session.settings.rollout.oversample.carries();
+        let is_last = self.state.step + 1 >= self.learner.steps as u64;
+        let positions = if carries && !is_last { open.positions().collect() } else { open.stop() };
+        if carries {
+            // A longer run begins the groups of the last step again.
+            return Ok((positions, Vec::new()));
+        }
+        let stopped = positions.into_iter().map(|position| (position, self.row(session, position)));
+        Ok((Vec::new(), stopped.collect()))
+    }
+
+    /// The number of the group at a position of the data.
+    fn number(&self, position: u64) -> u64 {
+        let RunProgress { data_position, carried, .. } = self.state;
+        StepTasks { position: *data_position, carried: carried.clone(), ..StepTasks::default() }.number_of(position)
+    }
+
+    fn row(&self, session: &Session, position: u64) -> u64 {
+        let order: Option<&Order> = session.rows.train.as_ref();
+        order.map_or(0, |order| order.at(position, self.state.seed))
+    }
+}

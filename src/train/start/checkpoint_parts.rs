@@ -1,0 +1,70 @@
+//! Checkpoints of several processes that divide the state of the optimiser: each writes its part,
+//! and rank 0 collects the files.
+
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::error::{Error, Kind, Result};
+use crate::model::UnwrittenFile;
+use crate::store::{RunDir, take_part, write_part};
+use crate::train::ranks::Ranks;
+
+/// How long rank 0 sleeps until it looks for a part again.
+const INTERVAL: Duration = Duration::from_millis(20);
+
+/// The folder of checkpoints, which all processes see, and the processes that write there.
+#[derive(Clone)]
+pub(crate) struct CheckpointParts {
+    checkpoints: PathBuf,
+    ranks: Ranks,
+}
+
+impl CheckpointParts {
+    /// `None` if a process does not see the directory of the run, because the machines have no file
+    /// system in common. `run` is the directory of this process; rank 0's is the one of the run.
+    pub(crate) fn open(run: &RunDir, ranks: &Ranks) -> Result<Option<Self>> {
+        let checkpoints = run.checkpoints();
+        let checkpoints = std::path::absolute(&checkpoints).unwrap_or(checkpoints);
+        let checkpoints: PathBuf = ranks.of_first(checkpoints)?;
+        // A folder of that name could be another one.
+        let marker = if ranks.is_first() { Some(tempfile::NamedTempFile::new_in(&checkpoints)) } else { None };
+        let marker = marker.transpose().map_err(|error| Error::io(Kind::Store, "make a file in", &checkpoints, &error));
+        let path = ranks.of_first(marker.as_ref().ok().and_then(Option::as_ref).map(|file| file.path().to_owned()))?;
+        let sees = path.is_some_and(|path| path.is_file());
+        let all_see = ranks.gather(sees)?.into_iter().all(|sees| sees);
+        marker?;
+        Ok(all_see.then(|| Self { checkpoints, ranks: ranks.clone() }))
+    }
+
+    /// Writes the files of this process, which is not rank 0. `read` is called when their tensors
+    /// may change.
+    pub(crate) fn write(&self, step: u64, files: &[UnwrittenFile], read: impl FnOnce()) -> Result<()> {
+        files.iter().try_for_each(UnwrittenFile::require_finite)?;
+        write_part(&self.checkpoints, step, self.ranks.rank(), |dir| {
+            files.iter().try_for_each(|file| file.write_unsynced(dir))?;
+            read();
+            Ok(())
+        })
+    }
+
+    /// Moves the files of the other processes into `folder`, when they are there.
+    ///
+    /// # Errors
+    /// `Kind::Store` if a process has ended, or does not write its files within the time limit of
+    /// all exchanges.
+    pub(crate) fn collect(&self, step: u64, folder: &Path) -> Result<()> {
+        let began = Instant::now();
+        for rank in 1..self.ranks.size() {
+            while !take_part(&self.checkpoints, step, rank, folder)? {
+                let limit = self.ranks.timeout();
+                if self.ranks.has_ended() || began.elapsed() > limit {
+                    let message = format!("rank {rank} did not write its part of the checkpoint of step {step}");
+                    return Err(Error::new(Kind::Store, message).at_path(&self.checkpoints));
+                }
+                thread::sleep(INTERVAL);
+            }
+        }
+        Ok(())
+    }
+}
