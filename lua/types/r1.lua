@@ -944,11 +944,19 @@ function Expectation:raises(text) end
 ---@field retries? number Maximum number of retries of a failed trajectory, each in a fresh environment (default 1, ≥ 0).
 ---@field max_failure_rate? number Fraction of failed trajectories in a step above which the run ends (default 0.5, 0 to 1).
 ---@field async? r1.AsyncRollouts Trajectories of later steps are sampled while the weights are updated (docs/guide/async.md).
+---@field oversample? r1.Oversample More rollouts than a step needs: it ends with the first that are complete (docs/guide/slow-trajectories.md).
 
 ---Rollouts that run beside the updates.
 ---@class r1.AsyncRollouts
 ---@field staleness? number Maximum number of training steps by which the weights are older at the first token of a trajectory than those that it is trained with; 0 is off (default 0, steps, ≥ 0).
 ---@field on_update? "continue"|"finish"|"restart" What happens to unfinished trajectories before the weights change (default "continue", needs rollout.async.staleness > 0).
+---@field ranks? number Processes that sample only, the last ones; the others learn only. With 0 all processes do both (default 0, processes, ≥ 0, needs rollout.async.staleness > 0).
+
+---More rollouts than a step needs.
+---@class r1.Oversample
+---@field groups? number Groups in flight beyond `trainer.groups_per_step`; a step ends when `groups_per_step` of them are complete (default 0, groups, ≥ 0).
+---@field samples? number Samples of a group beyond `trainer.group_size`; a group is complete when `group_size` of them have ended, and the others are dropped (default 0, trajectories, ≥ 0).
+---@field unfinished? "drop"|"carry" What happens to the groups that are not complete when a step ends (default "drop", needs rollout.oversample.groups > 0).
 
 ---Settings of policy optimisation. The defaults are GRPO's; other algorithms change some.
 ---@class r1.Learner

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use super::launch::ProcessArgs;
 use super::number::number;
 use crate::config::{DeviceChoice, Dtype};
 use crate::encoders::Checkpoints;
@@ -42,6 +43,7 @@ pub(super) enum IndexCommand {
   r1 index build *.md --out notes.index --chunk-words 200 some files, long ones in chunks
   r1 index build papers.parquet --out papers --text-field abstract --analyzer english
   r1 index build corpus.jsonl --out wiki --encoder models/bge-small-en-v1.5 --pooling cls --hnsw
+  r1 index build corpus.jsonl --out wiki --encoder models/bge-small-en-v1.5 --nproc 4
   r1 index build --hf BeIR/scifact --subset corpus --split corpus --out scifact
 
 An interrupted build is resumed by the same command.")]
@@ -145,6 +147,8 @@ pub(super) struct BuildArgs {
     /// Replace the index that is there, when the new one is complete
     #[arg(long)]
     pub(super) overwrite: bool,
+    #[command(flatten)]
+    pub(super) processes: ProcessArgs,
 }
 
 /// Show what an index has: passages, options, files

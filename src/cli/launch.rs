@@ -165,6 +165,10 @@ impl Launched {
         if self.is_first() { of_first() } else { Reporter::silent() }
     }
 
+    pub(super) fn ranks(&self) -> &Ranks {
+        &self.ranks
+    }
+
     /// Whether this is rank 0.
     pub(super) fn is_first(&self) -> bool {
         self.rank_dir.is_none()

@@ -177,7 +177,7 @@ async fn writing(
 ) -> Result<(), Stop> {
     let mut requests = attempt.state().record().listen();
     let spec = attempt.spec().clone();
-    let run = unless_halted(policy, run_steps(stage, policy, attempt, limit, points));
+    let run = unless_halted(policy, Box::pin(run_steps(stage, policy, attempt, limit, points)));
     let ended = with_policy(stage, policy, &spec, &mut requests, run).await;
     ended.unwrap_or_else(|halted| Err(halted.into()))
 }

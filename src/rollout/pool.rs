@@ -298,8 +298,8 @@ impl PendingTrajectories {
         Arc::clone(&self.stop)
     }
 
-    /// Ends the trajectories where they are: their requests and calls are dropped. Returns those that
-    /// have ended before.
+    /// Ends the trajectories where they are: their requests and calls are dropped. Returns those
+    /// that have ended before.
     pub fn halt(&mut self) -> Vec<Result<Trajectory>> {
         self.is_done();
         self.stop.store(true, Ordering::Relaxed);

@@ -178,7 +178,7 @@ impl Policy for HaltedPolicy<'_> {
         Box::pin(async move {
             // Without a sender nothing halts the trajectories.
             if halted.wait_for(|halted| *halted).await.is_err() {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             }
         })
     }

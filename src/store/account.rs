@@ -191,7 +191,9 @@ impl TaskAccount {
         if let Some(tasks) = &tasks {
             numbers.extend(tasks.unfinished.iter().map(|position| tasks.number_of(*position)));
         }
-        groups.values().for_each(|group| self.tasks.add(*group));
+        for group in groups.values() {
+            self.tasks.add(*group);
+        }
         let mut end = 0;
         for number in numbers {
             if tasks.is_none() {

@@ -254,7 +254,8 @@ fn publish(root: &Path, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> R
     Ok(path)
 }
 
-/// Writes the files of a checkpoint that process `rank` has, into the folder `checkpoints` of a run.
+/// Writes the files of a checkpoint that process `rank` has, into the folder `checkpoints` of a
+/// run.
 ///
 /// # Errors
 /// Errors of `fill`, and [`Kind::Store`].

@@ -214,9 +214,11 @@ impl Ranks {
     /// # Errors
     /// `Kind::Usage` names the first rank.
     pub(crate) fn require_same_weights(&self, model: &Model) -> Result<()> {
-        let Some(group) = &self.group else { return Ok(()) };
+        if self.group.is_none() {
+            return Ok(());
+        }
         let sum = checksum(&model.parameters())?;
-        group.require_same(&[("checksum of the weights".to_owned(), format!("{sum:016x}"))])
+        self.require_same_facts(&[("checksum of the weights".to_owned(), format!("{sum:016x}"))])
     }
 
     /// Loads something on all ranks. If ranks have different versions, because a file was edited
@@ -237,17 +239,24 @@ impl Ranks {
         }
     }
 
+    /// Refuses ranks with other facts, each with a name.
+    ///
+    /// # Errors
+    /// `Kind::Usage` names the first difference.
+    pub(crate) fn require_same_facts(&self, facts: &[(String, String)]) -> Result<()> {
+        self.group.as_ref().map_or(Ok(()), |group| group.require_same(facts))
+    }
+
     /// Refuses ranks with another script, other settings or another checkpoint.
     ///
     /// # Errors
     /// `Kind::Usage` names the first difference.
     pub(crate) fn require_same(&self, script: &Script, checkpoint: Option<u64>) -> Result<()> {
-        let Some(group) = &self.group else { return Ok(()) };
         let step = checkpoint.map_or("none".to_owned(), |step| step.to_string());
         let mut facts =
             vec![("version of the script".to_owned(), script.hash.clone()), ("checkpoint".to_owned(), step)];
         flatten("", &serde_json::json!(script.settings), &mut facts);
-        group.require_same(&facts)
+        self.require_same_facts(&facts)
     }
 }
 
@@ -431,11 +440,6 @@ impl Shards {
     /// Each process writes its part of the state of a divided optimiser from now on.
     pub(crate) fn write_parts(&mut self) {
         self.writes_parts = true;
-    }
-
-    /// Whether processes other than rank 0 write a part of a checkpoint.
-    pub(crate) fn writes_parts(&self) -> bool {
-        self.writes_parts
     }
 
     /// The state of an optimiser, for a checkpoint, as the file `NAME.safetensors`: the whole one,

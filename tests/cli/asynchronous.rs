@@ -231,5 +231,5 @@ fn what_needs_the_results_of_the_step_before_is_refused() {
     fs::write(dir.path().join("loop.lua"), "local t = r1.training('a.lua')\nt:rollout()\n").unwrap();
     let output = r1(dir.path(), &["lua", "loop.lua"]).output().unwrap();
     let text = shown(dir.path(), &output);
-    assert!(!output.status.success() && text.contains("rollout.async is for `r1 run`"), "{text}");
+    assert!(!output.status.success() && text.contains("rollout.async.staleness is for `r1 run`"), "{text}");
 }

@@ -100,6 +100,35 @@ fn built(options: &[&str]) -> tempfile::TempDir {
     dir
 }
 
+/// Three processes encode the passages of an index that one process could build: the same files.
+#[test]
+fn processes_divide_the_encoder() {
+    let text =
+        |number: usize| (0..number % 9).map(|at| WORDS[4 + (number * 3 + at) % 6].0).collect::<Vec<_>>().join(" ");
+    let rows: Vec<String> = (0..500).map(|number| json!({ "id": number, "text": text(number) }).to_string()).collect();
+    let dir = directory(&[("c.jsonl", &rows.join("\n"))], false);
+    encoder(&dir.path().join("encoder"));
+    let build = ["index", "build", "c.jsonl", "--encoder", "encoder", "--hnsw", "--commit-every", "150", "--out"];
+    succeed(dir.path(), &[&build[..], &["one"]].concat());
+    succeed(dir.path(), &[&build[..], &["three", "--nproc", "3"]].concat());
+    // The names of the inverted index's files are random.
+    for part in ["vectors", "documents"] {
+        let files = |index: &str| -> Vec<Vec<u8>> {
+            let mut all: Vec<_> = fs::read_dir(dir.path().join(index))
+                .unwrap()
+                .chain(fs::read_dir(dir.path().join(index).join("vectors")).unwrap())
+                .map(|entry| entry.unwrap().path())
+                .collect();
+            all.retain(|path| path.is_file() && path.to_string_lossy().contains(part));
+            all.sort();
+            all.iter().map(|path| fs::read(path).unwrap()).collect()
+        };
+        assert!(!files("one").is_empty() && files("one") == files("three"), "{part}");
+    }
+    let text = fail(dir.path(), &["index", "build", "c.jsonl", "--out", "x", "--nproc", "2"]);
+    shows(&text, "--nproc has no effect without --encoder");
+}
+
 /// Ids and scores of the hits.
 fn hits(dir: &Path, query: &str, mode: &str) -> Vec<(String, f64)> {
     let output = r1(dir, &["index", "search", "i", query, "--mode", mode, "--json"]).output().unwrap();

@@ -86,8 +86,13 @@ const POINTS: &[(&str, &str, u32)] = &[
 
 /// The library that kills, compiled once.
 pub(super) fn library(dir: &Path) -> PathBuf {
-    let (source, library) =
-        (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kill.cpp"), dir.join("kill.so"));
+    compiled(dir, "kill")
+}
+
+/// The library NAME.so of a file of the fixtures, for LD_PRELOAD.
+pub(super) fn compiled(dir: &Path, name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/{name}.cpp"));
+    let library = dir.join(format!("{name}.so"));
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
     let arguments = ["-shared", "-fPIC", "-O1", "-o"];
     let built = Command::new(compiler).args(arguments).args([&library, &source]).arg("-ldl").output().unwrap();

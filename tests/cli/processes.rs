@@ -8,10 +8,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use r1::process_group::{ProcessGroup, Rendezvous};
 use serde_json::Value;
 
 use super::cold_start::{COLD_START, ROWS};
-use super::killed::{killed_at, library, printing};
+use super::killed::{compiled, killed_at, library, printing};
 use super::recipe::{HELD_OUT, THIRDS, TWO_STEPS, recipe};
 use super::run_contents::{assert_same, left};
 use super::run_files::{metrics, read_json, training_steps};
@@ -219,6 +220,52 @@ fn ranks_with_other_settings_are_refused() {
         assert!(text.contains("rank 1 has another trainer.lr than rank 0: 0.002 instead of 0.001"), "{text}");
     }
     assert!(!dir.path().join("runs").exists());
+}
+
+/// The test is rank 1 here, of another version.
+#[test]
+fn a_rank_of_another_version_is_refused() {
+    let (dir, port) = (directory(&[("a.lua", &recipe(&[]))], true), free_port());
+    let output = dir.path().join("rank-0");
+    fs::create_dir(&output).unwrap();
+    let first = Running::of(of_rank(dir.path(), 0, 2, &port, &["run", "a.lua", "-q"]), &output);
+    let rendezvous = Rendezvous {
+        host: "127.0.0.1".to_owned(),
+        port: port.parse().unwrap(),
+        rank: 1,
+        size: 2,
+        runs_store: true,
+        address: Some("127.0.0.1".to_owned()),
+        timeout: Duration::from_mins(1),
+    };
+    let refused = ProcessGroup::connect(&rendezvous, None, &[("version of r1", "0.0.1")]).unwrap_err();
+    let text = shown(dir.path(), &first.end());
+    for text in [refused.message, text] {
+        assert!(text.contains("rank 1 has another version of r1 than rank 0: 0.0.1 instead of"), "{text}");
+    }
+    assert!(!dir.path().join("runs").exists());
+}
+
+/// The clock of rank 1 is a day ahead, and that of rank 2 an hour behind.
+#[test]
+fn ranks_with_different_clocks_are_one_run() {
+    let dir = directory(&[("a.lua", &recipe(&[("trainer", "r1.grpo { steps = 3, lr = 1e-3 }")]))], true);
+    let (library, port) = (compiled(dir.path(), "clock"), free_port());
+    let start = |(rank, offset): (usize, i64)| {
+        let output = dir.path().join(format!("rank-{rank}"));
+        fs::create_dir(&output).unwrap();
+        let args = ["run", "a.lua", "-q", "--threads", "1", "--rank-timeout", "60", "trainer.shard_optimizer=true"];
+        let mut command = of_rank(dir.path(), rank, 3, &port, &args);
+        command.env("LD_PRELOAD", &library).env("CLOCK_OFFSET", offset.to_string());
+        Running::of(command, &output)
+    };
+    let all: Vec<_> = [0, 86_400, -3_600].into_iter().enumerate().map(start).collect();
+    for rank in all {
+        let output = rank.end();
+        assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    }
+    let run = fs::read_dir(dir.path().join("runs")).unwrap().next().unwrap().unwrap();
+    assert!(run.path().join("checkpoints/step-000003/trainer_state/optimizer-00003-of-00003.safetensors").is_file());
 }
 
 #[test]

@@ -66,7 +66,20 @@ fn join_parts(kept: &mut BTreeMap<String, Vec<u8>>) {
             assert!(other.is_none() || tensor == "step", "{tensor} is in two files of {folder}");
         }
     }
+    for (_, bytes) in kept.iter_mut().filter(|(name, _)| name.ends_with("trainer_state/manifest.json")) {
+        let mut manifest: Value = serde_json::from_slice(bytes).unwrap();
+        without_optimizers(&mut manifest);
+        *bytes = manifest.to_string().into_bytes();
+    }
     kept.extend(joined.into_iter().map(|(name, tensors)| (name, format!("{tensors:#?}").into_bytes())));
+}
+
+/// Removes the files of optimisers from a manifest.
+fn without_optimizers(value: &mut Value) {
+    if let Value::Object(fields) = value {
+        fields.retain(|name, _| !name.contains("/optimizer"));
+        fields.values_mut().for_each(without_optimizers);
+    }
 }
 
 /// Fields and metrics that differ between two equal runs.

@@ -29,6 +29,19 @@ pub trait TextEncoder: Send + Sync {
     /// # Errors
     /// [`Kind::Model`] for a text that can't be encoded.
     fn encode(&self, texts: &[String]) -> Result<Vec<f32>>;
+
+    /// Number of lists of texts that are encoded at the same time, by several processes.
+    fn lists_at_once(&self) -> usize {
+        1
+    }
+
+    /// [`encode`](Self::encode) of at most [`lists_at_once`](Self::lists_at_once) lists of texts.
+    ///
+    /// # Errors
+    /// As [`encode`](Self::encode).
+    fn encode_lists(&self, lists: &[Vec<String>]) -> Result<Vec<Vec<f32>>> {
+        lists.iter().map(|texts| self.encode(texts)).collect()
+    }
 }
 
 /// A model that ranks the best passages again: it reads the query with each of them.

@@ -2,6 +2,7 @@
 
 mod build;
 mod corpus;
+mod divided;
 mod serve;
 mod show;
 

@@ -56,6 +56,10 @@ impl Training {
 
     /// Warns if a trajectory of the step depended on others.
     pub(crate) fn check_shared_state(&mut self, trajectories: &[Trajectory]) {
+        // The other processes print nothing.
+        if !self.run.writes() {
+            return;
+        }
         let Session { renderer, max_context, .. } = &self.session;
         self.sharing.check(trajectories, &self.run.script, renderer, *max_context, &self.run.reporter);
     }

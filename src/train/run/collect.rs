@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::open_step::BegunGroups;
 use super::step_groups::StepGroups;
 use crate::config::{Branch, Learner};
 use crate::engine::Stats;
@@ -38,10 +39,8 @@ pub(crate) struct Collected {
     pub(crate) dropped: Vec<Trajectory>,
     /// Number of groups that were begun, dropped and unfinished ones included.
     pub(crate) groups: usize,
-    /// With `rollout.oversample`: positions of the groups that go on in the next step.
-    pub(crate) unfinished: Vec<u64>,
-    /// Positions and rows of the groups that were stopped.
-    pub(crate) stopped: Vec<(u64, u64)>,
+    /// With `rollout.oversample`: the groups that are not in the trajectories.
+    pub(crate) begun: BegunGroups,
     pub(crate) stats: Stats,
 }
 
@@ -129,7 +128,7 @@ pub(crate) fn collect(
     }
     if oversamples {
         let groups = StepGroups { learner, state, draw };
-        (collected.unfinished, collected.stopped) = groups.end(session)?;
+        collected.begun = groups.end(session);
     }
     if learner.filter.keep < 1.0 {
         let (returns, groups) = returns(&sampled);

@@ -14,7 +14,6 @@ use crate::train::learn::update::UpdateStats;
 
 /// The state of a step between its first operation and `next_step`, which records it.
 #[derive(Default)]
-#[expect(clippy::struct_excessive_bools, reason = "they are independent of each other")]
 pub(crate) struct OpenStep {
     /// The start of its first operation.
     pub(crate) began: Option<Instant>,
@@ -78,8 +77,8 @@ impl OpenStep {
         self.baselines.extend(collected.trajectories.split_off(collected.baselines_from));
         self.groups += collected.groups;
         self.dropped.append(&mut collected.dropped);
-        self.begun.unfinished.append(&mut collected.unfinished);
-        self.begun.stopped.append(&mut collected.stopped);
+        self.begun.unfinished.append(&mut collected.begun.unfinished);
+        self.begun.stopped.append(&mut collected.begun.stopped);
         self.stats.add(&collected.stats);
         let ids = collected.trajectories.iter().map(|trajectory| trajectory.id.clone()).collect();
         self.sampled.append(&mut collected.trajectories);

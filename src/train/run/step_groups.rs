@@ -2,6 +2,7 @@
 //! the first that are complete. The others are stopped, or carried over to the next step.
 
 use super::collect::{Draw, DrawnTask, trees};
+use super::open_step::BegunGroups;
 use crate::config::Learner;
 use crate::engine::Stats;
 use crate::error::Result;
@@ -20,8 +21,8 @@ pub(crate) struct StepGroups<'a> {
 }
 
 impl StepGroups<'_> {
-    /// Begins groups so that `wanted` and the additional ones are in flight. `begun` is the number of
-    /// the groups that the step has begun before. Returns the number of new groups.
+    /// Begins groups so that `wanted` and the additional ones are in flight. `begun` is the number
+    /// of the groups that the step has begun before. Returns the number of new groups.
     pub(crate) fn begin(&self, session: &mut Session, begun: usize, wanted: usize) -> Result<usize> {
         let mut positions = Vec::new();
         if begun == 0 {
@@ -57,17 +58,17 @@ impl StepGroups<'_> {
 
     /// Ends the step: the positions of the groups that the next step continues, and positions and
     /// rows of those that are stopped.
-    pub(crate) fn end(&self, session: &Session) -> Result<(Vec<u64>, Vec<(u64, u64)>)> {
+    pub(crate) fn end(&self, session: &Session) -> BegunGroups {
         let mut open = session.rollouts.open_groups();
         let carries = session.settings.rollout.oversample.carries();
         let is_last = self.state.step + 1 >= self.learner.steps as u64;
         let positions = if carries && !is_last { open.positions().collect() } else { open.stop() };
         if carries {
             // A longer run begins the groups of the last step again.
-            return Ok((positions, Vec::new()));
+            return BegunGroups { unfinished: positions, ..BegunGroups::default() };
         }
         let stopped = positions.into_iter().map(|position| (position, self.row(session, position)));
-        Ok((Vec::new(), stopped.collect()))
+        BegunGroups { stopped: stopped.collect(), ..BegunGroups::default() }
     }
 
     /// The number of the group at a position of the data.

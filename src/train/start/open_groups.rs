@@ -5,6 +5,9 @@ use crate::error::Result;
 use crate::mdp::Trajectory;
 use crate::rollout::PendingTrajectories;
 
+/// The trajectories of complete groups, with the positions of these.
+pub(crate) type PositionedGroups = Vec<(u64, Vec<Trajectory>)>;
+
 /// A group that was begun.
 struct OpenGroup {
     /// Its position in the order of the data.
@@ -90,7 +93,7 @@ impl OpenGroups {
     ///
     /// # Errors
     /// The first fatal error of a trajectory.
-    pub(crate) fn take(&mut self, count: usize, samples: usize) -> Result<Vec<(u64, Vec<Trajectory>)>> {
+    pub(crate) fn take(&mut self, count: usize, samples: usize) -> Result<PositionedGroups> {
         let mut taken = Vec::new();
         for group in &mut self.all {
             if taken.len() < count

@@ -7,7 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::open_groups::OpenGroups;
+use super::open_groups::{OpenGroups, PositionedGroups};
 use crate::config::{OnUpdate, RolloutSettings};
 use crate::engine::{self, Engine, EngineClient, Queue, Stats};
 use crate::error::{Error, Kind, Result};
@@ -186,7 +186,7 @@ impl Rollouts {
         samples: usize,
         ranks: &Ranks,
         bar: &Bar,
-    ) -> Result<(Vec<(u64, Vec<Trajectory>)>, Stats)> {
+    ) -> Result<(PositionedGroups, Stats)> {
         let mut shown = 0;
         let mut done = || {
             let complete = self.open.borrow_mut().complete(samples).min(count);

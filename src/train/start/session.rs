@@ -221,9 +221,9 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until `wanted` open groups of all processes are complete: each with the first `samples`
-    /// of its trajectories, ordered by group and sample. `name` gives the step and the number of the
-    /// group at a position.
+    /// Waits until `wanted` open groups of all processes are complete: each with the first
+    /// `samples` of its trajectories, ordered by group and sample. `name` gives the step and the
+    /// number of the group at a position.
     pub(crate) fn wait_for_groups(
         &mut self,
         wanted: usize,
@@ -296,8 +296,9 @@ impl Session {
         Ok(RolloutInFlight { pending, groups: 0, count, trees: kept, ended, progress })
     }
 
-    /// Called by the processes that compute an update, at its end, with its error. The others sample
-    /// until then. All get the weights, if they have `changed`; the result says whether they have.
+    /// Called by the processes that compute an update, at its end, with its error. The others
+    /// sample until then. All get the weights, if they have `changed`; the result says whether they
+    /// have.
     pub(crate) fn end_update(&mut self, changed: Result<bool>, weights: &[Tensor]) -> Result<bool> {
         let learns = self.ranks.learns();
         let meeting = self.ranks.meeting(self.ranks.learners(), learns)?;

@@ -25,7 +25,8 @@ pub trait Policy: Send + Sync {
         receiver
     }
 
-    /// Waits until the trajectories of this policy shall end as aborted; their calls are dropped then.
+    /// Waits until the trajectories of this policy shall end as aborted; their calls are dropped
+    /// then.
     fn halted(&self) -> BoxFuture<'static, ()> {
         Box::pin(std::future::pending())
     }
