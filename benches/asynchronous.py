@@ -36,6 +36,7 @@ SIDES = {
     "staleness 1, continue": ["rollout.async.staleness=1"],
     "staleness 1, finish": ["rollout.async.staleness=1", "rollout.async.on_update=finish"],
     "staleness 2, continue": ["rollout.async.staleness=2"],
+    "one process learns, one samples": ["rollout.async.staleness=1", "rollout.async.ranks=1", "--nproc", "2"],
 }
 TAILS = {
     "all trajectories": [],

@@ -93,6 +93,20 @@ fn unfinished_groups_go_on_in_later_steps() {
     succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/a", "trainer.steps=5"]);
     assert_eq!(rows(dir.path(), "a", 5)[4], [5, 9]);
     assert_accounted(dir.path(), "a");
+    let text = fail(
+        dir.path(),
+        &[
+            "run",
+            "a.lua",
+            "--resume",
+            "runs/a",
+            "--yes",
+            "trainer.steps=6",
+            "rollout.oversample.groups=0",
+            "rollout.async.staleness=1",
+        ],
+    );
+    assert!(text.contains("the checkpoint has 1 unfinished group"), "{text}");
     // Without the setting, carried groups are the first of the next step.
     fs::write(dir.path().join("a.lua"), carried().replace("{ groups = 1, unfinished = 'carry' }", "{}")).unwrap();
     succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/a", "--yes", "trainer.steps=6"]);

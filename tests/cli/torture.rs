@@ -96,7 +96,8 @@ const CASES: &[Case] = &[
     },
     Case {
         name: "ppo of ranks",
-        trainer: "r1.ppo { steps = 3, group_size = 2, groups_per_step = 4, lr = 1e-3, critic = { lr = 1e-3 } }",
+        trainer: "r1.ppo { steps = 3, group_size = 2, groups_per_step = 4, lr = 1e-3, critic = { lr = 1e-3 },
+            shard_optimizer = true }",
         fields: &[],
         edited: false,
         ranks: true,

@@ -11,18 +11,19 @@ use crate::error::{Error, Kind, Result};
 /// files of all processes that have written a part of it.
 pub(crate) fn read_optimizer(folder: &Path, name: &str) -> Result<HashMap<String, Tensor>> {
     let whole = folder.join(format!("{name}.safetensors"));
-    let part = |number: usize, count: usize| folder.join(format!("{name}-{number:05}-of-{count:05}.safetensors"));
-    let count = (2..=MAX_PARTS).find(|count| part(1, *count).is_file());
-    let Some(count) = count.filter(|_| !whole.is_file()) else { return read_tensors(&whole) };
+    let entries = std::fs::read_dir(folder).ok().filter(|_| !whole.is_file()).into_iter().flatten().flatten();
+    let first = format!("{name}-00001-of-");
+    let count = entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        name.strip_prefix(&first)?.strip_suffix(".safetensors")?.parse::<usize>().ok()
+    });
+    let Some(count) = count.max() else { return read_tensors(&whole) };
     let mut all = HashMap::new();
     for number in 1..=count {
-        all.extend(read_tensors(&part(number, count))?);
+        all.extend(read_tensors(&folder.join(format!("{name}-{number:05}-of-{count:05}.safetensors")))?);
     }
     Ok(all)
 }
-
-/// Processes that write a part, at most.
-const MAX_PARTS: usize = 99_999;
 
 /// The tensors of a file, by name.
 pub(crate) fn read_tensors(path: &Path) -> Result<HashMap<String, Tensor>> {

@@ -91,7 +91,7 @@ pub(crate) fn collect(
             rollout
         } else if oversamples {
             let groups = StepGroups { learner, state, draw };
-            begun = groups.begin(session, collected.groups, missing)?;
+            begun = groups.begin(session, draw.first + collected.groups, missing)?;
             groups.wait(session, missing, reporter, label)?
         } else {
             let from = draw.first + collected.groups;

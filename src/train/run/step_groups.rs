@@ -62,7 +62,12 @@ impl StepGroups<'_> {
         let mut open = session.rollouts.open_groups();
         let carries = session.settings.rollout.oversample.carries();
         let is_last = self.state.step + 1 >= self.learner.steps as u64;
-        let positions = if carries && !is_last { open.positions().collect() } else { open.stop() };
+        let is_over = !carries || is_last;
+        let positions = if is_over { open.stop() } else { open.positions().collect() };
+        drop(open);
+        if is_over {
+            session.rollouts.drop_cancelled();
+        }
         if carries {
             // A longer run begins the groups of the last step again.
             return BegunGroups { unfinished: positions, ..BegunGroups::default() };

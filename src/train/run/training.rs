@@ -11,7 +11,7 @@ use super::run_state::{RunState, no_training_data};
 use crate::adamw::{AdamW, AdamWOptions};
 use crate::config::{Learner, PolicySettings};
 use crate::engine::ReferenceScorer;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::load::model_dir;
 use crate::model::{Model, UnwrittenFile};
 use crate::rl::ema::Ema;
@@ -19,7 +19,7 @@ use crate::rl::kl::KlController;
 use crate::rl::rewards::ReturnScale;
 use crate::script::{ReloadedScript, Watcher};
 use crate::store::{BEST, Origins, trainer_state};
-use crate::telemetry::Reporter;
+use crate::telemetry::{Reporter, counted};
 use crate::train::learn::critic::TrainedCritic;
 use crate::train::learn::policy::TrainedPolicy;
 use crate::train::learn::profile::RunProfile;
@@ -121,6 +121,16 @@ impl Training {
         let mut shards = Shards::new(&learners, learner.gradient_shards)?;
         if session.rollouts.is_async() && !ranks.have_roles() {
             shards = shards.beside(Rc::clone(&session.rollouts) as Rc<dyn Interleaved>);
+        }
+        let by_groups =
+            !session.rollouts.is_async() && !script.settings.data.curriculum.has_band() && !script.row_weight;
+        if !state.carried.is_empty() && !by_groups {
+            let groups = counted(state.carried.len(), "unfinished group", "unfinished groups");
+            let message =
+                format!("the checkpoint has {groups} (rollout.oversample), which begin again in the next step");
+            let hint =
+                "do one more step without rollout.async and data.curriculum, which draw the tasks of whole steps";
+            return Err(Error::new(Kind::Usage, message).at_path(&options.script).hint(hint));
         }
         ranks.require_same_weights(&session.model)?;
         session.ranks = ranks.clone();

@@ -205,7 +205,7 @@ impl Rollouts {
 
     /// Drops the requests whose trajectories have ended without their replies, unless others are in
     /// flight, which drop them later.
-    fn drop_cancelled(&self) {
+    pub(crate) fn drop_cancelled(&self) {
         if self.begun().0 == 0
             && self.open.borrow().is_empty()
             && let Some((_, queue)) = &*self.channel.borrow()

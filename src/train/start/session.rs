@@ -184,7 +184,7 @@ impl Session {
     ) -> Result<(Vec<Trajectory>, Stats)> {
         let begun = self.begin(trees.into_iter().map(Into::into).collect());
         let done = begun.and_then(|batch| self.wait(batch, reporter, label));
-        self.of_all_ranks(done)
+        self.of_all_ranks(done, reporter, label)
     }
 
     /// Begins the rollouts of a later training step, which go on while others are waited for, and
@@ -201,7 +201,7 @@ impl Session {
         let Some(batch) = self.rollouts.next_ahead() else { return Ok(None) };
         let groups = batch.groups;
         let done = self.wait(batch, reporter, "sampling");
-        Ok(Some((groups, self.of_all_ranks(done)?)))
+        Ok(Some((groups, self.of_all_ranks(done, reporter, "sampling")?)))
     }
 
     /// Ends the rollouts of later steps, after a stop. Their tools are not waited for, and the
@@ -247,7 +247,7 @@ impl Session {
             }
             (all, stats)
         });
-        let result = self.of_all_ranks(taken)?;
+        let result = self.of_all_ranks(taken, reporter, label)?;
         let positions: Vec<u64> = self.ranks.gather(local)?.into_iter().flatten().collect();
         self.rollouts.open_groups().remove(&positions);
         self.warn_of_sampling(reporter);
@@ -316,7 +316,12 @@ impl Session {
     }
 
     /// The trajectories of all processes, and the lines that their scripts printed.
-    fn of_all_ranks(&mut self, local: Result<(Vec<Trajectory>, Stats)>) -> Result<(Vec<Trajectory>, Stats)> {
+    fn of_all_ranks(
+        &mut self,
+        local: Result<(Vec<Trajectory>, Stats)>,
+        reporter: &Reporter,
+        label: &str,
+    ) -> Result<(Vec<Trajectory>, Stats)> {
         let (trajectories, stats) = if self.ranks.size() == 1 {
             local?
         } else {
@@ -332,12 +337,19 @@ impl Session {
                 }
             }
             let lines = self.log.collected(self.rollouts.crosses_updates() || !self.rollouts.open_groups().is_empty());
+            // A process that learns has nothing else to show meanwhile.
+            let waits = self.ranks.have_roles() && self.ranks.learns();
+            let bar = waits.then(|| reporter.bar(label, 0, "trajectories of other processes"));
             let all = self.ranks.all_of(local.map(|(trajectories, stats)| (trajectories, stats, lines)))?;
+            if let Some(bar) = bar {
+                bar.finish();
+            }
             let (mut trajectories, mut stats) = (Vec::new(), Stats::default());
             for (of_rank, stats_of_rank, lines) in all {
                 trajectories.extend(of_rank);
                 stats.add_beside(&stats_of_rank);
-                for line in &lines {
+                // The other processes write no log, and would collect the lines again.
+                for line in lines.iter().filter(|_| self.ranks.is_first()) {
                     self.log.line(line);
                 }
             }
