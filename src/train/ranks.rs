@@ -499,6 +499,14 @@ mod tests {
     use super::*;
     use crate::process_group::Rendezvous;
 
+    /// A rank, which a thread is here.
+    fn connected(rank: usize, size: usize, port: u16, listener: Option<TcpListener>) -> Ranks {
+        let (host, timeout) = ("127.0.0.1".to_owned(), Duration::from_secs(30));
+        let address = Some(host.clone());
+        let rendezvous = Rendezvous { host, port, rank, size, runs_store: true, address, timeout };
+        Ranks::new(ProcessGroup::connect(&rendezvous, listener, &[]).unwrap(), Arc::default())
+    }
+
     #[test]
     fn micro_batches_are_dealt_to_shards() {
         let shards = Shards { count: 2, ..Shards::default() };
@@ -518,11 +526,7 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let rank = |rank: usize, listener: Option<TcpListener>| {
             std::thread::spawn(move || {
-                let (host, timeout) = ("127.0.0.1".to_owned(), Duration::from_secs(30));
-                let address = Some(host.clone());
-                let rendezvous = Rendezvous { host, port, rank, size: 3, runs_store: true, address, timeout };
-                let group = ProcessGroup::connect(&rendezvous, listener, &[]).unwrap();
-                let ranks = Ranks::new(group, Arc::default()).with_samplers(2).unwrap();
+                let ranks = connected(rank, 3, port, listener).with_samplers(2).unwrap();
                 let (meeting, later) = (ranks.meeting(1, ranks.learns()).unwrap(), ranks.meeting(4, true).unwrap());
                 while !meeting.is_complete().unwrap() {}
                 std::thread::sleep(BETWEEN_QUESTIONS * 2);
@@ -548,11 +552,7 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let rank = |rank: usize, listener: Option<TcpListener>| {
             std::thread::spawn(move || {
-                let (host, timeout) = ("127.0.0.1".to_owned(), Duration::from_secs(30));
-                let address = Some(host.clone());
-                let rendezvous = Rendezvous { host, port, rank, size: 2, runs_store: true, address, timeout };
-                let group = ProcessGroup::connect(&rendezvous, listener, &[]).unwrap();
-                let ranks = Ranks::new(group, Arc::default());
+                let ranks = connected(rank, 2, port, listener);
                 let loads = Cell::new(0);
                 let load = || {
                     loads.set(loads.get() + 1);

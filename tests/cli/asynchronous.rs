@@ -8,10 +8,10 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::killed::{killed_at, library};
+use super::killed::killed_and_resumed;
 use super::recipe::recipe;
 use super::run_contents::{assert_same, left};
-use super::run_files::{metrics, stored, training_steps};
+use super::run_files::{stored, training_steps};
 use super::running::Running;
 use super::{directory, fail, r1, shown, succeed};
 
@@ -192,15 +192,8 @@ fn a_killed_run_resumes_with_each_task_once() {
         ("fsync *a/checkpoints/.step-000002-*/model.safetensors", 1),
     ];
     for (pattern, count) in points {
-        let dir = directory(&[("a.lua", &slow("{ staleness = 2 }"))], true);
-        library(dir.path());
-        let killed = killed_at(dir.path(), &["run", "a.lua", "-q", "--name", "a"], pattern, count).output().unwrap();
-        assert!(!killed.status.success(), "{pattern}: {}", shown(dir.path(), &killed));
-        succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/a"]);
+        let dir = killed_and_resumed(&slow("{ staleness = 2 }"), pattern, count);
         assert_complete(dir.path(), "a");
-        let done: Vec<u64> =
-            metrics(&dir.path().join("runs/a")).iter().filter_map(|line| line["step"].as_u64()).collect();
-        assert_eq!(done, [1, 2, 3, 4], "{pattern}");
     }
 }
 

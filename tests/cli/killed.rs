@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use super::cold_start::{COLD_START, ROWS};
 use super::recipe::{Fields, HELD_OUT, recipe};
 use super::run_contents::{assert_same, left};
-use super::run_files::json_lines;
+use super::run_files::{json_lines, metrics};
 use super::{directory, fail, r1, shown, succeed};
 
 static RECIPE: LazyLock<String> = LazyLock::new(|| {
@@ -105,6 +105,19 @@ pub(super) fn killed_at(dir: &Path, args: &[&str], call: &str, count: u32) -> Co
     let mut command = r1(dir, args);
     command.env("LD_PRELOAD", dir.join("kill.so")).env("KILL_AT", call).env("KILL_COUNT", count.to_string());
     command
+}
+
+/// A run `a` of the script a.lua that is killed at a call and resumed does the steps 1 to 4 once;
+/// the directory, to look at its files.
+pub(super) fn killed_and_resumed(script: &str, call: &str, count: u32) -> tempfile::TempDir {
+    let dir = directory(&[("a.lua", script)], true);
+    library(dir.path());
+    let killed = killed_at(dir.path(), &["run", "a.lua", "-q", "--name", "a"], call, count).output().unwrap();
+    assert!(!killed.status.success(), "{call}: {}", shown(dir.path(), &killed));
+    succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/a"]);
+    let done: Vec<u64> = metrics(&dir.path().join("runs/a")).iter().filter_map(|line| line["step"].as_u64()).collect();
+    assert_eq!(done, [1, 2, 3, 4], "{call}");
+    dir
 }
 
 fn assert_killed(dir: &Path, output: &Output, point: &str) {

@@ -7,9 +7,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-use super::killed::{killed_at, library};
+use super::killed::killed_and_resumed;
 use super::recipe::recipe;
-use super::run_files::{metrics, stored, training_steps};
+use super::run_files::{stored, training_steps};
 use super::{directory, fail, r1, shown, succeed};
 
 /// Two groups of two trajectories in each step, with two replies each. A trajectory of a row that
@@ -122,16 +122,9 @@ fn a_killed_run_resumes_with_each_group_once() {
         ("fsync *a/checkpoints/.step-000002-*/model.safetensors", 1),
     ];
     for (pattern, count) in points {
-        let dir = directory(&[("a.lua", &carried())], true);
-        library(dir.path());
-        let killed = killed_at(dir.path(), &["run", "a.lua", "-q", "--name", "a"], pattern, count).output().unwrap();
-        assert!(!killed.status.success(), "{pattern}: {}", shown(dir.path(), &killed));
-        succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/a"]);
+        let dir = killed_and_resumed(&carried(), pattern, count);
         assert_eq!(rows(dir.path(), "a", 4), CARRIED, "{pattern}");
         assert_accounted(dir.path(), "a");
-        let done: Vec<u64> =
-            metrics(&dir.path().join("runs/a")).iter().filter_map(|line| line["step"].as_u64()).collect();
-        assert_eq!(done, [1, 2, 3, 4], "{pattern}");
     }
 }
 
