@@ -1,6 +1,6 @@
 """Rollouts of later steps during updates (`rollout.async`) with slow tools, beside the two phases
 of a step one after the other: trajectories per second, and what is learned. With `--tails`: more
-rollouts than a step needs (`rollout.oversample`), with tools that are seldom very slow.
+rollouts than a step needs (`rollout.oversample`), with tools that are rarely very slow.
 
 The recipe is the demo (scripts/retool.lua, r1-nano). Before each tool call of a training
 trajectory it waits between 0.1 and 2 seconds; with `--tails` 0.1 seconds, and 5 before a quarter of
@@ -89,7 +89,7 @@ def main():
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--every", type=int, default=10, help="steps between evaluations")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--tails", action="store_true", help="rollout.oversample, with tools that are seldom slow")
+    parser.add_argument("--tails", action="store_true", help="rollout.oversample, with tools that are rarely slow")
     args = parser.parse_args()
     sides = TAILS if args.tails else SIDES
     runs, shares, first = {name: [] for name in sides}, {name: [] for name in sides}, next(iter(sides))

@@ -60,6 +60,13 @@ choices! {
     }
 }
 
+impl RolloutSettings {
+    /// Whether trajectories are in flight when the weights change.
+    pub fn crosses_updates(&self) -> bool {
+        self.r#async.staleness > 0 || self.oversample.carries()
+    }
+}
+
 impl Oversample {
     /// Whether steps begin more rollouts than they need.
     pub fn is_on(&self) -> bool {

@@ -193,8 +193,8 @@ const WITH_LIBTORCH: &[&str] = &[
 /// the folders before it.
 const ORDERS: &[(&str, &[&str])] = &[
     ("script", &["runtime", "docs", "settings", "api", "recipe", "program", "debug"]),
-    // `ranks` and `options` are files.
-    ("train", &["ranks", "options", "rules", "rows", "learn", "start", "watch", "eval", "run"]),
+    // `ranks`, `shards` and `options` are files.
+    ("train", &["ranks", "shards", "options", "rules", "rows", "learn", "start", "watch", "eval", "run"]),
 ];
 
 /// Folder of `src` (or of a folder of [`ORDERS`]) -> files in its largest import cycle, without its

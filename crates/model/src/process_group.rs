@@ -209,8 +209,8 @@ impl ProcessGroup {
         in_buckets(tensors, |bucket| self.tree(bucket))
     }
 
-    /// Replaces each tensor by the one of rank 0. The tensors have one type.
-    pub fn take_from_first(&self, tensors: &[Tensor]) -> Result<()> {
+    /// Broadcasts the tensors of rank 0 into the tensors of all ranks. They have one type.
+    pub fn broadcast_tensors(&self, tensors: &[Tensor]) -> Result<()> {
         in_buckets(tensors, |bucket| {
             let bytes = bucket.numel() * bucket.kind().elt_size_in_bytes();
             let sends = if self.rank == 0 { bytes * (self.size - 1) } else { 0 };

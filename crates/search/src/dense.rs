@@ -42,8 +42,8 @@ pub(super) struct DenseWriter {
     vectors: VectorType,
     path: PathBuf,
     file: BufWriter<File>,
-    /// Lists of texts to be encoded, and the bytes of the last one.
-    lists: Vec<Vec<String>>,
+    /// Batches of texts to be encoded, and the bytes of the last one.
+    batches: Vec<Vec<String>>,
     bytes: usize,
 }
 
@@ -53,31 +53,31 @@ impl DenseWriter {
         let path = part.join(vectors.file());
         let length = passages * (encoder.dimension() * vectors.size()) as u64;
         std::fs::create_dir_all(part.join(FOLDER)).map_err(|error| Error::io(Kind::Store, "write", &path, &error))?;
-        Ok(Self { encoder, vectors, file: append(&path, length)?, path, lists: Vec::new(), bytes: 0 })
+        Ok(Self { encoder, vectors, file: append(&path, length)?, path, batches: Vec::new(), bytes: 0 })
     }
 
     pub(super) fn add(&mut self, passage: &Passage) -> Result<()> {
         let text = passage_text(&self.encoder.options().passage_prefix, passage);
         let limit = if self.encoder.is_on_gpu() { AT_ONCE_ON_GPU } else { AT_ONCE };
-        if self.lists.last().is_none_or(|texts| texts.len() == limit || self.bytes >= BYTES_AT_ONCE) {
+        if self.batches.last().is_none_or(|texts| texts.len() == limit || self.bytes >= BYTES_AT_ONCE) {
             self.bytes = 0;
-            self.lists.push(Vec::new());
+            self.batches.push(Vec::new());
         }
         self.bytes += text.len();
-        let (count, last) = (self.lists.len(), self.lists.last_mut());
+        let (count, last) = (self.batches.len(), self.batches.last_mut());
         let is_full = last.is_some_and(|texts| {
             texts.push(text);
             texts.len() == limit || self.bytes >= BYTES_AT_ONCE
         });
-        if is_full && count == self.encoder.lists_at_once() { self.flush() } else { Ok(()) }
+        if is_full && count == self.encoder.batches_at_once() { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> Result<()> {
-        if self.lists.is_empty() {
+        if self.batches.is_empty() {
             return Ok(());
         }
-        let vectors = self.encoder.encode_lists(&self.lists)?.concat();
-        self.lists.clear();
+        let vectors = self.encoder.encode_batches(&self.batches)?.concat();
+        self.batches.clear();
         let too_large = |number: &&f32| self.vectors == VectorType::F16 && !f16::from_f32(**number).is_finite();
         if let Some(number) = vectors.iter().find(too_large) {
             let why = format!("a vector has the number {number}, which is too large for f16");

@@ -30,17 +30,18 @@ pub trait TextEncoder: Send + Sync {
     /// [`Kind::Model`] for a text that can't be encoded.
     fn encode(&self, texts: &[String]) -> Result<Vec<f32>>;
 
-    /// Number of lists of texts that are encoded at the same time, by several processes.
-    fn lists_at_once(&self) -> usize {
+    /// Number of batches of texts that are encoded at the same time, by several processes.
+    fn batches_at_once(&self) -> usize {
         1
     }
 
-    /// [`encode`](Self::encode) of at most [`lists_at_once`](Self::lists_at_once) lists of texts.
+    /// [`encode`](Self::encode) of at most [`batches_at_once`](Self::batches_at_once) batches of
+    /// texts.
     ///
     /// # Errors
     /// As [`encode`](Self::encode).
-    fn encode_lists(&self, lists: &[Vec<String>]) -> Result<Vec<Vec<f32>>> {
-        lists.iter().map(|texts| self.encode(texts)).collect()
+    fn encode_batches(&self, batches: &[Vec<String>]) -> Result<Vec<Vec<f32>>> {
+        batches.iter().map(|texts| self.encode(texts)).collect()
     }
 }
 

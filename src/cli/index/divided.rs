@@ -65,12 +65,12 @@ impl TextEncoder for DividedEncoder {
         self.encoder.encode(texts)
     }
 
-    fn lists_at_once(&self) -> usize {
+    fn batches_at_once(&self) -> usize {
         self.ranks.size()
     }
 
-    fn encode_lists(&self, lists: &[Vec<String>]) -> Result<Vec<Vec<f32>>> {
-        encode_shares(self.encoder.as_ref(), &self.ranks, &self.ranks.of_first(lists.to_vec())?)
+    fn encode_batches(&self, batches: &[Vec<String>]) -> Result<Vec<Vec<f32>>> {
+        encode_shares(self.encoder.as_ref(), &self.ranks, &self.ranks.of_first(batches.to_vec())?)
     }
 }
 
@@ -81,19 +81,19 @@ impl TextEncoder for DividedEncoder {
 pub(super) fn serve(encoder: &dyn TextEncoder, ranks: &Ranks) -> Result<()> {
     require_same(encoder, ranks)?;
     loop {
-        let lists: Vec<Vec<String>> = ranks.of_first(Vec::new())?;
-        if lists.is_empty() {
+        let batches: Vec<Vec<String>> = ranks.of_first(Vec::new())?;
+        if batches.is_empty() {
             return Ok(());
         }
-        encode_shares(encoder, ranks, &lists)?;
+        encode_shares(encoder, ranks, &batches)?;
     }
 }
 
-/// Each process encodes the list with its number; all get the vectors of all lists.
-fn encode_shares(encoder: &dyn TextEncoder, ranks: &Ranks, lists: &[Vec<String>]) -> Result<Vec<Vec<f32>>> {
-    let share = lists.get(ranks.rank()).map_or(Ok(Vec::new()), |texts| encoder.encode(texts));
+/// Each process encodes the batch with its number; all get the vectors of all batches.
+fn encode_shares(encoder: &dyn TextEncoder, ranks: &Ranks, batches: &[Vec<String>]) -> Result<Vec<Vec<f32>>> {
+    let share = batches.get(ranks.rank()).map_or(Ok(Vec::new()), |texts| encoder.encode(texts));
     let mut all = ranks.all_of(share)?;
-    all.truncate(lists.len());
+    all.truncate(batches.len());
     Ok(all)
 }
 

@@ -10,8 +10,8 @@ use crate::script::{Split, Worker};
 use crate::store::{BestCheckpoint, RunProgress};
 use crate::telemetry::{Metrics, Reporter};
 use crate::train::learn::score::score;
-use crate::train::ranks::Shards;
 use crate::train::rows::demonstrations::Samples;
+use crate::train::shards::Shards;
 
 /// The conversations of `data.eval` as tokens.
 pub(crate) struct HeldOut {

@@ -18,7 +18,7 @@ use crate::model::{Critic, Model, UnwrittenFile};
 use crate::rl::pack::{MicroBatch, Row};
 use crate::store::trainer_state;
 use crate::text::Tokenizer;
-use crate::train::ranks::Shards;
+use crate::train::shards::Shards;
 
 /// The critic's folder within a checkpoint's `trainer_state`, and its optimiser's state in that
 /// folder.

@@ -10,8 +10,8 @@ use crate::model::Model;
 use crate::rl::advantages::AlgorithmNeed;
 use crate::rl::pack::Row;
 use crate::telemetry::Metrics;
-use crate::train::ranks::Shards;
 use crate::train::rules::objective::Objective;
+use crate::train::shards::Shards;
 
 /// Computes the log-probabilities that the objective reads, under the current weights and under the
 /// reference policy, and the off-policy weights.

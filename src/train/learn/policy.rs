@@ -14,8 +14,8 @@ use crate::rl::ema::Ema;
 use crate::rl::kl::KlController;
 use crate::rl::rewards::{ReturnScale, RewardShaping};
 use crate::text::Renderer;
-use crate::train::ranks::Shards;
 use crate::train::rules::objective::Objective;
+use crate::train::shards::Shards;
 
 /// The state of learning: what an update reads and changes.
 pub(crate) struct TrainedPolicy {

@@ -13,7 +13,7 @@ use crate::load::{adapter, load_model};
 use crate::mdp::{Routing, Scoring};
 use crate::model::{Model, OnHost, Packed, UnwrittenFile, upload};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
-use crate::train::ranks::Shards;
+use crate::train::shards::Shards;
 
 /// Number of positions whose logits are in memory at once: a fixed number of MiB in f32, within
 /// bounds. Every chunk adds its part to the head's gradient, which reads and writes all of it:

@@ -7,7 +7,7 @@ use crate::error::{Error, Kind, Result};
 use crate::model::Model;
 use crate::native;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
-use crate::train::ranks::Shards;
+use crate::train::shards::Shards;
 
 /// The result of a supervised step.
 pub(crate) struct SupervisedStats {

@@ -27,8 +27,8 @@ use crate::rl::objective::{Inputs, MicroBatchLoss};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::telemetry::Reporter;
 use crate::timeline;
-use crate::train::ranks::Shards;
 use crate::train::rules::objective::Objective;
+use crate::train::shards::Shards;
 
 /// Settings that `t:update` may override for one update.
 #[derive(Clone, Copy)]

@@ -14,7 +14,7 @@ use crate::native;
 use crate::rl::losses::value_loss;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::train::learn::score::of_tokens;
-use crate::train::ranks::Shards;
+use crate::train::shards::Shards;
 
 /// Sets the values of `rows` under the current weights: before each sampled token, 0 elsewhere.
 /// `prefixes` is the text that only the critic reads. Returns by trajectory the value of the next

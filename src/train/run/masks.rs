@@ -23,9 +23,9 @@ use crate::train::learn::score::sum_pi_squared;
 use crate::train::learn::stages::estimator_steps;
 use crate::train::learn::training_rows::{set_column, training_rows};
 use crate::train::options::RunOptions;
-use crate::train::ranks::Shards;
 use crate::train::rows::demonstrations::Samples;
 use crate::train::rules::validate::{ValidatedTrainer, validate};
+use crate::train::shards::Shards;
 use crate::train::start::session::Session;
 use crate::train::watch::report;
 

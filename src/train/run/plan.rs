@@ -233,7 +233,7 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool, target:
     }
     // The engine is made when the policy is loaded.
     let (run, update) = training_memory(shape, settings, reference);
-    let needs = match settings.rollout.r#async.staleness > 0 || settings.rollout.oversample.carries() {
+    let needs = match settings.rollout.crosses_updates() {
         _ if cpu => (0, 0),
         false => (sum(&loaded).saturating_add(run), update),
         // Trajectories are in flight during updates, too.

@@ -12,6 +12,7 @@ use crate::store::{KeepRule, NOTES_ASIDE, Origins, RunDir, RunProgress, latest_c
 use crate::telemetry::{MetricsLog, Reporter, counted};
 use crate::train::options::RunOptions;
 use crate::train::ranks::Ranks;
+use crate::train::shards::Shards;
 use crate::train::start::checkpoint::{Contents, with_kept};
 use crate::train::start::checkpoint_parts::CheckpointParts;
 use crate::train::start::checkpoint_writer::CheckpointWriter;
@@ -105,6 +106,14 @@ impl RunState {
     pub(crate) fn begins(&self, saved: bool, verb: &str) {
         let command = self.options.resume_command(verb, self.dir.path());
         self.standing.opened(self.state.step, saved.then_some(self.state.step), command);
+    }
+
+    /// Each process writes its part of a divided optimiser state from now on, if all of them see
+    /// the directory of the run.
+    pub(crate) fn divide_checkpoints(&mut self, shards: &mut Shards) -> Result<()> {
+        self.parts = CheckpointParts::open(&self.dir, &self.learners)?;
+        shards.set_writes_parts(self.parts.is_some());
+        Ok(())
     }
 
     /// Whether there is another step before step `last` has ended.

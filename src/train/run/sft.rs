@@ -26,15 +26,14 @@ use crate::text::{FormatChoice, Renderer, Style};
 use crate::train::eval::held_out::{HeldOut, is_best, stops_early};
 use crate::train::learn::supervised::update;
 use crate::train::options::{RunOptions, Summary, checkpoint_due, due};
-use crate::train::ranks::Shards;
 use crate::train::rows::demonstrations::Samples;
 use crate::train::rows::order::Order;
 use crate::train::rows::row_check::{PATIENCE, RowCheck};
 use crate::train::rows::selection::arranged;
 use crate::train::rules::unused::unused_settings;
 use crate::train::rules::validate::check_supervised;
+use crate::train::shards::Shards;
 use crate::train::start::checkpoint::{Contents, OPTIMIZER, load_optimizer};
-use crate::train::start::checkpoint_parts::CheckpointParts;
 use crate::train::start::context::{context, footprint};
 use crate::train::start::files::ModelFiles;
 use crate::train::start::memory::with_micro_batches;
@@ -153,8 +152,7 @@ impl<'a> SupervisedTraining<'a> {
         };
         // The number for the process with the least memory.
         sft.tokens_per_batch = options.ranks.largest(Reverse(sft.tokens_per_batch))?.0;
-        let ranks = options.ranks.clone();
-        let mut shards = Shards::new(&ranks, sft.gradient_shards)?;
+        let mut shards = Shards::new(&options.ranks, sft.gradient_shards)?;
         options.ranks.require_same_weights(&model)?;
         let limit = context(policy, &model.config, reporter);
         // A renderer of any format: the renderers of the rows share its tokenizer and template.
@@ -175,10 +173,7 @@ impl<'a> SupervisedTraining<'a> {
         let (repeats_from, same_script) = (opened.repeats_from(), opened.same_script());
         let mut run = RunState::open(opened, dir, origins, reporter)?;
         if optimizer.is_divided() {
-            run.parts = CheckpointParts::open(&run.dir, &ranks)?;
-            if run.parts.is_some() {
-                shards.write_parts();
-            }
+            run.divide_checkpoints(&mut shards)?;
         }
         log.open(run.dir.path(), repeats_from, None)?;
         report::opening_sft(reporter, &model, &run.dir, rows, (&sft, run.state.step));

@@ -12,7 +12,7 @@ use crate::telemetry::Reporter;
 use crate::train::rows::order::Order;
 use crate::train::start::session::Session;
 
-/// The groups of a step. The first numbers are those of the groups that were carried over.
+/// The groups of a step. Groups that were carried over have the first numbers.
 pub(crate) struct StepGroups<'a> {
     pub(crate) learner: &'a Learner,
     /// The progress before the step.

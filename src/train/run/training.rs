@@ -26,14 +26,13 @@ use crate::train::learn::profile::RunProfile;
 use crate::train::learn::score::Reference;
 use crate::train::learn::weights::{self, freeze, trained};
 use crate::train::options::{RunOptions, Summary, checkpoint_due};
-use crate::train::ranks::{Interleaved, Shards};
 use crate::train::rows::curriculum::Curriculum;
 use crate::train::rows::order::Order;
 use crate::train::rules::objective::Objective;
 use crate::train::rules::validate::{ValidatedTrainer, validate};
+use crate::train::shards::{Interleaved, Shards};
 use crate::train::start::best::{BestEvaluation, EVALUATED, best_so_far};
 use crate::train::start::checkpoint::{Contents, OPTIMIZER, load_average, load_optimizer};
-use crate::train::start::checkpoint_parts::CheckpointParts;
 use crate::train::start::origins;
 use crate::train::start::resume::{StartState, record, warn_of_data};
 use crate::train::start::session::Session;
@@ -195,13 +194,10 @@ impl Training {
         record(&run_dir, script, &options.overrides, &origins, session.max_context, state.step)?;
         let profile = options.profile.then(|| RunProfile::new(run_dir.path()));
         let mut run = RunState::open(opened, run_dir, origins, reporter)?;
-        if learner.shard_optimizer && ranks.learns() && learners.size() > 1 {
-            run.parts = CheckpointParts::open(&run.dir, &learners)?;
-            if run.parts.is_some() {
-                shards.write_parts();
-            }
-        }
         run.learners = learners;
+        if optimizer.is_divided() {
+            run.divide_checkpoints(&mut shards)?;
+        }
         let best = ranks.of_first(best_so_far(&run.dir, &run.log, &run.script.settings.checkpoint)?)?;
         if state.step >= learner.steps as u64 && repeats_from.is_some() {
             reporter.warn(&format!(

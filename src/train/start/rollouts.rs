@@ -1,6 +1,7 @@
-//! The engine with its queue, and the rollouts that are in flight when a step ends: those of later
-//! training steps (`rollout.async`), which go on while the run waits for other trajectories and
-//! between the micro-batches of an update, and unfinished groups (`rollout.oversample`).
+//! The engine with its queue, and the rollouts that are in flight when a step ends. Rollouts of
+//! later training steps (`rollout.async`) go on while the run waits for other trajectories, and
+//! between the micro-batches of an update. Unfinished groups (`rollout.oversample`) wait for the
+//! next step.
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::{HashMap, VecDeque};
@@ -14,7 +15,8 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Policy, Trajectory};
 use crate::rollout::{OnFinished, PendingTrajectories, Tree};
 use crate::telemetry::{Bar, Interrupt};
-use crate::train::ranks::{Interleaved, Meeting, Ranks};
+use crate::train::ranks::{Barrier, Ranks};
+use crate::train::shards::Interleaved;
 
 /// Trajectories in flight, of one rollout.
 pub(crate) struct RolloutInFlight {
@@ -99,7 +101,7 @@ impl Rollouts {
 
     /// Whether trajectories are in flight when the weights change.
     pub(crate) fn crosses_updates(&self) -> bool {
-        self.is_async() || self.settings.oversample.carries()
+        self.settings.crosses_updates()
     }
 
     pub(crate) fn open_groups(&self) -> RefMut<'_, OpenGroups> {
@@ -219,15 +221,15 @@ impl Rollouts {
         self.serve_unless(&|| ranks.has_ended() || self.interrupt.is_some_and(is_stopped), done)
     }
 
-    /// Samples for the rollouts in flight until a meeting is complete. With `update` a signal does
+    /// Samples for the rollouts in flight until a barrier is complete. With `update` a signal does
     /// not end it: the update ends first.
     ///
     /// # Errors
     /// `Kind::Interrupted` after `patience` signals; `Kind::Device` if rank 0 has ended.
-    pub(crate) fn serve_until_met(&self, meeting: &Meeting, ranks: &Ranks, update: bool) -> Result<()> {
+    pub(crate) fn serve_until_complete(&self, barrier: &Barrier, ranks: &Ranks, update: bool) -> Result<()> {
         let mut failed = None;
         let mut is_complete = || {
-            meeting.is_complete().unwrap_or_else(|error| {
+            barrier.is_complete().unwrap_or_else(|error| {
                 failed = Some(error);
                 true
             })

@@ -114,8 +114,7 @@ impl Session {
         };
         // Trajectories are in flight during updates, too.
         let rollout = training.map_or_else(RolloutSettings::default, |_| settings.rollout.clone());
-        let engine_stays = rollout.r#async.staleness > 0 || rollout.oversample.carries();
-        let needs = if engine_stays { (needs.0.saturating_add(needs.1), 0) } else { needs };
+        let needs = if rollout.crosses_updates() { (needs.0.saturating_add(needs.1), 0) } else { needs };
         let cache = model.cache_options();
         let (size, releases_cache) = EngineOptions::sized_for_training(&model.config, cache, slots, max_context, needs);
         let learner = settings.trainer.learner().filter(|_| training.is_some());
@@ -301,16 +300,16 @@ impl Session {
     /// have.
     pub(crate) fn end_update(&mut self, changed: Result<bool>, weights: &[Tensor]) -> Result<bool> {
         let learns = self.ranks.learns();
-        let meeting = self.ranks.meeting(self.ranks.learners(), learns)?;
+        let barrier = self.ranks.barrier(self.ranks.learners(), learns)?;
         if !learns {
-            self.rollouts.serve_until_met(&meeting, &self.ranks, true)?;
+            self.rollouts.serve_until_complete(&barrier, &self.ranks, true)?;
         }
         let changed = self.ranks.all_of(changed)?.into_iter().any(|changed| changed);
         if changed {
             if !learns {
                 self.rollouts.finish_ahead(&self.ranks)?;
             }
-            self.ranks.take_from_first(weights)?;
+            self.ranks.broadcast_tensors(weights)?;
         }
         Ok(changed)
     }
@@ -328,10 +327,10 @@ impl Session {
             let mut local = local;
             if self.rollouts.is_async() {
                 // This process goes on with later steps until all others have their trajectories.
-                let meeting = self.ranks.meeting(self.ranks.size(), true)?;
+                let barrier = self.ranks.barrier(self.ranks.size(), true)?;
                 if local.is_ok()
                     && self.rollouts.begun().0 > 0
-                    && let Err(error) = self.rollouts.serve_until_met(&meeting, &self.ranks, false)
+                    && let Err(error) = self.rollouts.serve_until_complete(&barrier, &self.ranks, false)
                 {
                     local = Err(error);
                 }

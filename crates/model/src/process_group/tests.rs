@@ -52,7 +52,7 @@ fn some_ranks_are_a_group_of_their_own() {
             Vec::<f32>::try_from(sum).unwrap()
         });
         let tensors = [Tensor::from_slice(&[rank, rank + 0.5]).view([1, 2]), Tensor::from_slice(&[rank * 3.0])];
-        group.take_from_first(&tensors).unwrap();
+        group.broadcast_tensors(&tensors).unwrap();
         let taken: Vec<f32> =
             tensors.iter().flat_map(|tensor| Vec::<f32>::try_from(tensor.flatten(0, -1)).unwrap()).collect();
         group.add_to("counter", 1).unwrap();
