@@ -254,21 +254,37 @@ fn publish(root: &Path, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> R
     Ok(path)
 }
 
+/// A file in the folder `checkpoints` of a run that is removed when it is dropped, or when the run
+/// is resumed.
+///
+/// # Errors
+/// [`Kind::Store`] with the path.
+pub fn temporary_file(checkpoints: &Path) -> Result<tempfile::NamedTempFile> {
+    files::unfinished("ranks", 0o600, |builder| builder.tempfile_in(checkpoints))
+        .map_err(|e| failed("make a file in", checkpoints, &e))
+}
+
 /// Writes the files of a checkpoint that process `rank` has, into the folder `checkpoints` of a
-/// run.
+/// run. `launch` is different each time the processes are started: a process that writes after the
+/// others were killed does not write into a checkpoint of the resumed run.
 ///
 /// # Errors
 /// Errors of `fill`, and [`Kind::Store`].
-pub fn write_part(checkpoints: &Path, step: u64, rank: usize, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
-    publish(checkpoints, &part_name(step, rank), fill).map(drop)
+pub fn write_part(
+    checkpoints: &Path,
+    launch: &str,
+    (step, rank): (u64, usize),
+    fill: impl FnOnce(&Path) -> Result<()>,
+) -> Result<()> {
+    publish(checkpoints, &part_name(launch, step, rank), fill).map(drop)
 }
 
 /// Moves the files of process `rank` into the folder `into`. False if they are not there yet.
 ///
 /// # Errors
 /// [`Kind::Store`] with the path.
-pub fn take_part(checkpoints: &Path, step: u64, rank: usize, into: &Path) -> Result<bool> {
-    let part = checkpoints.join(part_name(step, rank));
+pub fn take_part(checkpoints: &Path, launch: &str, (step, rank): (u64, usize), into: &Path) -> Result<bool> {
+    let part = checkpoints.join(part_name(launch, step, rank));
     if !part.is_dir() {
         return Ok(false);
     }
@@ -278,8 +294,8 @@ pub fn take_part(checkpoints: &Path, step: u64, rank: usize, into: &Path) -> Res
 }
 
 /// An incomplete checkpoint has this folder, too: it is removed when the run is resumed.
-fn part_name(step: u64, rank: usize) -> String {
-    format!(".step-{step:06}-rank-{rank}{}", files::UNFINISHED)
+fn part_name(launch: &str, step: u64, rank: usize) -> String {
+    format!(".step-{step:06}-rank-{rank}-{launch}{}", files::UNFINISHED)
 }
 
 fn move_tree(from: &Path, into: &Path) -> Result<()> {

@@ -46,7 +46,7 @@ pub use arrow_file::ArrowFile;
 pub use check::{FileCheck, TrajectoryChecks, missing_steps, unfinished_files};
 pub use checkpoint::{
     BEST, BestCheckpoint, KeepRule, RunProgress, checkpoints, find_model, latest_checkpoint, link_model, take_part,
-    trainer_state, write_part,
+    temporary_file, trainer_state, write_part,
 };
 pub use columns::{ColumnKind, TRAJECTORY_COLUMNS, TrajectoryColumn};
 pub use configuration::{Configuration, FileVersion, ForkOrigin, Origin, Origins, ScriptVersion};

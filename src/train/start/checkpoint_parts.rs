@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use tempfile::NamedTempFile;
+
 use crate::error::{Error, Kind, Result};
 use crate::model::UnwrittenFile;
-use crate::store::{RunDir, take_part, write_part};
+use crate::store::{RunDir, take_part, temporary_file, write_part};
 use crate::train::ranks::Ranks;
 
 /// How long rank 0 sleeps until it looks for a part again.
@@ -17,6 +19,8 @@ const INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Clone)]
 pub(crate) struct CheckpointParts {
     checkpoints: PathBuf,
+    /// A text that each start of the processes has for itself.
+    launch: String,
     ranks: Ranks,
 }
 
@@ -28,20 +32,22 @@ impl CheckpointParts {
         let checkpoints = std::path::absolute(&checkpoints).unwrap_or(checkpoints);
         let checkpoints: PathBuf = ranks.of_first(checkpoints)?;
         // A folder of that name could be another one.
-        let marker = if ranks.is_first() { Some(tempfile::NamedTempFile::new_in(&checkpoints)) } else { None };
-        let marker = marker.transpose().map_err(|error| Error::io(Kind::Store, "make a file in", &checkpoints, &error));
-        let path = ranks.of_first(marker.as_ref().ok().and_then(Option::as_ref).map(|file| file.path().to_owned()))?;
-        let sees = path.is_some_and(|path| path.is_file());
+        let marker = if ranks.is_first() { Some(temporary_file(&checkpoints)) } else { None };
+        let marker = marker.transpose();
+        let name = |file: &NamedTempFile| file.path().file_name().map(|name| name.to_string_lossy().into_owned());
+        let name = ranks.of_first(marker.as_ref().ok().and_then(Option::as_ref).and_then(name))?;
+        let sees = name.as_ref().is_some_and(|name| checkpoints.join(name).is_file());
         let all_see = ranks.gather(sees)?.into_iter().all(|sees| sees);
         marker?;
-        Ok(all_see.then(|| Self { checkpoints, ranks: ranks.clone() }))
+        let launch = name.unwrap_or_default().trim_matches('.').replace('.', "-");
+        Ok(all_see.then(|| Self { checkpoints, launch, ranks: ranks.clone() }))
     }
 
     /// Writes the files of this process, which is not rank 0. `read` is called when their tensors
     /// may change.
     pub(crate) fn write(&self, step: u64, files: &[UnwrittenFile], read: impl FnOnce()) -> Result<()> {
         files.iter().try_for_each(UnwrittenFile::require_finite)?;
-        write_part(&self.checkpoints, step, self.ranks.rank(), |dir| {
+        write_part(&self.checkpoints, &self.launch, (step, self.ranks.rank()), |dir| {
             files.iter().try_for_each(|file| file.write_unsynced(dir))?;
             read();
             Ok(())
@@ -56,7 +62,7 @@ impl CheckpointParts {
     pub(crate) fn collect(&self, step: u64, folder: &Path) -> Result<()> {
         let began = Instant::now();
         for rank in 1..self.ranks.size() {
-            while !take_part(&self.checkpoints, step, rank, folder)? {
+            while !take_part(&self.checkpoints, &self.launch, (step, rank), folder)? {
                 let limit = self.ranks.timeout();
                 if self.ranks.has_ended() || began.elapsed() > limit {
                     let message = format!("rank {rank} did not write its part of the checkpoint of step {step}");
