@@ -228,6 +228,10 @@ bench-real *args: build
 bench-scale *args: build
     benches/run.sh scale {{args}} | python3 benches/pages.py write docs/guide/scale.md 'just bench-scale'
 
+# Models that fit on GPUs of 80 GB, as `r1 plan` predicts it (seconds), for docs/guide/scale.md
+bench-fits: build
+    python3 benches/fits.py --binary {{bin}} | python3 benches/pages.py write docs/guide/scale.md 'just bench-fits'
+
 # Predictions of `r1 plan` beside measurements with 1, 2 and 4 processes (10 minutes), for docs/guide/scale.md
 bench-plan *args: build
     @{{torch}} && python3 benches/plan.py --binary {{bin}} {{args}}

@@ -114,29 +114,36 @@ def main():
             "1 process, 2 threads, 2 shards": (["trainer.gradient_shards=2"], 2),
             "2 processes, 1 thread each": (["--nproc", "2"], 1),
         }
-        fastest, exchanged, bytes_sent, tokens, model = {}, {}, {}, {}, None
+        # A bucket that all gradients fit into is sent after the backward pass.
+        divided = {
+            "2 processes, one bucket": (["--nproc", "2", "trainer.bucket_cap_mb=10000"], 1),
+            "2 processes, zero_stage 1": (["--nproc", "2", "trainer.zero_stage=1"], 1),
+            "2 processes, zero_stage 2": (["--nproc", "2", "trainer.zero_stage=2"], 1),
+            "2 processes, zero_stage 3": (["--nproc", "2", "trainer.zero_stage=3"], 1),
+        }
+        best, resident, model = {}, {}, None
         peers = {}
         for _ in range(2):
-            for name, (more, threads) in sides.items():
+            for name, (more, threads) in (sides | divided).items():
                 steps, _, path = run(args.binary, [*train, *more], threads, directory)
-                best = min(steps, key=lambda step: step["time/step"])
-                if best["time/step"] < fastest.get(name, 1e9):
-                    fastest[name] = best["time/step"]
-                    tokens[name] = best["sft/packed_tokens"]
-                    exchanged[name] = best.get("time/exchange", 0.0)
-                    bytes_sent[name] = best.get("throughput/exchanged", 0.0)
+                best[name] = min(*steps, best.get(name, steps[0]), key=lambda step: step["time/step"])
+                resident[name] = steps[-1]["memory/resident"]
                 model = path / "init"
             for name, size, threads in (("torch, 1 process, 2 threads", 1, 2), ("torch DDP, 2 processes", 2, 1)):
                 peers[name] = min(*peer(model, size, threads, args.steps), peers.get(name, 1e9))
         size = (model / "model.safetensors").stat().st_size / 2**20
         first = next(iter(sides))
-        rows = [("supervised training", "step, s", "tokens/s", "to 1 process", "exchange, s", f"MiB sent ({size:.0f} of gradients)")]
-        for name in sides:
-            rows.append((f"r1, {name}", f"{fastest[name]:.3f}", f"{tokens[name] / fastest[name]:.0f}",
-                         f"{fastest[first] / fastest[name]:.2f}x", f"{exchanged[name]:.3f}", f"{bytes_sent[name]:.0f}"))
+        rows = [("supervised training", "step, s", "tokens/s", "to 1 process", "exchange, s", "overlapped",
+                 f"MiB sent ({size:.0f} of gradients)", "resident, MiB")]
+        for name, step in best.items():
+            seconds, exchange = step["time/step"], step.get("time/exchange", 0.0)
+            overlapped = step.get("time/exchange_overlapped", 0.0) / exchange if exchange else 0.0
+            rows.append((f"r1, {name}", f"{seconds:.3f}", f"{step['sft/packed_tokens'] / seconds:.0f}",
+                         f"{best[first]['time/step'] / seconds:.2f}x", f"{exchange:.3f}", f"{overlapped:.0%}",
+                         f"{step.get('throughput/exchanged', 0.0):.0f}", f"{resident[name]:.0f}"))
         alone = peers["torch, 1 process, 2 threads"]
         for name, seconds in peers.items():
-            rows.append((name, f"{seconds:.3f}", f"{ROWS * TOKENS / seconds:.0f}", f"{alone / seconds:.2f}x", "–", "–"))
+            rows.append((name, f"{seconds:.3f}", f"{ROWS * TOKENS / seconds:.0f}", f"{alone / seconds:.2f}x", "–", "–", "–", "–"))
         table(*rows)
 
         rollouts = ["run", "scripts/retool.lua", "trainer.steps=12", "eval.before=false", "eval.after=false"]

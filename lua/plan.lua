@@ -183,21 +183,27 @@ local function learning(plan, lengths)
   -- Gradients of frozen weights are not computed.
   local update = if shape.adapted > 0 then 2 * pass else 3 * pass
   local why = string.format("%.0f tokens in micro-batches of %d", tokens, plan.tokens_at_once)
-  if plan.settings.trainer.gradient_checkpointing then
+  if plan.settings.trainer.gradient_checkpointing or plan.zero_stage >= 3 then
     update += layers
     why ..= ", layers computed twice"
   end
   local epochs, models = trainer.epochs or 1, if plan.critic == "separate" then 2 else 1
   if lengths.trained < 1 then why ..= string.format(", %.0f%% of them trained", 100 * lengths.trained) end
   add("forward and backward", epochs * models * lengths.trained * (update / rate + fixed), why)
-  return parts, epochs * math.max(trainer.mini_batches or 1, 1) * models
+  local steps = epochs * math.max(trainer.mini_batches or 1, 1) * models
+  return parts, steps, math.max(epochs * models * batches, steps)
+end
+
+--- Number of ranks that divide what a stage of ZeRO adds.
+local function divided(plan, stage)
+  return if plan.zero_stage >= stage then plan.world else 1
 end
 
 --- A step of AdamW: reads and writes weights and moments, reads gradients twice (their norm).
 local function optimizer(plan, steps)
   local shape = plan.shape
   local bytes = if shape.element == 2 and shape.adapted == 0 then 36 else 32
-  local traffic = shape.learned * bytes / plan.optimizer_ranks
+  local traffic = shape.learned * bytes / divided(plan, 1)
   -- Ranks on one CPU share its bandwidth, which `device.bandwidth` has divided already.
   local seconds = traffic / (plan.device.bandwidth * efficiency(plan).optimizer)
   local why = string.format("%d x %.3g GB of memory traffic", steps, traffic / 1e9)
@@ -212,15 +218,17 @@ local function link(plan, distance)
   return math.min(device.network * NETWORK / device.ranks_per_machine, LOOPBACK)
 end
 
---- The sum of gradients in f32: pairs of ranks exchange all of them, once for each level of a
---- binary tree; other numbers of ranks than powers of two send them to all.
-local function exchange(plan, steps)
+--- The sum of gradients in f32, `times` times: pairs of ranks exchange all of them, once for each
+--- level of a binary tree; from stage 2 of ZeRO on a half of them, then a quarter, and so on. Other
+--- numbers of ranks than powers of two send them to all.
+local function exchange(plan, times)
   local world, bytes = plan.world, 4 * plan.shape.learned
-  local latency, seconds, rounds = LATENCY * math.ceil(bytes / BUCKET), 0, 0
+  local latency, seconds, rounds, sent = LATENCY * math.ceil(bytes / BUCKET), 0, 0, bytes
   if math.log(world, 2) % 1 == 0 then
     local distance = 1
     while distance < world do
-      seconds += bytes / link(plan, distance) + latency
+      if plan.zero_stage >= 2 then sent /= 2 end
+      seconds += sent / link(plan, distance) + latency
       distance *= 2
       rounds += 1
     end
@@ -229,19 +237,29 @@ local function exchange(plan, steps)
     seconds = rounds * (bytes / link(plan, rounds) + latency)
   end
   if plan.device.name ~= "cpu" then seconds += 2 * bytes / TO_HOST end
-  local why = string.format("%d x %d exchanges of %.3g GB", steps, rounds, bytes / 1e9)
-  return { part = "exchange of gradients", seconds = steps * seconds, why = why }
+  local why = string.format("%d x %d exchanges of %.3g GB", times, rounds, bytes / 1e9)
+  if plan.zero_stage >= 2 then why ..= ", half as much each time" end
+  return { part = "exchange of gradients", seconds = times * seconds, why = why }
 end
 
 --- With an optimiser state that is divided: each rank sends the weights that it has updated to all.
-local function weights(plan, steps)
-  local world, bytes = plan.world, plan.shape.learned * plan.shape.element
-  if plan.optimizer_ranks == 1 then return { part = "exchange of weights", seconds = 0, why = "" } end
+--- With layers that are divided: their owners send them to all before the forward and the backward
+--- pass of each micro-batch, and before the optimiser step.
+local function weights(plan, steps, micro_batches)
+  local shape, world, bytes = plan.shape, plan.world, plan.shape.learned * plan.shape.element
+  if plan.zero_stage == 0 then return { part = "exchange of weights", seconds = 0, why = "" } end
   local share = bytes / world
-  local seconds = (world - 1) * (share / link(plan, world - 1) + LATENCY * math.ceil(share / BUCKET))
-  if plan.device.name ~= "cpu" then seconds += 2 * bytes / TO_HOST end
+  local seconds = steps * (world - 1) * (share / link(plan, world - 1) + LATENCY * math.ceil(share / BUCKET))
+  if plan.device.name ~= "cpu" then seconds += steps * 2 * bytes / TO_HOST end
   local why = string.format("%d x %d parts of %.3g GB", steps, world - 1, share / 1e9)
-  return { part = "exchange of weights", seconds = steps * seconds, why = why }
+  if plan.zero_stage >= 3 then
+    local layers, times = shape.body * shape.element, 2 * micro_batches + steps
+    local once = layers / link(plan, world - 1) + LATENCY * math.max(shape.layers, math.ceil(layers / BUCKET))
+    seconds += times * math.ceil(math.log(world, 2)) * once
+    if plan.device.name ~= "cpu" then seconds += times * 2 * layers / TO_HOST end
+    why ..= string.format(", %d x layers of %.3g GB", times, layers / 1e9)
+  end
+  return { part = "exchange of weights", seconds = seconds, why = why }
 end
 
 --- The same sum by a ring over NVLink, or over an interface for each GPU.
@@ -257,7 +275,9 @@ local function advice(plan)
   if not trainer.gradient_checkpointing then table.insert(all, "trainer.gradient_checkpointing=true") end
   if plan.shape.adapted == 0 then table.insert(all, "policy.lora.rank=16") end
   if plan.shape.element == 4 then table.insert(all, "policy.dtype=bf16") end
-  if plan.world > 1 and plan.optimizer_ranks == 1 then table.insert(all, "trainer.shard_optimizer=true") end
+  if plan.world > 1 and plan.zero_stage < 3 then
+    table.insert(all, string.format("trainer.zero_stage=%d", plan.zero_stage + 1))
+  end
   local samples = trainer.algorithm ~= "sft"
   if samples and settings.rollout.concurrency > 1 then table.insert(all, "a smaller rollout.concurrency") end
   table.insert(all, "a smaller policy.max_context")
@@ -310,14 +330,14 @@ function functions.step(plan)
     for _, part in sampled do add(part) end
     trajectories = plan.settings.trainer.group_size * plan.settings.trainer.groups_per_step
   end
-  local learned
-  learned, steps = learning(plan, lengths)
+  local learned, micro_batches
+  learned, steps, micro_batches = learning(plan, lengths)
   for _, part in learned do add(part) end
   add(optimizer(plan, steps))
   local row = lengths.prompt + lengths.response
   if plan.world > 1 then
-    add(exchange(plan, steps))
-    add(weights(plan, steps))
+    add(exchange(plan, if plan.zero_stage >= 2 then micro_batches else steps))
+    add(weights(plan, steps, micro_batches))
     local bytes = trajectories * row * TOKEN
     add {
       part = "exchange of trajectories", seconds = bytes / link(plan, plan.world - 1),

@@ -291,10 +291,19 @@ local PRIVILEGED_ALONE = "`privileged` is for the critic alone, and with trainer
   .. "reads"
 
 -- Contradictions between the trainer, the environments and the functions of a recipe: { trainer,
--- critic, max_steps, privileged, chosen, staleness, oversample, greedy, curriculum }. `chosen`: the
--- command line names the algorithm. `staleness` is that of `rollout.async`. `greedy`: advantages
--- need a greedy baseline.
+-- critic, max_steps, privileged, chosen, staleness, samplers, oversample, greedy, curriculum }.
+-- `chosen`: the command line names the algorithm. `staleness` and `samplers`: `rollout.async` and
+-- its `ranks`. `greedy`: advantages need a greedy baseline.
 local RECIPE = {
+  {
+    setting = "trainer.zero_stage",
+    broken = function(recipe)
+      if recipe.trainer.zero_stage < 3 or recipe.staleness == 0 or recipe.samplers > 0 then return nil end
+      return "with trainer.zero_stage = 3 a process does not have all weights during an update, and rollout.async "
+        .. "samples then"
+    end,
+    hint = "use trainer.zero_stage = 2, or processes that only sample (rollout.async.ranks)",
+  },
   {
     setting = "trainer.filter.uniform",
     broken = function(recipe)

@@ -250,11 +250,11 @@ impl Trainer {
         }
     }
 
-    /// Whether the processes of a run divide the state of the optimiser.
-    pub fn shards_optimizer(&self) -> bool {
+    /// What the processes of a run divide among them.
+    pub fn zero_stage(&self) -> usize {
         match self {
-            Self::Rl { learner, .. } => learner.shard_optimizer,
-            Self::Sft(sft) => sft.shard_optimizer,
+            Self::Rl { learner, .. } => learner.zero_stage,
+            Self::Sft(sft) => sft.zero_stage,
         }
     }
 
@@ -301,9 +301,12 @@ section! {
         /// process. Runs with the same number of shards have the same bits on 1, 2, 4, …
         /// processes (docs/guide/scale.md).
         gradient_shards: usize = 0, unit("shards"), range("≥ 0");
-        /// Each process keeps the optimiser state of a part of the weights (ZeRO-1,
-        /// arXiv:1910.02054; docs/guide/scale.md).
-        shard_optimizer: bool = false;
+        /// What the processes divide among them (ZeRO, arXiv:1910.02054): 0 nothing, 1 the state of
+        /// the optimiser, 2 gradients too, 3 also the weights of layers while gradients are
+        /// computed (docs/guide/scale.md).
+        zero_stage: usize = 0, range("0 to 3");
+        /// Size of the gradients that the processes exchange together.
+        bucket_cap_mb: f64 = 4.0, unit("MiB"), range("> 0");
         /// Keeps only the inputs of the layers and recomputes activations in the backward pass:
         /// less memory, more time.
         gradient_checkpointing: bool = false;
@@ -389,6 +392,9 @@ section! {
         /// A checkpoint of every such step is written and never removed, as for a later --fork or
         /// --resume-from; 0 keeps none.
         keep_every: usize = 0, unit("steps"), range("≥ 0");
+        /// Maximum size of a file of weights. Larger models have several files, which the processes
+        /// of a run write at the same time from trainer.zero_stage 1 on.
+        max_shard_mb: f64 = 5000.0, unit("MB"), range("> 0");
         /// Metric of evaluations, such as eval/reward; the model of the best evaluation is kept in
         /// RUN/best.
         best: String = "eval/accuracy".to_owned(), restart(), needs("data.eval", Is::Set);

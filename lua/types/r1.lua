@@ -988,7 +988,8 @@ function Expectation:raises(text) end
 ---@field step_ratio_clip? number Clip range of the ratio of later steps, a factor on the advantages of earlier steps (default 0.2, 0 ≤ x < 1, needs trainer.mini_batch_by = "step").
 ---@field tokens_per_batch? number Maximum number of tokens per micro-batch: memory against speed; results are equal up to rounding. 0 is 4,096 on the CPU, and on CUDA the most of 32,768, 16,384, 8,192 and 4,096 for which there is memory (`r1 run --plan`) (default 0, tokens, ≥ 0).
 ---@field gradient_shards? number Parts into which the micro-batches of an optimiser step are divided; 0 is one for each process. Runs with the same number of shards have the same bits on 1, 2, 4, … processes (docs/guide/scale.md) (default 0, shards, ≥ 0).
----@field shard_optimizer? boolean Each process keeps the optimiser state of a part of the weights (ZeRO-1, arXiv:1910.02054; docs/guide/scale.md) (default false).
+---@field zero_stage? number What the processes divide among them (ZeRO, arXiv:1910.02054): 0 nothing, 1 the state of the optimiser, 2 gradients too, 3 also the weights of layers while gradients are computed (docs/guide/scale.md) (default 0, 0 to 3).
+---@field bucket_cap_mb? number Size of the gradients that the processes exchange together (default 4, MiB, > 0).
 ---@field gradient_checkpointing? boolean Keeps only the inputs of the layers and recomputes activations in the backward pass: less memory, more time (default false).
 ---@field routing_replay? "off"|"rollout" Mixture-of-experts models: experts that the learner uses for sampled tokens, selected by its router or recorded during sampling (R3, arXiv:2510.11370) (default "off").
 ---@field filter? r1.Filter The groups that are trained on.
@@ -1078,7 +1079,8 @@ function Expectation:raises(text) end
 ---@field overlong? "error"|"skip"|"truncate" Handling of longer conversations: they end the run, are skipped, or are truncated (default "error").
 ---@field patience? number Consecutive evaluations of data.eval without a lower loss after which the run stops; 0 disables early stopping (default 0, evaluations, ≥ 0, needs data.eval; eval.every > 0).
 ---@field gradient_shards? number Parts into which the micro-batches of an optimiser step are divided; 0 is one for each process. Runs with the same number of shards have the same bits on 1, 2, 4, … processes (docs/guide/scale.md) (default 0, shards, ≥ 0).
----@field shard_optimizer? boolean Each process keeps the optimiser state of a part of the weights (ZeRO-1, arXiv:1910.02054; docs/guide/scale.md) (default false).
+---@field zero_stage? number What the processes divide among them (ZeRO, arXiv:1910.02054): 0 nothing, 1 the state of the optimiser, 2 gradients too, 3 also the weights of layers while gradients are computed (docs/guide/scale.md) (default 0, 0 to 3).
+---@field bucket_cap_mb? number Size of the gradients that the processes exchange together (default 4, MiB, > 0).
 ---@field gradient_checkpointing? boolean Keeps only the inputs of the layers and recomputes activations in the backward pass: less memory, more time (default false).
 
 ---Evaluation on `data.eval`.
@@ -1109,6 +1111,7 @@ function Expectation:raises(text) end
 ---@field every? number Training steps between checkpoints; 0 writes only the last (default 20, steps, ≥ 0).
 ---@field keep? number Number of checkpoints kept, newest first; 0 keeps all (default 2, checkpoints, ≥ 0).
 ---@field keep_every? number A checkpoint of every such step is written and never removed, as for a later --fork or --resume-from; 0 keeps none (default 0, steps, ≥ 0).
+---@field max_shard_mb? number Maximum size of a file of weights. Larger models have several files, which the processes of a run write at the same time from trainer.zero_stage 1 on (default 5000, MB, > 0).
 ---@field best? string Metric of evaluations, such as eval/reward; the model of the best evaluation is kept in RUN/best (default "eval/accuracy", needs data.eval).
 ---@field best_mode? "max"|"min" Whether the largest or the smallest value of that metric is the best (default "max", needs data.eval).
 ---@field export? "auto"|"f32"|"bf16" Type of the weights written by --out; auto is the type of the initial model (default "auto").

@@ -18,7 +18,8 @@ use tempfile::TempDir;
 use crate::error::{Error, Kind, Result};
 use crate::native;
 use crate::process_group::{ProcessGroup, Rendezvous};
-use crate::telemetry::{Interrupt, Reporter};
+use crate::programs::ProgramProcesses;
+use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 use crate::tools::die_with_parent;
 use crate::train::{EvalOptions, Ranks, RunOptions};
 
@@ -181,6 +182,15 @@ impl Launched {
         let Some(rank_dir) = &self.rank_dir else { return options };
         let runs_dir = rank_dir.path().to_owned();
         RunOptions { runs_dir, out: None, metrics_port: None, profile: false, confirm: false, ..options }
+    }
+
+    /// The processes of a program.
+    pub(super) fn program(&self) -> ProgramProcesses {
+        if !self.children.is_empty() {
+            self.forward_signals(Some(ctrl_c()));
+        }
+        let runs_dir = self.rank_dir.as_ref().map(|dir| dir.path().to_owned());
+        ProgramProcesses { ranks: self.ranks.clone(), runs_dir }
     }
 
     /// As [`run_options`](Self::run_options), of an evaluation.

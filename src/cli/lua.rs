@@ -7,7 +7,9 @@ use std::rc::Rc;
 
 use serde_json::Value as Json;
 
-use super::args::{LuaArgs, OutputArgs};
+use super::args::OutputArgs;
+use super::launch::launch;
+use super::lua_args::LuaArgs;
 use super::{print, print_json, set_threads};
 use crate::error::{Error, Kind, Result};
 use crate::programs::{Executor, Programs};
@@ -16,23 +18,29 @@ use crate::script::{End, LogStream, ScriptProgram, unreadable_script};
 pub(super) fn run(args: &LuaArgs, output: OutputArgs) -> Result<ExitCode> {
     set_threads(args.threads);
     let (path, source, arguments) = source(args)?;
+    let launched = launch(args.processes)?;
+    set_threads(args.threads);
+    let is_first = launched.is_first();
+    let reporter = launched.reporter(|| output.reporter());
     let program = ScriptProgram {
         path: &path,
         source: &source,
         arguments,
         seed: args.seed,
-        api: Some(Rc::new(Programs(output.reporter()))),
+        api: Some(Rc::new(Programs { reporter, processes: launched.program() })),
         echo: Box::new(move |line, stream| match stream {
+            _ if !is_first => {}
             // A closed pipe means that the reader is done; the program may continue.
             LogStream::Out => drop(print(&line.text)),
             LogStream::Log if output.quiet => {}
             LogStream::Log => drop(writeln!(io::stderr(), "{}: {}", line.place, line.text)),
         }),
     };
-    match Executor::new()?.block_on(program.run())? {
+    let done = Executor::new().and_then(|executor| executor.block_on(program.run()));
+    match launched.finish(done)? {
         End::Exited(code) => Ok(ExitCode::from(code)),
         End::Returned(values) => {
-            for value in &values {
+            for value in values.iter().filter(|_| is_first) {
                 match value {
                     Json::String(text) if !output.json => print(&format!("{text}\n"))?,
                     value => print_json(value)?,
@@ -57,6 +65,10 @@ fn source(args: &LuaArgs) -> Result<(PathBuf, String, &[String])> {
         None if io::stdin().is_terminal() => {
             Err(Error::new(Kind::Usage, "there is nothing to run")
                 .hint("give a file, -e CODE, or - for standard input"))
+        }
+        _ if args.processes.nproc.is_some_and(|nproc| nproc > 1) => {
+            Err(Error::new(Kind::Usage, "several processes can't read a program from standard input")
+                .hint("give a file, or -e CODE"))
         }
         split => {
             let mut source = String::new();

@@ -27,6 +27,7 @@ mod infer_args;
 mod launch;
 mod line_editor;
 mod lua;
+mod lua_args;
 mod man;
 mod masks;
 mod mcp;

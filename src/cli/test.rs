@@ -75,7 +75,7 @@ fn one_file(
             }
         }
     });
-    let programs = Rc::new(Programs(reporter.clone()));
+    let programs = Rc::new(Programs::new(reporter.clone()));
     let suite = executor.block_on(Suite::load(file, &source, Some(programs), echo))?;
     if !output.json && !output.quiet {
         print(&format!("{}\n", file.display()))?;

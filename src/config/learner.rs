@@ -75,9 +75,12 @@ section! {
         /// process. Runs with the same number of shards have the same bits on 1, 2, 4, …
         /// processes (docs/guide/scale.md).
         gradient_shards: usize = 0, unit("shards"), range("≥ 0"), restart();
-        /// Each process keeps the optimiser state of a part of the weights (ZeRO-1,
-        /// arXiv:1910.02054; docs/guide/scale.md).
-        shard_optimizer: bool = false, restart();
+        /// What the processes divide among them (ZeRO, arXiv:1910.02054): 0 nothing, 1 the state of
+        /// the optimiser, 2 gradients too, 3 also the weights of layers while gradients are
+        /// computed (docs/guide/scale.md).
+        zero_stage: usize = 0, range("0 to 3"), restart();
+        /// Size of the gradients that the processes exchange together.
+        bucket_cap_mb: f64 = 4.0, unit("MiB"), range("> 0"), restart();
         /// Keeps only the inputs of the layers and recomputes activations in the backward pass:
         /// less memory, more time.
         gradient_checkpointing: bool = false, restart();

@@ -28,23 +28,43 @@ use crate::load;
 use crate::script::runtime::host::{Host, ProgramApi};
 use crate::search::SearchModels;
 use crate::telemetry::Reporter;
+use crate::train::Ranks;
 
 pub(crate) use executor::Executor;
 pub use named_models::NamedModelThread;
 
-/// The functions of programs; the reporter shows downloads from the Hub.
-pub(crate) struct Programs(pub(crate) Reporter);
+/// The functions of programs.
+pub(crate) struct Programs {
+    /// Shows downloads from the Hub.
+    pub(crate) reporter: Reporter,
+    pub(crate) processes: ProgramProcesses,
+}
+
+/// The processes that run a program, each the whole of it.
+#[derive(Clone, Default)]
+pub(crate) struct ProgramProcesses {
+    pub(crate) ranks: Ranks,
+    /// The directory of runs of a process other than rank 0.
+    pub(crate) runs_dir: Option<PathBuf>,
+}
+
+impl Programs {
+    /// For a program on this process.
+    pub(crate) fn new(reporter: Reporter) -> Self {
+        Self { reporter, processes: ProgramProcesses::default() }
+    }
+}
 
 impl ProgramApi for Programs {
     fn install(&self, lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
-        model::install(lua, r1, &self.0)?;
-        scripts::install(lua, r1, host, &self.0)?;
+        model::install(lua, r1, &self.reporter)?;
+        scripts::install(lua, r1, host, &self.reporter)?;
         rl::install(lua, r1)?;
-        training::install(lua, r1)
+        training::install(lua, r1, &self.processes)
     }
 
     fn text_dir(&self, name: &str) -> Result<PathBuf> {
-        load::text_dir(name, Fetching { reporter: &self.0, interrupt: None })
+        load::text_dir(name, Fetching { reporter: &self.reporter, interrupt: None })
     }
 
     fn search_models(&self) -> &'static dyn SearchModels {

@@ -10,6 +10,7 @@ use mlua::{Function, Lua, Table, Value};
 use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 
+use super::ProgramProcesses;
 use super::call::{Held, call, directory, overrides, read, to_lua};
 use crate::algorithms;
 use crate::config::Choice;
@@ -61,9 +62,11 @@ struct OpenOptions {
     profile: bool,
 }
 
-pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
+pub(super) fn install(lua: &Lua, r1: &Table, processes: &ProgramProcesses) -> mlua::Result<()> {
     let calls = lua.create_table()?;
+    lua.set_app_data(processes.clone());
     bind_async(lua, &calls, "open", async |lua, (script, options): (Value, Table)| {
+        let processes = lua.app_data_ref::<ProgramProcesses>().map(|all| all.clone()).unwrap_or_default();
         let base = directory(&lua);
         // A recipe inside the program: script workers run the file up to here to load it.
         let (path, recipe) = match &script {
@@ -80,19 +83,22 @@ pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
             let in_directory = base.join(&path);
             let script = if path.exists() || !in_directory.exists() { path } else { in_directory };
             recipe.map_or(Ok(()), |recipe| same(&script, &recipe))?;
+            let is_first = processes.runs_dir.is_none();
             let options = RunOptions {
                 script,
                 overrides,
-                runs_dir: options.runs.unwrap_or_else(|| "runs".into()),
+                runs_dir: processes.runs_dir.or(options.runs).unwrap_or_else(|| "runs".into()),
                 name: options.name,
                 resume: options.resume,
                 no_reload: options.reload == Some(false),
-                profile: options.profile,
+                profile: options.profile && is_first,
                 interrupt: Some(ctrl_c()),
+                ranks: processes.ranks,
                 ..RunOptions::default()
             };
             // Output is up to the program; only warnings are printed here.
-            Training::for_program(&options, &Reporter::new(true, false, false))
+            let reporter = if is_first { Reporter::new(true, false, false) } else { Reporter::silent() };
+            Training::for_program(&options, &reporter)
         });
         let run = run.await?;
         let about = to_lua(&lua, &run.about())?;
@@ -100,16 +106,18 @@ pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     })?;
     bind_async(lua, &calls, "rollout", async |lua, (run, options, with_ids): (Held<OpenRun>, Value, bool)| {
         let options: RolloutOptions = read(&lua, NAME, "options", &options)?;
+        let arguments = format!("{options:?}");
         let rollout = move |run: &mut Training| {
             let ids = run.rollout(&options)?;
             let all = run.trajectories(&ids)?;
             Ok(all.iter().map(|trajectory| trajectory_table(trajectory, with_ids, false)).collect::<Json>())
         };
-        on_run(lua, run, rollout).await
+        on_run(lua, run, ("t:rollout", arguments), rollout).await
     })?;
     bind_async(lua, &calls, "advantages", async |lua, (run, ids, estimator): (Held<OpenRun>, Vec<String>, Value)| {
         let estimator: Option<Choice> = read(&lua, NAME, "estimator", &estimator)?;
-        on_run(lua, run, move |run| run.advantages(&ids, estimator)).await
+        let arguments = format!("{ids:?} {estimator:?}");
+        on_run(lua, run, ("t:advantages", arguments), move |run| run.advantages(&ids, estimator)).await
     })?;
     bind_async(lua, &calls, "update", async |lua, arguments: UpdateArguments| {
         let (run, ids, options, loss, loss_options) = arguments;
@@ -117,33 +125,37 @@ pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         if let Some(loss) = loss {
             options.graph = Some(algorithms::trace(&lua, &loss, &read(&lua, NAME, "", &loss_options)?)?);
         }
-        on_run(lua, run, move |run| run.update(&ids, &options)).await
+        let arguments = format!("{ids:?} {options:?}");
+        on_run(lua, run, ("t:update", arguments), move |run| run.update(&ids, &options)).await
     })?;
     bind_async(lua, &calls, "sft", async |lua, (run, examples, lr): (Held<OpenRun>, Value, Value)| {
         let (examples, lr): (Vec<Json>, Option<f64>) =
             (read(&lua, NAME, "examples", &examples)?, read(&lua, NAME, "options.lr", &lr)?);
-        on_run(lua, run, move |run| run.supervised(&examples, lr)).await
+        let arguments = format!("{examples:?} {lr:?}");
+        on_run(lua, run, ("t:sft", arguments), move |run| run.supervised(&examples, lr)).await
     })?;
     bind_async(lua, &calls, "logprobs", async |lua, (run, ids, reference): (Held<OpenRun>, Vec<String>, bool)| {
-        on_run(lua, run, move |run| run.logprobs(&ids, reference)).await
+        let arguments = format!("{ids:?} {reference}");
+        on_run(lua, run, ("t:logprobs", arguments), move |run| run.logprobs(&ids, reference)).await
     })?;
     bind_async(lua, &calls, "values", async |lua, (run, ids): (Held<OpenRun>, Vec<String>)| {
-        on_run(lua, run, move |run| run.values(&ids)).await
+        on_run(lua, run, ("t:values", format!("{ids:?}")), move |run| run.values(&ids)).await
     })?;
     bind_async(lua, &calls, "log", async |lua, (run, values): (Held<OpenRun>, Value)| {
         let values = read(&lua, NAME, "values", &values)?;
-        on_run(lua, run, move |run| {
+        on_run(lua, run, ("t:log", String::new()), move |run| {
             run.log(&values);
             Ok(())
         })
         .await
     })?;
     bind_async(lua, &calls, "save", async |lua, (run, out): (Held<OpenRun>, Option<String>)| {
-        on_run(lua, run, move |run| run.save_between_steps(out.as_deref().map(Path::new))).await
+        let save = move |run: &mut Training| run.save_between_steps(out.as_deref().map(Path::new));
+        on_run(lua, run, ("t:save", String::new()), save).await
     })?;
-    calls.raw_set("renew_reference", method(lua, Training::renew_reference)?)?;
-    calls.raw_set("evaluate", method(lua, |run| run.evaluate("held out", false))?)?;
-    calls.raw_set("next_step", method(lua, Training::next_step)?)?;
+    calls.raw_set("renew_reference", method(lua, "t:renew_reference", Training::renew_reference)?)?;
+    calls.raw_set("evaluate", method(lua, "t:evaluate", |run| run.evaluate("held out", false))?)?;
+    calls.raw_set("next_step", method(lua, "t:next_step", Training::next_step)?)?;
     let source = include_str!("../../lua/training.lua");
     let (training, methods): (Function, Table) = lua.load(source).set_name("=[r1]").call(calls)?;
     methods.set_readonly(true);
@@ -151,18 +163,25 @@ pub(super) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
 }
 
 /// A method without arguments.
-fn method<T: Serialize + 'static>(lua: &Lua, call: fn(&mut Training) -> Result<T>) -> mlua::Result<Function> {
-    lua.create_async_function(move |lua, run: Held<OpenRun>| on_run(lua, run, call))
+fn method<T: Serialize + 'static>(
+    lua: &Lua,
+    name: &'static str,
+    call: fn(&mut Training) -> Result<T>,
+) -> mlua::Result<Function> {
+    lua.create_async_function(move |lua, run: Held<OpenRun>| on_run(lua, run, (name, String::new()), call))
 }
 
-/// Calls an open run: the result, and the completed steps and the steps of the run after it.
+/// Calls an open run: the result, and the completed steps and the steps of the run after it. The
+/// name and the arguments are those of the call in the program.
 async fn on_run<T: Serialize + 'static>(
     lua: Lua,
     run: Held<OpenRun>,
+    (name, arguments): (&'static str, String),
     work: impl FnOnce(&mut Training) -> Result<T> + 'static,
 ) -> mlua::Result<(Value, u64, usize)> {
     let done = call(&lua, async move {
         let mut run = run.0.0.borrow_mut();
+        run.require_same_call(name, &arguments)?;
         let result = work(&mut run).map_err(|error| match error.kind {
             Kind::Interrupted => run.stopped(error),
             _ => with_place(error),

@@ -274,12 +274,18 @@ pub fn write_part(
     checkpoints: &Path,
     launch: &str,
     (step, rank): (u64, usize),
-    fill: impl FnOnce(&Path) -> Result<()>,
+    fill: impl FnOnce(&Path, &Path) -> Result<()>,
 ) -> Result<()> {
-    publish(checkpoints, &part_name(launch, step, rank), fill).map(drop)
+    let filled = publish(checkpoints, &part_name(launch, step, rank), |dir| {
+        let state_dir = dir.join(TRAINER_STATE);
+        files::make_dir(&state_dir)?;
+        fill(dir, &state_dir)
+    });
+    filled.map(drop)
 }
 
-/// Moves the files of process `rank` into the folder `into`. False if they are not there yet.
+/// Moves the files of process `rank` into the directory `into` of the checkpoint. False if they are
+/// not there yet.
 ///
 /// # Errors
 /// [`Kind::Store`] with the path.

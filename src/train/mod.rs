@@ -14,8 +14,11 @@
 //! - `run`: the loops, and the state of a run that they share
 
 mod eval;
+mod gradient_exchange;
+mod gradient_sum;
 mod learn;
 mod options;
+mod parameter_shards;
 mod ranks;
 mod rows;
 mod rules;

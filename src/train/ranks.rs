@@ -36,8 +36,8 @@ impl Ranks {
     }
 
     /// The connections to the other ranks.
-    pub(super) fn group(&self) -> Option<&ProcessGroup> {
-        self.group.as_deref()
+    pub(super) fn group(&self) -> Option<&Arc<ProcessGroup>> {
+        self.group.as_ref()
     }
 
     /// The number of this process, from 0.
@@ -118,7 +118,7 @@ impl Ranks {
 
     /// Broadcasts the tensors of rank 0 into the tensors of all ranks.
     pub(crate) fn broadcast_tensors(&self, tensors: &[Tensor]) -> Result<()> {
-        self.group.as_ref().map_or(Ok(()), |group| group.broadcast_tensors(tensors))
+        self.group.as_ref().map_or(Ok(()), |group| group.broadcast_tensors(tensors, 0))
     }
 
     /// How long a rank waits for others.
@@ -196,9 +196,10 @@ impl Ranks {
     /// The time and the size of what the step exchanged.
     pub(crate) fn log(&self, metrics: &mut Metrics) {
         if let Some(group) = &self.group {
-            let (seconds, bytes) = group.traffic();
-            metrics.set("time/exchange", seconds);
-            metrics.set("throughput/exchanged", bytes as f64 / f64::from(1 << 20));
+            let traffic = group.traffic();
+            metrics.set("time/exchange", traffic.seconds);
+            metrics.set("time/exchange_overlapped", traffic.overlapped);
+            metrics.set("throughput/exchanged", traffic.bytes as f64 / f64::from(1 << 20));
         }
     }
 

@@ -2,14 +2,18 @@
 //! their gradients (docs/lab/decisions/0032).
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::parameter_shards::owner_of_layer;
 use super::ranks::Ranks;
-use crate::adamw::{AdamW, GradientTree};
+use crate::adamw::AdamW;
+use crate::config::{Learner, Sft};
 use crate::error::{Error, Kind, Result};
-use crate::model::UnwrittenFile;
+use crate::model::{UnwrittenFile, layer_of};
+use crate::process_group::ProcessGroup;
 use crate::telemetry::counted;
 
 /// The parts into which the micro-batches of an optimiser step are divided. A rank computes one or
@@ -21,6 +25,33 @@ pub struct Shards {
     count: usize,
     writes_parts: bool,
     beside: Option<Rc<dyn Interleaved>>,
+    /// What the processes divide among them: `trainer.zero_stage`.
+    zero_stage: usize,
+    /// Bytes of gradients that are exchanged together.
+    bucket: usize,
+    /// The connections for weights, if they are divided: gradients are exchanged at the same time.
+    parameters: Option<Arc<ProcessGroup>>,
+}
+
+/// Settings of [`Shards`].
+#[derive(Clone, Copy)]
+pub(crate) struct ShardSettings {
+    /// `trainer.gradient_shards`; 0: one for each rank.
+    pub(crate) count: usize,
+    pub(crate) zero_stage: usize,
+    pub(crate) bucket_cap_mb: f64,
+}
+
+impl From<&Learner> for ShardSettings {
+    fn from(of: &Learner) -> Self {
+        Self { count: of.gradient_shards, zero_stage: of.zero_stage, bucket_cap_mb: of.bucket_cap_mb }
+    }
+}
+
+impl From<&Sft> for ShardSettings {
+    fn from(of: &Sft) -> Self {
+        Self { count: of.gradient_shards, zero_stage: of.zero_stage, bucket_cap_mb: of.bucket_cap_mb }
+    }
 }
 
 /// Work that is done between the micro-batches of an update.
@@ -35,16 +66,25 @@ pub(crate) trait Interleaved {
 impl Default for Shards {
     /// One process and one shard.
     fn default() -> Self {
-        Self { ranks: Ranks::default(), count: 1, writes_parts: false, beside: None }
+        Self {
+            ranks: Ranks::default(),
+            count: 1,
+            writes_parts: false,
+            beside: None,
+            zero_stage: 0,
+            bucket: 1 << 20,
+            parameters: None,
+        }
     }
 }
 
 impl Shards {
-    /// `count` shards; 0: one for each rank.
+    /// The shards of a run. All ranks call it at the same time.
     ///
     /// # Errors
     /// `Kind::Usage` if the ranks can't have the same number of shards.
-    pub(crate) fn new(ranks: &Ranks, count: usize) -> Result<Self> {
+    pub(crate) fn new(ranks: &Ranks, settings: ShardSettings) -> Result<Self> {
+        let ShardSettings { count, zero_stage, bucket_cap_mb } = settings;
         let (ranks, size) = (ranks.clone(), ranks.size());
         let count = if count == 0 { size } else { count };
         // The shards of a rank are a whole part of the tree.
@@ -55,7 +95,12 @@ impl Shards {
                 .at("trainer.gradient_shards")
                 .hint("choose the number of processes times 1, 2, 4 or 8; 0 is one for each process"));
         }
-        Ok(Self { ranks, count, writes_parts: false, beside: None })
+        let parameters = match ranks.group() {
+            Some(group) if zero_stage >= 3 => Some(Arc::new(group.first("parameters", size)?)),
+            _ => None,
+        };
+        let bucket = (bucket_cap_mb * f64::from(1 << 20)) as usize;
+        Ok(Self { ranks, count, zero_stage, bucket, parameters, ..Self::default() })
     }
 
     /// With work between the micro-batches.
@@ -74,6 +119,26 @@ impl Shards {
     /// Called before each optimiser step of the policy.
     pub(crate) fn before_step(&self) -> Result<()> {
         self.beside.as_ref().map_or(Ok(()), |beside| beside.before_step(&self.ranks))
+    }
+
+    /// The connections to the other ranks.
+    pub(super) fn group(&self) -> Option<&Arc<ProcessGroup>> {
+        self.ranks.group()
+    }
+
+    /// The connections for weights, if these are divided.
+    pub(super) fn parameters(&self) -> Option<&Arc<ProcessGroup>> {
+        self.parameters.as_ref()
+    }
+
+    /// What the ranks divide among them.
+    pub(super) fn zero_stage(&self) -> usize {
+        self.zero_stage
+    }
+
+    /// Bytes of gradients that are exchanged together.
+    pub(super) fn bucket(&self) -> usize {
+        self.bucket
     }
 
     /// The number of shards.
@@ -109,15 +174,31 @@ impl Shards {
         Ok(self.ranks.gather(local)?.into_iter().flatten().collect())
     }
 
-    /// Divides the state of an optimiser among the processes (ZeRO-1).
-    pub(crate) fn divide(&self, optimizer: &mut AdamW) -> Result<()> {
-        if self.ranks.size() > 1 { optimizer.divide(self.ranks.rank(), self.ranks.size()) } else { Ok(()) }
+    /// Divides the state of an optimiser of a model with `layers` layers among the processes, from
+    /// `trainer.zero_stage` 1 on.
+    pub(crate) fn divide(&self, optimizer: &mut AdamW, layers: usize) -> Result<()> {
+        let (rank, size) = (self.ranks.rank(), self.ranks.size());
+        if self.zero_stage == 0 || size == 1 {
+            return Ok(());
+        }
+        // Weights that are divided have the same owner as their state.
+        let owner = |name: &str| layer_of(name).map(|layer| owner_of_layer(layer, layers, size));
+        optimizer.divide(rank, size, |name| owner(name).filter(|_| self.zero_stage >= 3))
     }
 
     /// One optimiser step, [`AdamW::step`]. If the state is divided, the processes exchange the
     /// weights that each has updated.
     pub(crate) fn step(&self, optimizer: &mut AdamW, lr: f64, max_norm: f64) -> Result<f64> {
-        let norm = optimizer.step(lr, max_norm)?;
+        let norm = if self.zero_stage >= 2 && optimizer.is_divided() {
+            optimizer.step_with_norms(lr, max_norm, |local| {
+                // Each tensor has a norm on one rank, and 0 on the others.
+                let all = self.ranks.gather(local)?;
+                let sums = (0..all[0].len()).map(|tensor| all.iter().map(|norms| norms[tensor]).sum());
+                Ok(sums.collect())
+            })?
+        } else {
+            optimizer.step(lr, max_norm)?
+        };
         if let Some(group) = self.ranks.group().filter(|_| optimizer.is_divided()) {
             optimizer.exchange_weights(group.size(), &|sent| group.gather_tensor(sent))?;
         }
@@ -143,37 +224,6 @@ impl Shards {
             None => optimizer.state(),
         };
         Ok(UnwrittenFile::tensors(file, what, &state))
-    }
-
-    /// Starts the sum of the gradients of an optimiser's tensors.
-    pub(crate) fn begin(&self) -> ShardSum {
-        ShardSum { tree: (self.count > 1).then(GradientTree::default) }
-    }
-
-    /// Sums the gradients over all ranks: the gradients of the optimiser's next step.
-    pub(crate) fn reduce(&self, optimizer: &mut AdamW) -> Result<()> {
-        match self.ranks.group() {
-            Some(group) => optimizer.reduce_gradients(|gradients| group.sum(gradients)),
-            None => Ok(()),
-        }
-    }
-}
-
-/// The sum of the gradients of a rank's shards. With one shard the gradients stay where `backward`
-/// adds them.
-pub(crate) struct ShardSum {
-    tree: Option<GradientTree>,
-}
-
-impl ShardSum {
-    /// The micro-batches of a shard are computed.
-    pub(crate) fn shard_is_done(&mut self, optimizer: &mut AdamW) -> Result<()> {
-        self.tree.as_mut().map_or(Ok(()), |tree| tree.push(optimizer))
-    }
-
-    /// Sets the sum as the gradients of the optimiser.
-    pub(crate) fn finish(self, optimizer: &mut AdamW) -> Result<()> {
-        self.tree.map_or(Ok(()), |tree| tree.finish(optimizer))
     }
 }
 

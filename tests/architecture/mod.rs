@@ -194,7 +194,24 @@ const WITH_LIBTORCH: &[&str] = &[
 const ORDERS: &[(&str, &[&str])] = &[
     ("script", &["runtime", "docs", "settings", "api", "recipe", "program", "debug"]),
     // `ranks`, `shards` and `options` are files.
-    ("train", &["ranks", "shards", "options", "rules", "rows", "learn", "start", "watch", "eval", "run"]),
+    (
+        "train",
+        &[
+            "ranks",
+            "parameter_shards",
+            "shards",
+            "gradient_exchange",
+            "gradient_sum",
+            "options",
+            "rules",
+            "rows",
+            "learn",
+            "start",
+            "watch",
+            "eval",
+            "run",
+        ],
+    ),
 ];
 
 /// Folder of `src` (or of a folder of [`ORDERS`]) -> files in its largest import cycle, without its
@@ -446,7 +463,7 @@ fn files_below(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
 
 /// Lines of code in src: comments, blank lines and tests are not counted. Lower it when the code
 /// gets smaller; it is raised only for a feature that was agreed to cost lines.
-const CODE_LINES: usize = 97_900;
+const CODE_LINES: usize = 98_800;
 
 #[test]
 fn the_code_does_not_grow() {

@@ -45,6 +45,7 @@ mod mcp;
 mod memory;
 mod models;
 mod nano_cache;
+mod network;
 mod oversample;
 mod own_format;
 mod own_loop;

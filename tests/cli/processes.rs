@@ -30,7 +30,12 @@ fn same_with_more_processes(verb: &str, recipe: &str, settings: &[&str]) {
         dir.path().join("runs").join(count)
     };
     let one = left(&run("1"));
-    assert!(one.keys().any(|name| name.ends_with("model.safetensors")), "{:?}", one.keys());
+    let file = if settings.iter().any(|setting| setting.contains("max_shard_mb")) {
+        "/model-00002"
+    } else {
+        "model.safetensors"
+    };
+    assert!(one.keys().any(|name| name.contains(file)), "{:?}", one.keys());
     for count in ["2", "4"] {
         assert_same(&one, &run(count), count);
     }
@@ -72,15 +77,37 @@ fn ppo_has_the_same_bits_with_more_processes() {
     }
 }
 
-/// Weights and files are those of a run that does not divide the state, which one process does.
+/// Each stage of ZeRO, with several micro-batches in a shard and a bucket for each layer. Weights
+/// and files are those of one process, which divides nothing.
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
-fn a_divided_optimiser_has_the_same_bits() {
-    let trainer = "r1.ppo { steps = 3, group_size = 2, groups_per_step = 4, lr = 1e-3, mini_batches = 2,
-        shard_optimizer = true, weight_decay = 0.1 }";
+fn what_processes_divide_has_the_same_bits() {
+    let trainer = "r1.ppo { steps = 2, group_size = 2, groups_per_step = 4, lr = 1e-3, mini_batches = 2,
+        weight_decay = 0.1 }";
     let recipe = recipe(&[("env", TWO_STEPS), ("trainer", trainer), ("checkpoint", "{ every = 1, keep = 0 }")]);
-    same_with_more_processes("run", &recipe, &[]);
-    same_with_more_processes("sft", &format!("return {COLD_START}"), &["trainer.shard_optimizer=true"]);
+    for stage in ["0", "1", "2", "3"] {
+        let zero = format!("trainer.zero_stage={stage}");
+        let small = ["trainer.bucket_cap_mb=0.001", "trainer.tokens_per_batch=40", "checkpoint.max_shard_mb=0.02"];
+        same_with_more_processes("run", &recipe, &[&[zero.as_str()][..], &small].concat());
+    }
+}
+
+/// The weights of an adapter's model are divided, too. A part of the processes may have no
+/// micro-batch.
+#[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
+fn divided_layers_have_the_same_bits_in_other_loops() {
+    let sft = format!("return {COLD_START}");
+    for stage in ["trainer.zero_stage=2", "trainer.zero_stage=3"] {
+        same_with_more_processes("sft", &sft, &[stage]);
+    }
+    let of_critic = recipe(&[
+        ("policy", "{ model = 'model', lora = { rank = 4, alpha = 64 } }"),
+        ("trainer", "r1.ppo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-2, zero_stage = 3 }"),
+    ]);
+    for shared in ["trainer.critic.shared=true", "trainer.critic.shared=false"] {
+        same_with_more_processes("run", &of_critic, &[shared]);
+    }
 }
 
 #[test]
@@ -104,6 +131,69 @@ fn sft_has_the_same_bits_with_more_processes() {
     same_with_more_processes("sft", &alone, &[]);
     let with_rollouts = printing(&[("cold_start", COLD_START), ("eval", "{ every = 2 }")]);
     same_with_more_processes("run", &with_rollouts, &["cold_start.trainer.gradient_shards=4"]);
+}
+
+/// A loop that uses trajectories of an earlier step, and advantages of its own.
+const LOOP: &str = r#"
+local t = r1.training("a.lua", { name = arg[1], settings = { ["trainer.gradient_shards"] = 2 } })
+local first
+while t.step < t.steps do
+  local batch = t:rollout()
+  first = first or batch
+  local advantages = {}
+  for i, one in ipairs(batch) do advantages[i] = #one.steps[1].text % 3 - 1 end
+  t:update(batch, { advantages = advantages })
+  if t.step == 1 then t:update(first) end
+  print(t.step, #t:logprobs(first), #t:values(batch), next(t:evaluate()) ~= nil)
+  t:next_step()
+end
+return t:save()
+"#;
+
+#[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
+fn a_loop_of_a_program_has_the_same_bits_with_more_processes() {
+    let recipe = recipe(&[
+        ("env", TWO_STEPS),
+        ("reward", THIRDS),
+        ("data", HELD_OUT),
+        ("trainer", "r1.ppo { steps = 3, group_size = 2, groups_per_step = 4, lr = 1e-3, zero_stage = 1 }"),
+    ]);
+    let dir = directory(&[("a.lua", &recipe), ("loop.lua", LOOP)], true);
+    let run = |count: &str| {
+        let output = succeed(dir.path(), &["lua", "--threads", "1", "--nproc", count, "loop.lua", count]);
+        (output.replace(&format!("runs/{count}"), "runs/N"), left(&dir.path().join("runs").join(count)))
+    };
+    let (printed, one) = run("1");
+    assert!(
+        printed.starts_with("0\t8\t8\ttrue\n1\t") && printed.contains("runs/N/checkpoints/step-000003"),
+        "{printed}"
+    );
+    let (again, _) = run("2");
+    assert_eq!(printed, again);
+    assert_same(&one, &dir.path().join("runs/2"), "2");
+}
+
+/// A program that makes other calls on another process, or has an error there.
+#[test]
+fn programs_that_differ_between_processes_are_refused() {
+    let other = r#"local t = r1.training("a.lua", { name = "a" })
+local batch = t:rollout()
+if os.getenv("RANK") then CALL end
+t:update(batch)"#;
+    let dir = directory(&[("a.lua", &recipe(&[]))], true);
+    for (call, expected) in [
+        ("t:next_step()", "rank 1 has another call than rank 0: t:next_step instead of t:update"),
+        ("t:update(batch, { lr = 0 })", "rank 1 has another checksum of the arguments than rank 0"),
+        ("error('no such file')", "no such file"),
+    ] {
+        fs::write(dir.path().join("b.lua"), other.replace("CALL", call)).unwrap();
+        let error = fail(dir.path(), &["lua", "--nproc", "2", "--rank-timeout", "60", "b.lua"]);
+        assert!(error.contains(expected), "{error}");
+        fs::remove_dir_all(dir.path().join("runs")).unwrap();
+    }
+    let error = fail(dir.path(), &["lua", "--nproc", "2", "-"]);
+    assert!(error.contains("several processes can't read a program from standard input"), "{error}");
 }
 
 fn without_seconds(value: &mut Value) {
@@ -254,7 +344,7 @@ fn ranks_with_different_clocks_are_one_run() {
     let start = |(rank, offset): (usize, i64)| {
         let output = dir.path().join(format!("rank-{rank}"));
         fs::create_dir(&output).unwrap();
-        let args = ["run", "a.lua", "-q", "--threads", "1", "--rank-timeout", "60", "trainer.shard_optimizer=true"];
+        let args = ["run", "a.lua", "-q", "--threads", "1", "--rank-timeout", "60", "trainer.zero_stage=1"];
         let mut command = of_rank(dir.path(), rank, 3, &port, &args);
         command.env("LD_PRELOAD", &library).env("CLOCK_OFFSET", offset.to_string());
         Running::of(command, &output)
@@ -296,7 +386,7 @@ fn kill(pid: i32, signal: libc::c_int) {
 }
 
 /// Long enough to be stopped in the middle.
-fn long() -> String {
+pub(super) fn long() -> String {
     recipe(&[
         ("trainer", "r1.grpo { steps = 100000, group_size = 2, groups_per_step = 2, lr = 1e-4 }"),
         ("checkpoint", "{ every = 1, keep = 1 }"),
@@ -341,6 +431,28 @@ fn a_rank_that_does_not_answer_ends_the_run_after_the_time_limit() {
     assert!(text.contains("another process of the run has ended or does not answer"), "{text}");
     assert!(began.elapsed() < Duration::from_mins(1), "{:?}", began.elapsed());
     assert!(!Path::new(&format!("/proc/{stopped}")).exists());
+}
+
+/// A process that is slow for a while delays the others, and changes nothing.
+#[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
+fn a_slow_rank_changes_nothing() {
+    let fields = ("trainer", "r1.grpo { steps = 6, group_size = 2, groups_per_step = 4, lr = 1e-3, zero_stage = 2 }");
+    let dir = directory(&[("a.lua", &recipe(&[fields]))], true);
+    let args = |name| ["run", "a.lua", "-q", "--nproc", "2", "--threads", "1", "--rank-timeout", "30", "--name", name];
+    succeed(dir.path(), &args("whole"));
+    let running = Running::start(dir.path(), &args("slow"));
+    for lines in [1, 3] {
+        running.until_lines(&dir.path().join("runs/slow/metrics.jsonl"), lines);
+        if let Some(rank) = child(running.pid(), 1) {
+            kill(rank, libc::SIGSTOP);
+            std::thread::sleep(Duration::from_millis(700));
+            kill(rank, libc::SIGCONT);
+        }
+    }
+    let output = running.end();
+    assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    assert_same(&left(&dir.path().join("runs/whole")), &dir.path().join("runs/slow"), "slow");
 }
 
 /// The error of the rank is the error of the run.

@@ -26,7 +26,7 @@ use super::{directory, r1, shown, succeed};
 
 /// Number of kills in the test run, of runs of one process and of several.
 const KILLS: usize = 54;
-const KILLS_OF_RANKS: usize = 60;
+const KILLS_OF_RANKS: usize = 72;
 /// Kills of one run, at most.
 const KILLS_OF_A_RUN: usize = 6;
 
@@ -37,9 +37,15 @@ struct Case {
     fields: &'static [(&'static str, &'static str)],
     /// The script is edited again and again. Its functions stay the same.
     edited: bool,
-    /// Each start has another number of processes.
-    ranks: bool,
+    /// The numbers of processes, one of which each start has; the last one is that of the run that
+    /// is not killed. Empty: one process.
+    processes: &'static [&'static str],
+    /// A resumed run has the same tasks and files, but other trajectories: those that had begun
+    /// under earlier weights begin again under newer ones (docs/guide/async.md).
+    samples_ahead: bool,
 }
+
+const OF_RANKS: &[&str] = &["2", "2", "4", "1"];
 
 const CASES: &[Case] = &[
     Case {
@@ -48,21 +54,24 @@ const CASES: &[Case] = &[
             kl = { coef = 0.1, target = 0.01 } }",
         fields: &[("rollout", "{ workers = 2 }")],
         edited: false,
-        ranks: false,
+        processes: &[],
+        samples_ahead: false,
     },
     Case {
         name: "ppo",
         trainer: "r1.ppo { steps = 3, group_size = 2, groups_per_step = 2, lr = 1e-3, critic = { lr = 1e-3 }, mini_batches = 2 }",
         fields: &[],
         edited: false,
-        ranks: false,
+        processes: &[],
+        samples_ahead: false,
     },
     Case {
         name: "lora",
         trainer: "r1.grpo { steps = 3, group_size = 2, groups_per_step = 2, lr = 1e-2, kl = { coef = 0.1 } }",
         fields: &[("policy", "{ model = 'model', lora = { rank = 2 } }")],
         edited: false,
-        ranks: false,
+        processes: &[],
+        samples_ahead: false,
     },
     Case {
         name: "tree",
@@ -70,21 +79,24 @@ const CASES: &[Case] = &[
             branch = { roots = 2, at = 'entropy' } }",
         fields: &[],
         edited: false,
-        ranks: false,
+        processes: &[],
+        samples_ahead: false,
     },
     Case {
         name: "refill",
         trainer: "r1.grpo { steps = 4, group_size = 2, groups_per_step = 2, lr = 1e-3, filter = { uniform = true, refills = 3 } }",
         fields: &[("rollout", "{ workers = 2, concurrency = 3 }")],
         edited: false,
-        ranks: false,
+        processes: &[],
+        samples_ahead: false,
     },
     Case {
         name: "reload",
         trainer: "r1.grpo { steps = 6, group_size = 2, groups_per_step = 2, lr = 1e-3 }",
         fields: &[],
         edited: true,
-        ranks: false,
+        processes: &[],
+        samples_ahead: false,
     },
     Case {
         name: "grpo of ranks",
@@ -92,22 +104,33 @@ const CASES: &[Case] = &[
             kl = { coef = 0.1, target = 0.01 }, filter = { uniform = true, refills = 2 } }",
         fields: &[("rollout", "{ workers = 2 }")],
         edited: false,
-        ranks: true,
+        processes: OF_RANKS,
+        samples_ahead: false,
     },
     Case {
         name: "ppo of ranks",
         trainer: "r1.ppo { steps = 3, group_size = 2, groups_per_step = 4, lr = 1e-3, critic = { lr = 1e-3 },
-            shard_optimizer = true }",
+            zero_stage = 3 }",
         fields: &[],
         edited: false,
-        ranks: true,
+        processes: OF_RANKS,
+        samples_ahead: false,
     },
     Case {
         name: "reload of ranks",
         trainer: "r1.grpo { steps = 6, group_size = 2, groups_per_step = 4, lr = 1e-3 }",
         fields: &[],
         edited: true,
-        ranks: true,
+        processes: OF_RANKS,
+        samples_ahead: false,
+    },
+    Case {
+        name: "samplers",
+        trainer: "r1.grpo { steps = 4, group_size = 2, groups_per_step = 4, lr = 1e-3, zero_stage = 2 }",
+        fields: &[("rollout", "{ workers = 2, async = { staleness = 1, on_update = 'finish', ranks = 1 } }")],
+        edited: false,
+        processes: &["3", "2"],
+        samples_ahead: true,
     },
 ];
 
@@ -150,6 +173,9 @@ local count = r1.tool {
     /// What a run leaves. Edits of the script are at other steps each time.
     fn left(&self, run: &Path) -> BTreeMap<String, Vec<u8>> {
         let mut files = left(run);
+        if self.samples_ahead {
+            files.values_mut().for_each(Vec::clear);
+        }
         if !self.edited {
             return files;
         }
@@ -249,7 +275,9 @@ impl Torture {
         let list = at.join("calls");
         let began = Instant::now();
         let mut arguments = vec!["run", "a.lua", "--name", "k"];
-        arguments.extend(case.ranks.then_some(SHARDS));
+        if let Some(processes) = case.processes.last() {
+            arguments.extend([SHARDS, "--threads", "1", "--nproc", processes]);
+        }
         let output = killed_at(at, &arguments, "none", 1).env("KILL_CALLS", &list).output().unwrap();
         assert!(output.status.success(), "{}: {}", case.name, shown(at, &output));
         let time = began.elapsed();
@@ -268,8 +296,9 @@ impl Torture {
         let resumes = self.run().join("config.json").is_file();
         let last = if resumes { "--resume" } else { "--name" };
         let mut arguments = vec!["run", "a.lua", last, "k", if self.case.edited { "--yes" } else { "--no-reload" }];
-        if self.case.ranks {
-            let processes = ["2", "2", "4", "1"][random.below(4) as usize];
+        let all = self.case.processes;
+        if !all.is_empty() {
+            let processes = all[random.below(all.len() as u64) as usize];
             arguments.extend([SHARDS, "--threads", "1", "--nproc", processes]);
         }
         arguments
@@ -278,7 +307,7 @@ impl Torture {
     /// Whether the run was killed, or one of its processes.
     fn is_killed(&self, output: &Output) -> bool {
         let lost = || String::from_utf8_lossy(&output.stderr).contains("was ended by signal 9");
-        output.status.signal() == Some(libc::SIGKILL) || (self.case.ranks && lost())
+        output.status.signal() == Some(libc::SIGKILL) || (!self.case.processes.is_empty() && lost())
     }
 
     /// Runs a command to its end, or kills it after a time.
@@ -387,7 +416,7 @@ fn torture(ranks: bool, kills: usize) {
     let wanted = std::env::var("R1_TORTURE_CASE").ok();
     let cases: Vec<_> = CASES
         .iter()
-        .filter(|case| case.ranks == ranks && wanted.as_ref().is_none_or(|name| name == case.name))
+        .filter(|case| case.processes.is_empty() != ranks && wanted.as_ref().is_none_or(|name| name == case.name))
         .collect();
     let mut table = "case             kills  resumes  runs  differences  moments\n".to_owned();
     eprint!("{table}");

@@ -149,33 +149,45 @@ impl AdamW {
         Ok(())
     }
 
-    /// Removes the gradients of all micro-batches from the tensors.
-    fn take_gradients(&mut self) -> Result<Vec<Option<Tensor>>> {
+    /// The number of tensors.
+    pub fn tensors(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// The names of the tensors.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.slots.iter().map(|slot| slot.name.as_str())
+    }
+
+    /// Removes the gradients of all micro-batches from some tensors, and returns them in the type
+    /// of the moments; `None` for a tensor without one.
+    pub fn take_gradients(&mut self, tensors: &[usize]) -> Result<Vec<Option<Tensor>>> {
         let _guard = no_grad_guard();
-        let in_type = |slot: &ParameterSlot| -> Result<Option<Tensor>> {
-            Ok(slot.total()?.map(|gradient| gradient.f_to_kind(slot.exp_avg.kind())?.f_contiguous()).transpose()?)
-        };
-        let gradients = self.slots.iter().map(in_type).collect::<Result<_>>()?;
-        self.zero_grad();
+        let mut gradients = Vec::with_capacity(tensors.len());
+        for &number in tensors {
+            let slot = &mut self.slots[number];
+            let total = slot.total()?;
+            gradients.push(match total {
+                Some(gradient) => Some(gradient.f_to_kind(slot.exp_avg.kind())?.f_contiguous()?),
+                None => None,
+            });
+            slot.sum = None;
+        }
+        native::forget_gradients(tensors.iter().map(|&number| &self.slots[number].weight))?;
         Ok(gradients)
     }
 
-    /// Sets the gradients of the next step.
-    fn set_gradients(&mut self, gradients: Vec<Option<Tensor>>) {
+    /// Zeros in the place of the gradient of a tensor that has none.
+    pub fn no_gradient(&self, tensor: usize) -> Result<Tensor> {
+        let slot = &self.slots[tensor];
+        Ok(Tensor::f_zeros(slot.weight.size(), (slot.exp_avg.kind(), slot.weight.device()))?)
+    }
+
+    /// Sets the gradients of the next step, by tensor.
+    pub fn set_gradients(&mut self, gradients: Vec<Option<Tensor>>) {
         for (slot, gradient) in self.slots.iter_mut().zip(gradients) {
             slot.sum = gradient;
         }
-    }
-
-    /// Replaces all gradients, of zeros where a tensor has none, by what `reduce` makes of them in
-    /// place, such as their sum over several processes.
-    pub fn reduce_gradients(&mut self, reduce: impl FnOnce(&[Tensor]) -> Result<()>) -> Result<()> {
-        let _guard = no_grad_guard();
-        let gradients = self.slots.iter().map(ParameterSlot::gradient).collect::<Result<Vec<_>>>()?;
-        reduce(&gradients)?;
-        self.zero_grad();
-        self.set_gradients(gradients.into_iter().map(Some).collect());
-        Ok(())
     }
 
     /// One update from the accumulated gradients, which are first scaled down together to a norm of
@@ -190,8 +202,19 @@ impl AdamW {
     /// [`Kind::Numeric`] names the first tensor whose gradient contains NaN or infinity. Nothing
     /// has changed then: drop the gradients and continue, or stop.
     pub fn step(&mut self, lr: f64, max_norm: f64) -> Result<f64> {
+        self.step_with_norms(lr, max_norm, Ok)
+    }
+
+    /// [`step`](Self::step) with the gradients of the tensors whose state is here. `exchange` gets
+    /// the norms of the gradients by tensor, 0 for other tensors, and returns all of them.
+    pub fn step_with_norms(
+        &mut self,
+        lr: f64,
+        max_norm: f64,
+        exchange: impl FnOnce(Vec<f64>) -> Result<Vec<f64>>,
+    ) -> Result<f64> {
         let _guard = no_grad_guard();
-        let norm = self.grad_norm()?;
+        let norm = self.total_norm(&exchange(self.gradient_norms()?)?)?;
         // As in torch.nn.utils.clip_grad_norm_.
         let scale = if max_norm > 0.0 { (max_norm / (norm + 1e-6)).min(1.0) } else { 1.0 };
         self.step += 1;
@@ -248,26 +271,33 @@ impl AdamW {
     /// # Errors
     /// [`Kind::Numeric`] names the first tensor whose gradient contains NaN or infinity.
     pub fn grad_norm(&self) -> Result<f64> {
+        self.total_norm(&self.gradient_norms()?)
+    }
+
+    /// The norm of each tensor's gradient, 0 without one.
+    fn gradient_norms(&self) -> Result<Vec<f64>> {
         let _guard = no_grad_guard();
-        let mut with_grad: Vec<(&ParameterSlot, Tensor)> = Vec::with_capacity(self.slots.len());
-        for slot in &self.slots {
-            with_grad.extend(slot.total()?.map(|gradient| (slot, gradient)));
-        }
-        if with_grad.is_empty() {
-            return Ok(0.0);
-        }
-        let mut norms = Vec::with_capacity(with_grad.len());
-        for (slot, grad) in &with_grad {
-            norms.push(grad.f_norm_scalaropt_dtype(2.0, slot.exp_avg.kind())?);
-        }
-        // One transfer from the device for all tensors.
-        let norms = Vec::<f64>::try_from(Tensor::f_stack(&norms, 0)?.f_to_kind(Dtype::Double)?)?;
-        for ((slot, _), norm) in with_grad.iter().zip(&norms) {
-            if !norm.is_finite() {
-                return Err(Error::new(Kind::Numeric, "a gradient contains NaN or infinity")
-                    .at(format!("tensor {}", slot.name))
-                    .hint("lower the learning rate, or check the rewards; this optimiser step was not taken"));
+        let (mut numbers, mut norms) = (Vec::new(), Vec::new());
+        for (number, slot) in self.slots.iter().enumerate() {
+            if let Some(gradient) = slot.total()? {
+                numbers.push(number);
+                norms.push(gradient.f_norm_scalaropt_dtype(2.0, slot.exp_avg.kind())?);
             }
+        }
+        let mut all = vec![0.0; self.slots.len()];
+        if !norms.is_empty() {
+            // One transfer from the device for all tensors.
+            let norms = Vec::<f64>::try_from(Tensor::f_stack(&norms, 0)?.f_to_kind(Dtype::Double)?)?;
+            numbers.into_iter().zip(norms).for_each(|(number, norm)| all[number] = norm);
+        }
+        Ok(all)
+    }
+
+    fn total_norm(&self, norms: &[f64]) -> Result<f64> {
+        if let Some((slot, _)) = self.slots.iter().zip(norms).find(|(_, norm)| !norm.is_finite()) {
+            return Err(Error::new(Kind::Numeric, "a gradient contains NaN or infinity")
+                .at(format!("tensor {}", slot.name))
+                .hint("lower the learning rate, or check the rewards; this optimiser step was not taken"));
         }
         Ok(norms.iter().map(|norm| norm * norm).sum::<f64>().sqrt())
     }

@@ -38,6 +38,17 @@ pub struct Rendezvous {
     pub timeout: Duration,
 }
 
+/// What a process exchanged with others.
+#[derive(Clone, Copy, Debug)]
+pub struct ExchangeTotals {
+    /// Time of the operations, waiting for other ranks included.
+    pub seconds: f64,
+    /// The part of it during which the process computed something else.
+    pub overlapped: f64,
+    /// Bytes that this rank sent.
+    pub bytes: u64,
+}
+
 /// The connections of a process to the others of its group.
 #[derive(Debug)]
 pub struct ProcessGroup {
@@ -47,6 +58,7 @@ pub struct ProcessGroup {
     address: Option<String>,
     timeout: Duration,
     nanoseconds: AtomicU64,
+    overlapped: AtomicU64,
     bytes: AtomicU64,
 }
 
@@ -94,8 +106,8 @@ impl ProcessGroup {
     }
 
     fn new(collectives: Collectives, (rank, size): (usize, usize), address: Option<String>, timeout: Duration) -> Self {
-        let (nanoseconds, bytes) = (AtomicU64::default(), AtomicU64::default());
-        Self { collectives, rank, size, address, timeout, nanoseconds, bytes }
+        let [nanoseconds, overlapped, bytes] = [const { AtomicU64::new(0) }; 3];
+        Self { collectives, rank, size, address, timeout, nanoseconds, overlapped, bytes }
     }
 
     /// The first `size` ranks as a group of their own, which these call at the same time. `name` is
@@ -133,18 +145,22 @@ impl ProcessGroup {
         self.timeout
     }
 
-    /// The seconds of the operations since the last call, waiting for other ranks included, and the
-    /// bytes that this rank sent.
-    pub fn traffic(&self) -> (f64, u64) {
-        let seconds = Duration::from_nanos(self.nanoseconds.swap(0, Ordering::Relaxed)).as_secs_f64();
-        (seconds, self.bytes.swap(0, Ordering::Relaxed))
+    /// What was exchanged since the last call.
+    pub fn traffic(&self) -> ExchangeTotals {
+        let seconds = |time: &AtomicU64| Duration::from_nanos(time.swap(0, Ordering::Relaxed)).as_secs_f64();
+        let bytes = self.bytes.swap(0, Ordering::Relaxed);
+        ExchangeTotals { seconds: seconds(&self.nanoseconds), overlapped: seconds(&self.overlapped), bytes }
+    }
+
+    /// Adds time of operations during which the process computed something else.
+    pub fn add_overlapped(&self, time: Duration) {
+        self.overlapped.fetch_add(nanoseconds(time), Ordering::Relaxed);
     }
 
     fn timed<T>(&self, sends: usize, operation: impl FnOnce() -> Result<T>) -> Result<T> {
         let began = Instant::now();
         let done = operation();
-        let nanoseconds = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+        self.nanoseconds.fetch_add(nanoseconds(began.elapsed()), Ordering::Relaxed);
         self.bytes.fetch_add(sends as u64, Ordering::Relaxed);
         done
     }
@@ -209,19 +225,77 @@ impl ProcessGroup {
         in_buckets(tensors, |bucket| self.tree(bucket))
     }
 
-    /// Broadcasts the tensors of rank 0 into the tensors of all ranks. They have one type.
-    pub fn broadcast_tensors(&self, tensors: &[Tensor]) -> Result<()> {
+    /// As [`sum`](Self::sum), for the rank that owns each tensor: the tensors of other ranks have
+    /// undefined values afterwards. The sums have the same bits. On 2, 4, 8, … ranks each sends
+    /// every value at most once (reduce-scatter by recursive halving).
+    pub fn sum_for_owners(&self, tensors: &[(usize, Tensor)]) -> Result<()> {
+        if !self.size.is_power_of_two() {
+            let all: Vec<Tensor> = tensors.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
+            return self.sum(&all);
+        }
+        let mut by_owner: Vec<&(usize, Tensor)> = tensors.iter().collect();
+        by_owner.sort_by_key(|(owner, _)| *owner);
+        let mut rest = by_owner.as_slice();
+        while !rest.is_empty() {
+            let (bucket, after) = rest.split_at(bucket_end(rest.iter().map(|(_, tensor)| tensor)));
+            rest = after;
+            self.halve(bucket)?;
+        }
+        Ok(())
+    }
+
+    /// Recursive halving: in each round a rank sends the values of owners that are on the other
+    /// side, and adds the values that it receives for its own side.
+    fn halve(&self, bucket: &[&(usize, Tensor)]) -> Result<()> {
+        let _guard = no_grad_guard();
+        let owned = |owner: usize| bucket.iter().filter(move |(other, _)| *other == owner).map(|(_, tensor)| tensor);
+        let flat = |owner: usize| -> Result<Option<Tensor>> {
+            let all = owned(owner).map(|tensor| tensor.f_flatten(0, -1)).collect::<Result<Vec<_>, _>>()?;
+            let cat = |all: &[Tensor]| Tensor::f_cat(all, 0)?.f_to_device(tch::Device::Cpu);
+            Ok(if all.is_empty() { None } else { Some(cat(&all)?) })
+        };
+        let mut parts = (0..self.size).map(flat).collect::<Result<Vec<_>>>()?;
+        let mut bit = 1;
+        while bit < self.size {
+            let (mut sent, mut kept) = (Vec::new(), Vec::new());
+            for (owner, part) in parts.iter_mut().enumerate() {
+                if (owner ^ self.rank) & bit == 0 { kept.extend(part.as_mut()) } else { sent.extend(part.take()) }
+            }
+            let count = kept.iter().map(|part| part.numel() as i64).sum();
+            let none = Tensor::f_zeros([0], (bucket[0].1.kind(), tch::Device::Cpu))?;
+            let sent = if sent.is_empty() { none } else { Tensor::f_cat(&sent, 0)? };
+            let received = self.exchange(&sent, bit, count)?;
+            let mut at = 0;
+            for part in kept {
+                let length = part.numel() as i64;
+                let _ = part.f_add_(&received.f_narrow(0, at, length)?)?;
+                at += length;
+            }
+            bit <<= 1;
+        }
+        let Some(sum) = &parts[self.rank] else { return Ok(()) };
+        copy_back(sum, owned(self.rank))
+    }
+
+    /// Sends values to the rank whose number differs in `bit`, and receives `count` values.
+    fn exchange(&self, sent: &Tensor, bit: usize, count: i64) -> Result<Tensor> {
+        let bytes = sent.numel() * sent.kind().elt_size_in_bytes();
+        let exchange = || self.collectives.exchange(sent, self.rank ^ bit, count);
+        self.timed(bytes, || exchange().map_err(|error| lost("sum gradients", &error)))
+    }
+
+    /// Broadcasts the tensors of the rank `from` into the tensors of all ranks. They have one type.
+    pub fn broadcast_tensors(&self, tensors: &[Tensor], from: usize) -> Result<()> {
         in_buckets(tensors, |bucket| {
             let bytes = bucket.numel() * bucket.kind().elt_size_in_bytes();
-            let sends = if self.rank == 0 { bytes * (self.size - 1) } else { 0 };
-            let broadcast = || self.collectives.broadcast(&bucket).map_err(|error| lost("send weights", &error));
+            let sends = if self.rank == from { bytes * (self.size - 1) } else { 0 };
+            let broadcast = || self.collectives.broadcast(&bucket, from).map_err(|error| lost("send weights", &error));
             self.timed(sends, broadcast)?;
             Ok(bucket)
         })
     }
 
     fn tree(&self, mut sum: Tensor) -> Result<Tensor> {
-        let failed = |error| lost("sum gradients", &error);
         if !self.size.is_power_of_two() {
             return in_pairs(self.tensors("sum gradients", &sum)?.f_unbind(0)?);
         }
@@ -229,13 +303,15 @@ impl ProcessGroup {
         // their order, so that both ranks have the same bits.
         let mut bit = 1;
         while bit < self.size {
-            let bytes = sum.numel() * sum.kind().elt_size_in_bytes();
-            let other = self.timed(bytes, || self.collectives.exchange(&sum, self.rank ^ bit).map_err(failed))?;
-            let _ = sum.f_add_(&other)?;
+            let _ = sum.f_add_(&self.exchange(&sum, bit, sum.numel() as i64)?)?;
             bit <<= 1;
         }
         Ok(sum)
     }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Replaces tensors by what `exchange` makes of them: several at a time as one flat tensor on the
@@ -244,23 +320,33 @@ fn in_buckets(tensors: &[Tensor], exchange: impl Fn(Tensor) -> Result<Tensor>) -
     let _guard = no_grad_guard();
     let mut rest = tensors;
     while !rest.is_empty() {
-        let mut bytes = 0;
-        let fits = |tensor: &&Tensor| {
-            bytes += tensor.numel() * tensor.kind().elt_size_in_bytes();
-            bytes <= BUCKET
-        };
-        let (bucket, after) = rest.split_at(rest.iter().take_while(fits).count().max(1));
+        let (bucket, after) = rest.split_at(bucket_end(rest.iter()));
         rest = after;
         let flat: Vec<Tensor> =
             bucket.iter().map(|tensor| tensor.f_flatten(0, -1)).collect::<std::result::Result<_, _>>()?;
         let done = exchange(Tensor::f_cat(&flat, 0)?.f_to_device(tch::Device::Cpu)?)?;
-        let mut at = 0;
-        for tensor in bucket {
-            let length = tensor.numel() as i64;
-            let part = done.f_narrow(0, at, length)?.f_view_as(tensor)?;
-            tensor.shallow_clone().f_copy_(&part)?;
-            at += length;
-        }
+        copy_back(&done, bucket.iter())?;
+    }
+    Ok(())
+}
+
+/// Number of the first tensors that are sent together.
+fn bucket_end<'a>(tensors: impl Iterator<Item = &'a Tensor>) -> usize {
+    let mut bytes = 0;
+    let fits = |tensor: &&Tensor| {
+        bytes += tensor.numel() * tensor.kind().elt_size_in_bytes();
+        bytes <= BUCKET
+    };
+    tensors.take_while(fits).count().max(1)
+}
+
+/// Copies the values of a flat tensor into tensors, one after the other.
+fn copy_back<'a>(flat: &Tensor, tensors: impl Iterator<Item = &'a Tensor>) -> Result<()> {
+    let mut at = 0;
+    for tensor in tensors {
+        let length = tensor.numel() as i64;
+        tensor.shallow_clone().f_copy_(&flat.f_narrow(0, at, length)?.f_view_as(tensor)?)?;
+        at += length;
     }
     Ok(())
 }

@@ -147,7 +147,7 @@ fn bare(terminal: &Rc<Terminal>, interrupt: Interrupt, output: OutputArgs) -> Re
         LogStream::Out => drop(out.item("printed", "", || line.text.as_str().into())),
         LogStream::Log => drop(out.log(&line.place, &line.text)),
     });
-    let console = Console::bare(Rc::new(Programs(output.reporter())), echo)?;
+    let console = Console::bare(Rc::new(Programs::new(output.reporter())), echo)?;
     let executor = Executor::new()?;
     terminal.complete_with(console.clone());
     terminal.note("Lua with everything of r1; r1 repl SCRIPT works on a recipe. Ctrl-D leaves");

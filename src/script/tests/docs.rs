@@ -17,7 +17,7 @@ fn program(source: &str) -> Result<Vec<Json>, Error> {
         source,
         arguments: &[],
         seed: 0,
-        api: Some(Rc::new(Programs(Reporter::silent()))),
+        api: Some(Rc::new(Programs::new(Reporter::silent()))),
         echo: Box::new(|_, _| ()),
     };
     Executor::new().unwrap().block_on(program.run()).map(|end| match end {

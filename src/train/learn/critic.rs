@@ -66,9 +66,7 @@ impl TrainedCritic {
         }
         let weights = adamw::AdamWOptions { weight_decay: learner.weight_decay, ..adamw::AdamWOptions::default() };
         let mut optimizer = AdamW::new(critic.parameters(), weights)?;
-        if learner.shard_optimizer {
-            shards.divide(&mut optimizer)?;
-        }
+        shards.divide(&mut optimizer, policy.config.num_hidden_layers)?;
         if let Some(dir) = &saved {
             optimizer.load_state(read_optimizer(dir, OPTIMIZER)?)?;
         }

@@ -11,7 +11,7 @@ use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
 use crate::load::{adapter, load_model};
 use crate::mdp::{Routing, Scoring};
-use crate::model::{Model, OnHost, Packed, UnwrittenFile, upload};
+use crate::model::{Model, OnHost, Packed, SHARD_BYTES, UnwrittenFile, upload};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::train::shards::Shards;
 
@@ -150,7 +150,7 @@ impl Reference {
     /// The files for [`saved`](Self::saved).
     pub(crate) fn unwritten(&self) -> Result<Vec<UnwrittenFile>> {
         match self {
-            Self::Own(model) => model.unwritten_trained(),
+            Self::Own(model) => model.unwritten_trained(SHARD_BYTES),
             Self::Base(_) => Err(Error::new(Kind::Internal, "the reference policy is the policy without its adapter")),
         }
     }

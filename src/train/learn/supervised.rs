@@ -7,6 +7,7 @@ use crate::error::{Error, Kind, Result};
 use crate::model::Model;
 use crate::native;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
+use crate::train::gradient_sum::GradientSum;
 use crate::train::shards::Shards;
 
 /// The result of a supervised step.
@@ -41,27 +42,21 @@ pub(crate) fn update(
         );
     }
     optimizer.zero_grad();
-    let (mut losses, mut local, mut sum) = (Vec::new(), Vec::new(), shards.begin());
+    let (mut losses, mut local) = (Vec::new(), Vec::new());
     let chunk = logprobs_at_once(model.config.vocab_size, model.device());
     let all = micro_batches(rows, sft.tokens_at_once(), shards.count());
-    for shard in shards.local() {
-        let several = shards.of(shard, &all).count() > 1;
-        for (number, members) in shards.of(shard, &all) {
-            let batch = MicroBatch::new(rows, members, model.config.vocab_size, model.device())?;
-            let packed = packed(&batch);
-            local.push((number, packed.ids.numel()));
-            let pass = model.learn(&packed)?;
-            let hidden = pass.hidden().f_index_select(0, &batch.predict)?;
-            let (logp, _) = model.logprobs(&hidden, &batch.targets, 1.0, chunk)?;
-            // Divided by the tokens of the whole batch, so that micro-batches add up to its mean.
-            let loss = logp.f_sum(tch::Kind::Float)?.f_div_scalar(-(trained as f64))?;
-            losses.push(loss.f_detach()?.f_to_kind(tch::Kind::Double)?);
-            pass.backward(&loss)?;
-            if several {
-                optimizer.accumulate()?;
-            }
-        }
-        sum.shard_is_done(optimizer)?;
+    let mut sum = GradientSum::new(shards, optimizer, all.len(), Some(model))?;
+    while let Some(number) = sum.next(optimizer)? {
+        let batch = MicroBatch::new(rows, &all[number], model.config.vocab_size, model.device())?;
+        let packed = packed(&batch);
+        local.push((number, packed.ids.numel()));
+        let pass = sum.learn(model, &packed)?;
+        let hidden = pass.hidden().f_index_select(0, &batch.predict)?;
+        let (logp, _) = model.logprobs(&hidden, &batch.targets, 1.0, chunk)?;
+        // Divided by the tokens of the whole batch, so that micro-batches add up to its mean.
+        let loss = logp.f_sum(tch::Kind::Float)?.f_div_scalar(-(trained as f64))?;
+        losses.push(loss.f_detach()?.f_to_kind(tch::Kind::Double)?);
+        sum.backward(pass, &loss, optimizer)?;
     }
     sum.finish(optimizer)?;
     // The only wait for the device before the wait for the gradient norm.
@@ -72,7 +67,6 @@ pub(crate) fn update(
         return Err(Error::new(Kind::Numeric, format!("the loss is {value}"))
             .hint("the weights have not been changed; lower trainer.lr"));
     }
-    shards.reduce(optimizer)?;
     release()?;
     let grad_norm = shards.step(optimizer, lr, sft.max_grad_norm)?;
     let loss = all.iter().map(|(_, loss)| loss).sum();

@@ -27,6 +27,7 @@ use crate::rl::objective::{Inputs, MicroBatchLoss};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::telemetry::Reporter;
 use crate::timeline;
+use crate::train::gradient_sum::GradientSum;
 use crate::train::rules::objective::Objective;
 use crate::train::shards::Shards;
 
@@ -197,12 +198,7 @@ impl Update<'_> {
         stats: &mut UpdateStats,
     ) -> Result<()> {
         let queued = self.queue(optimizer, rows, shared.as_mut(), stats)?;
-        self.read(queued, rows, shared.is_some(), stats)?;
-        if stats.sampled == 0 {
-            return Ok(());
-        }
-        shared.map_or(Ok(()), |shared| self.shards.reduce(shared.head))?;
-        self.shards.reduce(optimizer)
+        self.read(queued, rows, shared.is_some(), stats)
     }
 
     /// Forward, loss and backward of every micro-batch of this process. The device works while the
@@ -229,82 +225,82 @@ impl Update<'_> {
         stats.sampled = active.iter().map(|&row| rows[row].sampled()).sum();
         let micro_batches = self.micro_batches(rows, &active);
         let (mut local, mut values, mut records) = (Vec::new(), Vec::new(), QueuedTokens::default());
-        let (mut sum, mut head_sum) = (self.shards.begin(), self.shards.begin());
-        for shard in self.shards.local() {
-            let several = self.shards.of(shard, &micro_batches).count() > 1;
-            for (number, members) in self.shards.of(shard, &micro_batches) {
-                self.shards.turn();
-                let device = self.model.device();
-                let _profiled = profile::micro_batch(device)?;
-                let _span = timeline::span("micro-batch", || "training".to_owned());
-                let batch = MicroBatch::new(rows, members, self.model.config.vocab_size, device)?;
-                let packed = packed(&batch);
-                let tokens = packed.ids.numel();
-                let pass = self.model.learn(&packed)?;
-                let hidden = pass.hidden();
-                let predicting = hidden.f_index_select(0, &batch.predict)?;
-                let (logp, token_entropy) = self.model.logprobs_among(
-                    &predicting,
-                    &batch.targets,
-                    batch.support.as_ref(),
-                    self.temperature,
-                    logprobs_at_once(self.model.config.vocab_size, self.model.device()),
-                )?;
-                let old = batch.column(rows, |row| &row.logp_old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
-                let reference = batch.column(rows, |row| &row.logp_ref)?;
-                let weights = batch.column(rows, |row| &row.weights)?;
-                let selected = selected.as_ref().map(|all| chosen_among(all, &batch)).transpose()?;
-                let rewards = batch.column(rows, |row| &row.rewards)?;
-                let inputs = Inputs {
-                    logp_ref: reference.as_ref(),
-                    entropy: Some(&token_entropy),
-                    weights: weights.as_ref(),
-                    selected: selected.as_ref(),
-                    rewards: rewards.as_ref(),
-                    units: units.as_ref(),
-                    ..Inputs::of(&batch, &logp, &old)
-                };
-                let MicroBatchLoss { mut loss, ratios, numbers: logged, .. } =
-                    objective.compute(&inputs, &denominators)?;
-                let mut of_critic = None;
-                if let Some(shared) = &shared {
-                    let (share, numbers) = (shared.loss)(hidden, &batch)?;
-                    loss = loss.f_add(&share)?;
-                    of_critic = Some(numbers);
-                }
-                pass.backward(&loss)?;
-                if several {
-                    optimizer.accumulate()?;
-                }
-                let _guard = no_grad_guard();
-                let reference = reference.as_ref().filter(|_| objective.terms.kl_coef > 0.0);
-                let kl = reference.map(|reference| kl(&logp, reference, objective.terms.kl)).transpose()?;
-                let (pull_largest, pull_sum) = pull(&logp, &old, &batch.advantages)?;
-                let difference = largest_difference(&logp, &batch.logp_old)?;
-                values.extend([loss.f_detach()?, token_entropy.f_sum(Dtype::Double)?, difference]);
-                values.extend([pull_largest, pull_sum]);
-                let has_kl = kl.is_some();
-                let no_kl = || Tensor::f_zeros([], (Dtype::Double, device));
-                values.push(kl.map_or_else(no_kl, |kl| kl.f_sum(Dtype::Double))?);
-                // The ratios of a loss may be those of sequences.
-                let clipped = ratios.clipped().filter(|clipped| clipped.numel() == logp.numel());
-                records.add(&batch.tokens, &logp, &token_entropy, clipped)?;
-                let (ratio_tokens, sums) = ratios.on_device();
-                let none = || Tensor::f_zeros([RatioSums::NUMBERS as i64], (Dtype::Double, device));
-                values.extend(sums.map_or_else(none, |sums| Ok(sums.shallow_clone()))?.f_unbind(0)?);
-                values.extend(of_critic.into_iter().flatten());
-                let graph_tokens = logged.as_ref().map(|logged| logged.tokens);
-                values.extend(logged.into_iter().flat_map(|logged| logged.on_device));
-                let numbers = MicroBatchNumbers { tokens, ratio_tokens, graph_tokens, has_kl, values: Vec::new() };
-                local.push((number, numbers));
+        let mut sum = GradientSum::new(self.shards, optimizer, micro_batches.len(), Some(self.model))?;
+        let of_head =
+            |shared: &mut SharedTrunk<'_>| GradientSum::of_head(self.shards, shared.head, micro_batches.len());
+        let mut head_sum = shared.as_deref_mut().map(of_head).transpose()?;
+        loop {
+            let number = sum.next(optimizer)?;
+            if let (Some(shared), Some(head_sum)) = (&mut shared, &mut head_sum) {
+                head_sum.next(shared.head)?;
             }
-            sum.shard_is_done(optimizer)?;
-            if let Some(shared) = &mut shared {
-                head_sum.shard_is_done(shared.head)?;
+            let Some(number) = number else { break };
+            let members = &micro_batches[number];
+            self.shards.turn();
+            let device = self.model.device();
+            let _profiled = profile::micro_batch(device)?;
+            let _span = timeline::span("micro-batch", || "training".to_owned());
+            let batch = MicroBatch::new(rows, members, self.model.config.vocab_size, device)?;
+            let packed = packed(&batch);
+            let tokens = packed.ids.numel();
+            let pass = sum.learn(self.model, &packed)?;
+            let hidden = pass.hidden();
+            let predicting = hidden.f_index_select(0, &batch.predict)?;
+            let (logp, token_entropy) = self.model.logprobs_among(
+                &predicting,
+                &batch.targets,
+                batch.support.as_ref(),
+                self.temperature,
+                logprobs_at_once(self.model.config.vocab_size, self.model.device()),
+            )?;
+            let old = batch.column(rows, |row| &row.logp_old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
+            let reference = batch.column(rows, |row| &row.logp_ref)?;
+            let weights = batch.column(rows, |row| &row.weights)?;
+            let selected = selected.as_ref().map(|all| chosen_among(all, &batch)).transpose()?;
+            let rewards = batch.column(rows, |row| &row.rewards)?;
+            let inputs = Inputs {
+                logp_ref: reference.as_ref(),
+                entropy: Some(&token_entropy),
+                weights: weights.as_ref(),
+                selected: selected.as_ref(),
+                rewards: rewards.as_ref(),
+                units: units.as_ref(),
+                ..Inputs::of(&batch, &logp, &old)
+            };
+            let MicroBatchLoss { mut loss, ratios, numbers: logged, .. } = objective.compute(&inputs, &denominators)?;
+            let mut of_critic = None;
+            if let Some(shared) = &shared {
+                let (share, numbers) = (shared.loss)(hidden, &batch)?;
+                loss = loss.f_add(&share)?;
+                of_critic = Some(numbers);
             }
+            sum.backward(pass, &loss, optimizer)?;
+            let _guard = no_grad_guard();
+            let reference = reference.as_ref().filter(|_| objective.terms.kl_coef > 0.0);
+            let kl = reference.map(|reference| kl(&logp, reference, objective.terms.kl)).transpose()?;
+            let (pull_largest, pull_sum) = pull(&logp, &old, &batch.advantages)?;
+            let difference = largest_difference(&logp, &batch.logp_old)?;
+            values.extend([loss.f_detach()?, token_entropy.f_sum(Dtype::Double)?, difference]);
+            values.extend([pull_largest, pull_sum]);
+            let has_kl = kl.is_some();
+            let no_kl = || Tensor::f_zeros([], (Dtype::Double, device));
+            values.push(kl.map_or_else(no_kl, |kl| kl.f_sum(Dtype::Double))?);
+            // The ratios of a loss may be those of sequences.
+            let clipped = ratios.clipped().filter(|clipped| clipped.numel() == logp.numel());
+            records.add(&batch.tokens, &logp, &token_entropy, clipped)?;
+            let (ratio_tokens, sums) = ratios.on_device();
+            let none = || Tensor::f_zeros([RatioSums::NUMBERS as i64], (Dtype::Double, device));
+            values.extend(sums.map_or_else(none, |sums| Ok(sums.shallow_clone()))?.f_unbind(0)?);
+            values.extend(of_critic.into_iter().flatten());
+            let graph_tokens = logged.as_ref().map(|logged| logged.tokens);
+            values.extend(logged.into_iter().flat_map(|logged| logged.on_device));
+            let numbers = MicroBatchNumbers { tokens, ratio_tokens, graph_tokens, has_kl, values: Vec::new() };
+            local.push((number, numbers));
         }
         sum.finish(optimizer)?;
-        shared.map_or(Ok(()), |shared| head_sum.finish(shared.head))?;
+        if let (Some(shared), Some(head_sum)) = (&mut shared, head_sum) {
+            head_sum.finish(shared.head)?;
+        }
         Ok(Queued { micro_batches, local, values, records })
     }
 

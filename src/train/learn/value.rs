@@ -13,6 +13,7 @@ use crate::model::{Critic, Model, OnHost, Packed, Pass, upload};
 use crate::native;
 use crate::rl::losses::value_loss;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
+use crate::train::gradient_sum::GradientSum;
 use crate::train::learn::score::of_tokens;
 use crate::train::shards::Shards;
 
@@ -179,55 +180,49 @@ fn critic_step(
     optimizer.zero_grad();
     let rows = shown(rows, prefixes, policy.config.default_context())?.rows;
     let all = micro_batches(&rows, learner.tokens_at_once(), shards.count());
-    let numbers = queue_critic(critic, policy, optimizer, (&rows, &all, count), (settings, shards))?;
+    let (order, numbers) = queue_critic(critic, policy, optimizer, (&rows, &all, count), (settings, shards))?;
     // The only wait for the device before the wait for the gradient norm.
     let numbers = native::read_numbers(&numbers)?;
-    let local = shards.local_of(&all).map(|(number, _)| number).zip(numbers.as_chunks().0.iter().copied());
+    let local = order.into_iter().zip(numbers.as_chunks().0.iter().copied());
     for ([loss, clipped], members) in shards.gather(local.collect())?.into_iter().zip(&all) {
         stats.loss += finite(loss).map_err(|error| error.in_trajectories(trajectories_of(&rows, members), None))?;
         stats.clip_frac += clipped / count.max(1) as f64;
     }
-    shards.reduce(optimizer)?;
     stats.grad_norm = shards.step(optimizer, settings.lr, learner.max_grad_norm)?;
     stats.stepped = true;
     Ok(())
 }
 
 /// Forward, loss and backward of this process's share of the micro-batches `all` of rows with
-/// `targets` targets, without a wait for the device. The results are the loss and the number of
-/// clipped values of each, on the device.
+/// `targets` targets, without a wait for the device. The results are the numbers of the
+/// micro-batches, and the loss and the number of clipped values of each, on the device.
 pub(crate) fn queue_critic(
     critic: &Critic,
     policy: &Model,
     optimizer: &mut AdamW,
     (rows, all, targets): (&[Row], &[Vec<usize>], usize),
     (settings, shards): (&CriticSettings, &Shards),
-) -> Result<Vec<Tensor>> {
-    let (mut numbers, mut sum) = (Vec::with_capacity(2 * all.len()), shards.begin());
-    for shard in shards.local() {
-        let several = shards.of(shard, all).count() > 1;
-        for (_, members) in shards.of(shard, all) {
-            shards.turn();
-            let batch = MicroBatch::new(rows, members, policy.config.vocab_size, policy.device())?;
-            let packed = packed(&batch);
-            // A shared trunk is trained in the policy's update.
-            let pass = critic.trunk().map(|trunk| trunk.learn(&packed)).transpose()?;
-            let shared = if pass.is_none() { Some(scored(policy, &packed)?) } else { None };
-            let Some(hidden) = pass.as_ref().map(Pass::hidden).or(shared.as_ref()) else { continue };
-            let (loss, clipped) = share(&critic.values(hidden, &batch.predict)?, &batch, rows, targets, settings)?;
-            match pass {
-                Some(pass) => pass.backward(&loss)?,
-                None => loss.f_backward()?,
-            }
-            if several {
-                optimizer.accumulate()?;
-            }
-            numbers.extend([loss.f_detach()?, clipped]);
+) -> Result<(Vec<usize>, Vec<Tensor>)> {
+    let (mut order, mut numbers) = (Vec::new(), Vec::new());
+    let mut sum = GradientSum::new(shards, optimizer, all.len(), critic.trunk())?;
+    while let Some(number) = sum.next(optimizer)? {
+        shards.turn();
+        let batch = MicroBatch::new(rows, &all[number], policy.config.vocab_size, policy.device())?;
+        let packed = packed(&batch);
+        // A shared trunk is trained in the policy's update.
+        let pass = critic.trunk().map(|trunk| sum.learn(trunk, &packed)).transpose()?;
+        let shared = if pass.is_none() { Some(scored(policy, &packed)?) } else { None };
+        let Some(hidden) = pass.as_ref().map(Pass::hidden).or(shared.as_ref()) else { continue };
+        let (loss, clipped) = share(&critic.values(hidden, &batch.predict)?, &batch, rows, targets, settings)?;
+        match pass {
+            Some(pass) => sum.backward(pass, &loss, optimizer)?,
+            None => sum.backward_head(&loss, optimizer)?,
         }
-        sum.shard_is_done(optimizer)?;
+        order.push(number);
+        numbers.extend([loss.f_detach()?, clipped]);
     }
     sum.finish(optimizer)?;
-    Ok(numbers)
+    Ok((order, numbers))
 }
 
 #[cfg(test)]

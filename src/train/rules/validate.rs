@@ -42,6 +42,7 @@ pub fn validate(script: &Script) -> Result<ValidatedTrainer> {
         "privileged": script.privileged,
         "chosen": script.typed("trainer.algorithm").is_some(),
         "staleness": script.settings.rollout.r#async.staleness,
+        "samplers": script.settings.rollout.r#async.ranks,
         "oversample": script.settings.rollout.oversample,
         "greedy": objective.needs(AlgorithmNeed::Greedy),
         "curriculum": script.settings.data.curriculum.has_band() || script.row_weight,

@@ -159,9 +159,23 @@ impl Training {
         (self.run.state.step, self.learner.steps)
     }
 
+    /// Refuses processes whose programs make another call.
+    ///
+    /// # Errors
+    /// `Kind::Usage` names the first process.
+    pub(crate) fn require_same_call(&self, name: &str, arguments: &str) -> Result<()> {
+        let checksum = format!("{:08x}", crc32c::crc32c(arguments.as_bytes()));
+        let facts = [("call", name), ("checksum of the arguments", checksum.as_str())];
+        let facts = facts.map(|(fact, value)| (fact.to_owned(), value.to_owned()));
+        self.run.options.ranks.require_same_facts(&facts).map_err(|error| match error.kind {
+            Kind::Usage => error.hint("a program makes the same calls on all processes; os.time and files may differ"),
+            _ => error,
+        })
+    }
+
     /// The trajectories of these ids.
     pub(crate) fn trajectories(&self, ids: &[String]) -> Result<Vec<Trajectory>> {
-        self.step.find(&self.run.dir, ids)
+        self.step.find((&self.run.dir, &self.run.options.ranks), ids)
     }
 
     /// Metrics for the line of this step.
@@ -279,7 +293,12 @@ impl Training {
         if objective.has_reference() {
             self.load_reference()?;
         }
-        let batch = self.step.batch(&self.run.dir, ids, objective.needs(AlgorithmNeed::Greedy), None)?;
+        let batch = self.step.batch(
+            (&self.run.dir, &self.run.options.ranks),
+            ids,
+            objective.needs(AlgorithmNeed::Greedy),
+            None,
+        )?;
         // The running standard deviation of the returns changes with updates only.
         let returns = self.policy.returns;
         let settings = UpdateSettings::new(&learner, &objective, 0.0, self.temperature());

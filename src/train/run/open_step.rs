@@ -11,6 +11,7 @@ use crate::mdp::{Split, TrainedTokens, Trajectory};
 use crate::store::{RunDir, read_trajectories};
 use crate::telemetry::Metrics;
 use crate::train::learn::update::UpdateStats;
+use crate::train::ranks::Ranks;
 
 /// The state of a step between its first operation and `next_step`, which records it.
 #[derive(Default)]
@@ -89,7 +90,7 @@ impl OpenStep {
     ///
     /// # Errors
     /// `Kind::Usage` names an id that the run does not have.
-    pub(crate) fn find(&self, run: &RunDir, ids: &[String]) -> Result<Vec<Trajectory>> {
+    pub(crate) fn find(&self, (run, ranks): (&RunDir, &Ranks), ids: &[String]) -> Result<Vec<Trajectory>> {
         let mut earlier: BTreeMap<(Split, u64), Vec<Trajectory>> = BTreeMap::new();
         ids.iter()
             .map(|id| {
@@ -104,7 +105,9 @@ impl OpenStep {
                 let (split, step) = Split::of_id(id).ok_or_else(missing)?;
                 let path = run.trajectories_path(split, step);
                 if let Entry::Vacant(entry) = earlier.entry((split, step)) {
-                    entry.insert(if path.is_file() { read_trajectories(&path)? } else { Vec::new() });
+                    // Only rank 0 has the files.
+                    let stored = if path.is_file() { read_trajectories(&path) } else { Ok(Vec::new()) };
+                    entry.insert(ranks.all_of(stored)?.into_iter().next().unwrap_or_default());
                 }
                 earlier[&(split, step)].iter().find(|trajectory| trajectory.id == *id).cloned().ok_or_else(missing)
             })
@@ -116,7 +119,7 @@ impl OpenStep {
     /// whole step is moved, not copied; [`put_back`](Self::put_back) returns it.
     pub(crate) fn batch(
         &mut self,
-        run: &RunDir,
+        run: (&RunDir, &Ranks),
         ids: &[String],
         greedy: bool,
         groups: Option<&[u64]>,

@@ -185,9 +185,10 @@ fn plan_phase<T>(
     let kind = compute_kind(policy.dtype, device);
     let checkpointing = settings.trainer.gradient_checkpointing();
     let adapter = of_policy.as_ref();
-    let optimizer_parts = if settings.trainer.shards_optimizer() { target.world } else { 1 };
-    let shape =
-        Footprint { config: &config, device, kind, adapter, checkpointing, threads: target.threads, optimizer_parts };
+    let (threads, processes, zero_stage) = (target.threads, target.world, settings.trainer.zero_stage());
+    // Weights that are divided are computed with checkpointing.
+    let checkpointing = checkpointing || zero_stage >= 3;
+    let shape = Footprint { config: &config, device, kind, adapter, checkpointing, threads, processes, zero_stage };
     let reference = match &settings.trainer {
         Trainer::Rl { .. } => {
             let ValidatedTrainer { objective, warnings, .. } = validate(script)?;
@@ -219,8 +220,10 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool, target:
         held.push(share("program", "r1 and libtorch, current size".to_owned(), resident_memory().unwrap_or(0)));
     }
     let type_name = if element == 2 { "bf16" } else { "f32" };
+    let (freed, of_layer) = shape.freed();
+    let of_others = if freed > 0 { ", those of other processes' layers beside" } else { "" };
     let mut loaded = vec![
-        share("weights", format!("{} in {type_name}", named(shape.numbers())), shape.weights()),
+        share("weights", format!("{} in {type_name}{of_others}", named(shape.numbers())), shape.weights() - freed),
         share("packed weights", "the native code's copy, in f32".to_owned(), shape.packed()),
     ];
     if shape.adapter.is_some() {
@@ -235,9 +238,9 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool, target:
     let (run, update) = training_memory(shape, settings, reference);
     let needs = match settings.rollout.crosses_updates() {
         _ if cpu => (0, 0),
-        false => (sum(&loaded).saturating_add(run), update),
+        false => (sum(&loaded).saturating_add(freed).saturating_add(run), update),
         // Trajectories are in flight during updates, too.
-        true => (sum(&loaded).saturating_add(run).saturating_add(update), 0),
+        true => (sum(&loaded).saturating_add(freed).saturating_add(run).saturating_add(update), 0),
     };
     held.extend(loaded);
     held.extend(held_by_run(shape, settings, reference));
@@ -269,6 +272,10 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool, target:
             sampling.push(share("sets that tokens were drawn from", why.clone(), 4 * ids * all));
             learning.push(share("sets that tokens were drawn from", why, ids * (8 * all + 8 * tokens)));
         }
+    }
+    if freed > 0 {
+        sampling.push(share("weights", "of other processes' layers, freed for learning".to_owned(), freed));
+        learning.push(share("weights", "of the layer that is computed".to_owned(), of_layer));
     }
     MemoryPlan {
         device: target.name.clone(),
@@ -322,7 +329,8 @@ mod tests {
             adapter: None,
             checkpointing: true,
             threads: 1,
-            optimizer_parts: 1,
+            processes: 1,
+            zero_stage: 0,
         };
         let settings = Settings::default();
         let (held, learning) = training_memory(&shape, &settings, false);

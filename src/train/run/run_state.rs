@@ -138,11 +138,14 @@ impl RunState {
     }
 
     /// Called before the gradients of an update. The weights may not change yet: a checkpoint may
-    /// still read them.
+    /// still read them, unless their memory is freed meanwhile.
     ///
     /// # Errors
-    /// `Kind::Interrupted` if the user stops the run at once.
+    /// `Kind::Interrupted` if the user stops the run at once, and errors of the checkpoint.
     pub(crate) fn begin_gradients(&self) -> Result<()> {
+        if self.script.settings.trainer.zero_stage() >= 3 {
+            self.writer.release()?;
+        }
         let at_once = self.learners.largest(self.standing.is_stopping_at_once())?;
         if !at_once && self.standing.update_begins() {
             return Ok(());
@@ -188,18 +191,19 @@ impl RunState {
         if self.standing.is_saved(step) {
             return Ok(());
         }
-        let (parts, standing) = (self.parts.clone(), self.standing.clone());
+        let (parts, standing, settings) = (self.parts.clone(), self.standing.clone(), &self.script.settings.checkpoint);
+        let shard_bytes = (settings.max_shard_mb * 1e6) as u64;
         if !self.writes() {
             let Some(parts) = parts else { return Ok(()) };
-            let (files, path) = (contents.optimizers, self.dir.path().to_owned());
+            let (part, path) = (contents.unwritten(shard_bytes, Some(&parts))?, self.dir.path().to_owned());
             self.standing.save_begins();
             return self.writer.start(move |read| {
-                parts.write(step, &files, read)?;
+                part.write_part(&parts, read)?;
                 standing.saved(step);
                 Ok(path)
             });
         }
-        let (checkpoint, keep) = (contents.unwritten()?, keep_rule(&self.script.settings.checkpoint));
+        let (checkpoint, keep) = (contents.unwritten(shard_bytes, parts.as_ref())?, keep_rule(settings));
         let dir = Arc::clone(&self.dir);
         self.standing.save_begins();
         self.writer.start(move |read| {

@@ -32,7 +32,7 @@ use crate::train::rows::row_check::{PATIENCE, RowCheck};
 use crate::train::rows::selection::arranged;
 use crate::train::rules::unused::unused_settings;
 use crate::train::rules::validate::check_supervised;
-use crate::train::shards::Shards;
+use crate::train::shards::{ShardSettings, Shards};
 use crate::train::start::checkpoint::{Contents, OPTIMIZER, load_optimizer};
 use crate::train::start::context::{context, footprint};
 use crate::train::start::files::ModelFiles;
@@ -152,7 +152,7 @@ impl<'a> SupervisedTraining<'a> {
         };
         // The number for the process with the least memory.
         sft.tokens_per_batch = options.ranks.largest(Reverse(sft.tokens_per_batch))?.0;
-        let mut shards = Shards::new(&options.ranks, sft.gradient_shards)?;
+        let mut shards = Shards::new(&options.ranks, ShardSettings::from(&sft))?;
         options.ranks.require_same_weights(&model)?;
         let limit = context(policy, &model.config, reporter);
         // A renderer of any format: the renderers of the rows share its tokenizer and template.
@@ -164,9 +164,7 @@ impl<'a> SupervisedTraining<'a> {
         let Sft { weight_decay, betas, .. } = sft;
         let options = adamw::AdamWOptions { betas, weight_decay, ..adamw::AdamWOptions::default() };
         let mut optimizer = AdamW::new(model.parameters(), options)?;
-        if sft.shard_optimizer {
-            shards.divide(&mut optimizer)?;
-        }
+        shards.divide(&mut optimizer, model.config.num_hidden_layers)?;
         if let Some(path) = &checkpoint {
             load_optimizer(&mut optimizer, path)?;
         }

@@ -136,7 +136,7 @@ fn facts(
         "max_tokens": environments.iter().map(|(_, env)| env.max_tokens).max(),
         "reference": reference,
         "critic": critic.map(|learner| if learner.critic.shared { "shared" } else { "separate" }),
-        "optimizer_ranks": shape.optimizer_parts,
+        "zero_stage": if shape.processes > 1 { shape.zero_stage } else { 0 },
     })
 }
 
@@ -194,7 +194,7 @@ mod tests {
                 "queries": 100, "cache": 50, "element": 2, "adapted": 0, "learned": 1_100_000,
             },
             "slots": 2, "context": 400, "tokens_at_once": 300, "max_steps": 3, "max_tokens": 0, "reference": false,
-            "optimizer_ranks": 1,
+            "zero_stage": 0,
         })
     }
 
@@ -254,7 +254,7 @@ mod tests {
         facts["settings"]["trainer"]["gradient_checkpointing"] = json!(true);
         facts["settings"]["trainer"]["mini_batches"] = json!(2);
         facts["reference"] = json!(true);
-        facts["optimizer_ranks"] = json!(4);
+        facts["zero_stage"] = json!(1);
         facts["world"] = json!(3);
         // A rank of three has 6 of 16 rows.
         let part = 1.5;
@@ -263,7 +263,7 @@ mod tests {
             &[
                 ("log-probabilities", part * pass / 0.5e12 + 2.0 * 0.4e-3 / 3.0),
                 ("forward and backward", part * (3.0 * pass + 400.0 * 2.03e6) / 0.5e12 + 2.0 * 0.4e-3),
-                ("optimiser", 2.0 * 9.0 * 1.1e6 / 0.65e11),
+                ("optimiser", 2.0 * 12.0 * 1.1e6 / 0.65e11),
                 ("exchange of gradients", 2.0 * (2.0 * (4.4e6 / 3e8 + 1e-4) + 2.0 * 4.4e6 / 20e9)),
             ],
         );

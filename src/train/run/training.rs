@@ -30,7 +30,7 @@ use crate::train::rows::curriculum::Curriculum;
 use crate::train::rows::order::Order;
 use crate::train::rules::objective::Objective;
 use crate::train::rules::validate::{ValidatedTrainer, validate};
-use crate::train::shards::{Interleaved, Shards};
+use crate::train::shards::{Interleaved, ShardSettings, Shards};
 use crate::train::start::best::{BestEvaluation, EVALUATED, best_so_far};
 use crate::train::start::checkpoint::{Contents, OPTIMIZER, load_average, load_optimizer};
 use crate::train::start::origins;
@@ -117,7 +117,7 @@ impl Training {
         let learners = ranks.of_learners()?;
         learner.tokens_per_batch = ranks.largest(Reverse(*session.settings.trainer.tokens_per_batch_mut()))?.0;
         session.weights_changed(state.policy_version)?;
-        let mut shards = Shards::new(&learners, learner.gradient_shards)?;
+        let mut shards = Shards::new(&learners, ShardSettings::from(&learner))?;
         if session.rollouts.is_async() && !ranks.have_roles() {
             shards = shards.beside(Rc::clone(&session.rollouts) as Rc<dyn Interleaved>);
         }
@@ -149,9 +149,7 @@ impl Training {
         } else {
             AdamW::new(Vec::new(), AdamWOptions::default())?
         };
-        if learner.shard_optimizer {
-            shards.divide(&mut optimizer)?;
-        }
+        shards.divide(&mut optimizer, session.model.config.num_hidden_layers)?;
         let critic = if critic {
             let (policy, from) = (&session.model, checkpoint.as_deref());
             Some(TrainedCritic::open(policy, &learner, from, &base, &shards, fetching)?)

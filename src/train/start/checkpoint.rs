@@ -40,11 +40,16 @@ pub(crate) struct UnwrittenCheckpoint {
 }
 
 impl Contents<'_> {
-    pub(crate) fn unwritten(self) -> Result<UnwrittenCheckpoint> {
-        let mut model = self.model.unwritten_trained()?;
+    /// The files of this process: all, or those of its part. Weights are in files of at most
+    /// `shard_bytes`.
+    pub(crate) fn unwritten(self, shard_bytes: u64, parts: Option<&CheckpointParts>) -> Result<UnwrittenCheckpoint> {
+        let (rank, size) = parts.map_or((0, 1), CheckpointParts::rank);
+        let mut model = self.model.unwritten_trained(shard_bytes)?;
         model.extend(self.files.unwritten());
+        let model = model.into_iter().filter_map(|file| file.of_rank(rank, size)).collect();
         let average = |ema: &Ema| UnwrittenFile::tensors(EMA, "the average of the weight", &ema.state());
-        let trainer_state = self.optimizers.into_iter().chain(self.ema.map(average)).chain(self.more).collect();
+        let of_first = self.ema.map(average).into_iter().chain(self.more).filter(|_| rank == 0);
+        let trainer_state = self.optimizers.into_iter().chain(of_first).collect();
         Ok(UnwrittenCheckpoint { model, trainer_state, state: self.state.clone() })
     }
 }
@@ -65,6 +70,33 @@ impl UnwrittenCheckpoint {
         read: impl FnOnce(),
     ) -> Result<PathBuf> {
         let Self { model, trainer_state, state } = self;
+        self.require_finite()?;
+        run.checkpoint(state.step, keep, |dir, folder| {
+            model.iter().try_for_each(|file| file.write_unsynced(dir))?;
+            trainer_state.iter().try_for_each(|file| file.write_unsynced(folder))?;
+            read();
+            parts.map_or(Ok(()), |parts| parts.collect(state.step, dir))?;
+            state.save(dir)
+        })
+    }
+
+    /// Writes the files of a process other than rank 0, which collects them.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    pub(crate) fn write_part(&self, parts: &CheckpointParts, read: impl FnOnce()) -> Result<()> {
+        let Self { model, trainer_state, state } = self;
+        self.require_finite()?;
+        parts.write(state.step, |dir, folder| {
+            model.iter().try_for_each(|file| file.write_unsynced(dir))?;
+            trainer_state.iter().try_for_each(|file| file.write_unsynced(folder))?;
+            read();
+            Ok(())
+        })
+    }
+
+    fn require_finite(&self) -> Result<()> {
+        let Self { model, trainer_state, .. } = self;
         for file in model.iter().chain(trainer_state) {
             file.require_finite().map_err(|error| match error.kind {
                 Kind::Numeric => Error { message: format!("{}; no checkpoint is written", error.message), ..error }
@@ -72,13 +104,7 @@ impl UnwrittenCheckpoint {
                 _ => error,
             })?;
         }
-        run.checkpoint(state.step, keep, |dir, folder| {
-            model.iter().try_for_each(|file| file.write_unsynced(dir))?;
-            trainer_state.iter().try_for_each(|file| file.write_unsynced(folder))?;
-            read();
-            parts.map_or(Ok(()), |parts| parts.collect(state.step, folder))?;
-            state.save(dir)
-        })
+        Ok(())
     }
 }
 

@@ -1,5 +1,5 @@
-//! Checkpoints of several processes that divide the state of the optimiser: each writes its part,
-//! and rank 0 collects the files.
+//! Checkpoints of several processes that divide the state of the optimiser: each writes its part of
+//! the state and of the model, and rank 0 collects the files.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
 
 use crate::error::{Error, Kind, Result};
-use crate::model::UnwrittenFile;
 use crate::store::{RunDir, take_part, temporary_file, write_part};
 use crate::train::ranks::Ranks;
 
@@ -43,26 +42,27 @@ impl CheckpointParts {
         Ok(all_see.then(|| Self { checkpoints, launch, ranks: ranks.clone() }))
     }
 
-    /// Writes the files of this process, which is not rank 0. `read` is called when their tensors
-    /// may change.
-    pub(crate) fn write(&self, step: u64, files: &[UnwrittenFile], read: impl FnOnce()) -> Result<()> {
-        files.iter().try_for_each(UnwrittenFile::require_finite)?;
-        write_part(&self.checkpoints, &self.launch, (step, self.ranks.rank()), |dir| {
-            files.iter().try_for_each(|file| file.write_unsynced(dir))?;
-            read();
-            Ok(())
-        })
+    /// The number of this process, and of all processes.
+    pub(crate) fn rank(&self) -> (usize, usize) {
+        (self.ranks.rank(), self.ranks.size())
     }
 
-    /// Moves the files of the other processes into `folder`, when they are there.
+    /// Writes the files of this process, which is not rank 0: `fill` gets the directory, and its
+    /// folder `trainer_state`.
+    pub(crate) fn write(&self, step: u64, fill: impl FnOnce(&Path, &Path) -> Result<()>) -> Result<()> {
+        write_part(&self.checkpoints, &self.launch, (step, self.ranks.rank()), fill)
+    }
+
+    /// Moves the files of the other processes into the directory of the checkpoint, when they are
+    /// there.
     ///
     /// # Errors
     /// `Kind::Store` if a process has ended, or does not write its files within the time limit of
     /// all exchanges.
-    pub(crate) fn collect(&self, step: u64, folder: &Path) -> Result<()> {
+    pub(crate) fn collect(&self, step: u64, dir: &Path) -> Result<()> {
         let began = Instant::now();
         for rank in 1..self.ranks.size() {
-            while !take_part(&self.checkpoints, &self.launch, (step, rank), folder)? {
+            while !take_part(&self.checkpoints, &self.launch, (step, rank), dir)? {
                 let limit = self.ranks.timeout();
                 if self.ranks.has_ended() || began.elapsed() > limit {
                     let message = format!("rank {rank} did not write its part of the checkpoint of step {step}");

@@ -15,7 +15,8 @@ pub(crate) fn footprint<'a>(model: &'a Model, settings: &Settings) -> Footprint<
         checkpointing: settings.trainer.gradient_checkpointing(),
         threads: crate::native::thread_count(),
         // Without those that other processes have: a bound.
-        optimizer_parts: 1,
+        processes: 1,
+        zero_stage: settings.trainer.zero_stage(),
     }
 }
 

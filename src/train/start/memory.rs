@@ -78,9 +78,9 @@ pub(crate) fn context_tokens(shape: &Footprint<'_>, settings: &Settings) -> usiz
 /// The memory in use during the whole run, without the policy and the key-value cache.
 pub(crate) fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Vec<MemoryShare> {
     let ((learned, learned_bytes), element) = (learned(shape), shape.kind.elt_size_in_bytes() as u64);
-    let mut held = vec![share("AdamW", "two moments in f32".to_owned(), 8 * learned / shape.optimizer_parts)];
+    let mut held = vec![share("AdamW", "two moments in f32".to_owned(), 8 * learned / shape.parts(1))];
     if learned_bytes == 2 {
-        held.push(share("master weights", "in f32".to_owned(), 4 * learned / shape.optimizer_parts));
+        held.push(share("master weights", "in f32".to_owned(), 4 * learned / shape.parts(1)));
     }
     if reference {
         held.push(share("reference", "a model of its own".to_owned(), shape.weights() + shape.packed()));
@@ -90,8 +90,8 @@ pub(crate) fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference:
         held.push(share("average", "of the weights, in f32".to_owned(), 4 * learned));
     }
     if *critic && !learner.critic.shared {
-        let state = shape.numbers() * if element == 2 { 12 } else { 8 } / shape.optimizer_parts;
-        let bytes = shape.weights() + shape.packed() + shape.numbers() * element + state;
+        let state = shape.numbers() * if element == 2 { 12 } else { 8 } / shape.parts(1);
+        let bytes = shape.weights() + shape.packed() + shape.numbers() * element / shape.parts(2) + state;
         held.push(share("critic", "weights, gradients and moments of a model of its own".to_owned(), bytes));
     }
     held
@@ -106,8 +106,18 @@ pub(crate) fn in_update(shape: &Footprint<'_>, settings: &Settings) -> Vec<Memor
         }
         Trainer::Sft(sft) => (sft.tokens_at_once(), true),
     };
-    let mut all = vec![share("gradients", named(learned), learned * learned_bytes)];
-    if several && learned_bytes == 2 {
+    let parts = shape.parts(2);
+    let mut all = if parts == 1 {
+        vec![share("gradients", named(learned), learned * learned_bytes)]
+    } else {
+        // Of a process's part, and of what is exchanged.
+        let layers = shape.config.num_hidden_layers as u64;
+        let part = share("gradients", format!("of a {parts}th of the weights, in f32"), 4 * learned / parts);
+        let head = if shape.adapter.is_none() { shape.embedding() } else { 0 };
+        let computed = learned.saturating_sub(head) / layers.max(1) + head;
+        vec![part, share("gradients", "of a layer and the head, until they are exchanged".to_owned(), 4 * computed)]
+    };
+    if parts == 1 && several && learned_bytes == 2 {
         all.push(share("gradients", "of earlier micro-batches, in f32".to_owned(), 4 * learned));
     }
     all.extend(learning(shape, tokens as u64, several));
@@ -173,7 +183,8 @@ mod tests {
                 adapter: None,
                 checkpointing,
                 threads: 1,
-                optimizer_parts: 1,
+                processes: 1,
+                zero_stage: 0,
             };
             let mut settings = Settings::default();
             settings.policy.max_context = 2048;

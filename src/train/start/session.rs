@@ -81,6 +81,10 @@ impl Session {
             adapter::load_for_training(dir, policy, settings.checkpoint.merge, settings.seed, fetching)
                 .map_err(|error| adapter::placed(error, script))?;
         model.set_checkpointing(settings.trainer.gradient_checkpointing());
+        if settings.trainer.zero_stage() >= 3 {
+            // Recorded decode steps have the addresses of weights that are freed during updates.
+            model.set_graphs(false);
+        }
         model.set_graphs(policy.cuda_graphs);
         let settings = match training {
             Some(reference) => {

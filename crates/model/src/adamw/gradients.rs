@@ -20,30 +20,38 @@ pub struct GradientTree {
 impl GradientTree {
     /// Adds the gradients of the next part, and removes them from the optimiser's tensors.
     pub fn push(&mut self, optimizer: &mut AdamW) -> Result<()> {
-        let (mut parts, mut sum) = (1, optimizer.take_gradients()?);
+        let all: Vec<usize> = (0..optimizer.tensors()).collect();
+        let (mut parts, mut sum) = (1, optimizer.take_gradients(&all)?);
         while let Some((_, left)) = self.sums.pop_if(|(left, _)| *left == parts) {
-            (parts, sum) = (2 * parts, add(left, sum)?);
+            let pairs = left.into_iter().zip(sum);
+            (parts, sum) = (2 * parts, pairs.map(|(left, right)| add(left, right)).collect::<Result<_>>()?);
         }
         self.sums.push((parts, sum));
         Ok(())
     }
 
-    /// Sets the sum as the gradients of the optimiser's next step.
-    pub fn finish(mut self, optimizer: &mut AdamW) -> Result<()> {
-        let Some((_, mut sum)) = self.sums.pop() else { return Ok(()) };
-        while let Some((_, left)) = self.sums.pop() {
-            sum = add(left, sum)?;
+    /// The sum of some tensors' gradients with those of the last part, which are removed from the
+    /// tensors. The results are in the order of `tensors`.
+    pub fn complete(&mut self, optimizer: &mut AdamW, tensors: &[usize]) -> Result<Gradients> {
+        let mut last = optimizer.take_gradients(tensors)?;
+        for (_, left) in self.sums.iter_mut().rev() {
+            for (sum, &tensor) in last.iter_mut().zip(tensors) {
+                *sum = add(left[tensor].take(), sum.take())?;
+            }
         }
-        optimizer.set_gradients(sum);
-        Ok(())
+        Ok(last)
+    }
+
+    /// Drops all sums.
+    pub fn clear(&mut self) {
+        self.sums.clear();
     }
 }
 
-fn add(left: Gradients, right: Gradients) -> Result<Gradients> {
+fn add(left: Option<Tensor>, right: Option<Tensor>) -> Result<Option<Tensor>> {
     let _guard = no_grad_guard();
-    let pair = |(left, right): (Option<Tensor>, Option<Tensor>)| match (left, right) {
+    match (left, right) {
         (Some(mut left), Some(right)) => Ok(Some(left.f_add_(&right)?)),
         (left, right) => Ok(left.or(right)),
-    };
-    left.into_iter().zip(right).map(pair).collect()
+    }
 }

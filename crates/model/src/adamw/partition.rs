@@ -14,15 +14,17 @@ const BUCKET: usize = 32 << 20;
 pub type Exchange<'a> = &'a dyn Fn(&Tensor) -> Result<Tensor>;
 
 impl AdamW {
-    /// Keeps the state of part `part` of `parts` parts of the weights. The parts have about the
-    /// same number of values. Called before the first step.
-    pub fn divide(&mut self, part: usize, parts: usize) -> Result<()> {
+    /// Keeps the state of part `part` of `parts` parts of the weights. `owner_of` names the part of
+    /// a tensor; the parts of others have about the same number of values. Called before the first
+    /// step.
+    pub fn divide(&mut self, part: usize, parts: usize, owner_of: impl Fn(&str) -> Option<usize>) -> Result<()> {
         let total: usize = self.slots.iter().map(|slot| slot.weight.numel()).sum();
         let mut before = 0;
         for slot in &mut self.slots {
             // The part of the middle of the tensor.
             let count = slot.weight.numel();
-            slot.owner = (2 * before + count) * parts / (2 * total).max(1);
+            let by_size = (2 * before + count) * parts / (2 * total).max(1);
+            slot.owner = owner_of(&slot.name).unwrap_or(by_size);
             before += count;
             if slot.owner != part {
                 let empty = |tensor: &Tensor| Tensor::f_zeros([0], (tensor.kind(), tensor.device()));
@@ -37,6 +39,11 @@ impl AdamW {
     /// Whether the state of a weight is here.
     pub(super) fn has_state(&self, slot: &ParameterSlot) -> bool {
         self.part.is_none_or(|part| part == slot.owner)
+    }
+
+    /// The part that has the state of a tensor.
+    pub fn owner(&self, tensor: usize) -> usize {
+        self.slots[tensor].owner
     }
 
     /// Whether the state is divided.

@@ -22,14 +22,33 @@ pub struct Footprint<'a> {
     pub checkpointing: bool,
     /// CPU threads.
     pub threads: usize,
-    /// Number of processes that divide the state of the optimiser.
-    pub optimizer_parts: u64,
+    /// Number of processes.
+    pub processes: u64,
+    /// What they divide among them (`trainer.zero_stage`).
+    pub zero_stage: usize,
 }
 
 impl Footprint<'_> {
     /// Number of weights.
     pub fn numbers(&self) -> u64 {
         narrow(Parameters::numbers(self.config))
+    }
+
+    /// Number of processes that divide what ZeRO's `stage` adds.
+    pub fn parts(&self, stage: usize) -> u64 {
+        if self.zero_stage >= stage { self.processes } else { 1 }
+    }
+
+    /// Number of weights of the layers.
+    pub fn in_layers(&self) -> u64 {
+        let embeddings = if self.config.tie_word_embeddings { 1 } else { 2 } * self.embedding();
+        self.numbers().saturating_sub(embeddings)
+    }
+
+    /// Memory of weights that are freed while gradients are computed, and of a layer, bytes.
+    pub fn freed(&self) -> (u64, u64) {
+        let (bytes, parts) = (self.in_layers() * self.element(), self.parts(3));
+        (bytes - bytes / parts, bytes / (self.config.num_hidden_layers as u64).max(1))
     }
 
     /// Number of weights of the embedding `[V, E]`.
@@ -51,8 +70,7 @@ impl Footprint<'_> {
 
     /// Number of weights of the layers that a token is multiplied with.
     pub fn active(&self) -> f64 {
-        let embeddings = if self.config.tie_word_embeddings { 1 } else { 2 } * self.embedding();
-        (self.numbers().saturating_sub(embeddings)) as f64 - (1.0 - self.experts_share()) * self.experts() as f64
+        self.in_layers() as f64 - (1.0 - self.experts_share()) * self.experts() as f64
     }
 
     /// Memory of the weights, bytes.

@@ -1,11 +1,14 @@
 //! The models that the CPU kernels support (docs/lab/cpu-kernels.md), and their network.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use tch::{Device, Kind, Tensor};
 
-use super::Config;
 use super::config::{Activation, Joint, LayerKind, Norms, Rope};
 use super::layers::{Block, Parameters};
 use super::mixers::{Attention, Mixer};
+use super::{Config, Model};
 use crate::native;
 use r1_base::error::Result;
 
@@ -95,5 +98,29 @@ impl Parameters {
             all.push(Some(&self.lm_head));
         }
         Some(all.into_iter().map(|tensor| tensor.map(Tensor::shallow_clone)).collect())
+    }
+}
+
+/// See [`Model::without_kernels`].
+#[derive(Debug)]
+pub struct WithoutKernels(Arc<AtomicBool>);
+
+impl Drop for WithoutKernels {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Model {
+    /// The CPU kernels for training and scoring, which support f32 only.
+    pub(super) fn native_f32(&self) -> Option<&native::Network> {
+        self.native.as_ref().filter(|_| self.kind == Kind::Float && !self.without_kernels.load(Ordering::Relaxed))
+    }
+
+    /// Training and scoring use libtorch's operations until the result is dropped. The CPU kernels
+    /// read all weights at once.
+    pub fn without_kernels(&self) -> WithoutKernels {
+        self.without_kernels.store(true, Ordering::Relaxed);
+        WithoutKernels(Arc::clone(&self.without_kernels))
     }
 }

@@ -397,6 +397,12 @@ fn layer_name(renamed: &[(&str, &str)], index: usize, name: &str) -> String {
     format!("model.layers.{index}.{}", renamed.as_deref().unwrap_or(name))
 }
 
+/// The number of the layer that a parameter belongs to, by its name.
+pub fn layer_of(name: &str) -> Option<usize> {
+    let (_, after) = name.split_once("model.layers.")?;
+    after.split('.').next()?.parse().ok()
+}
+
 impl Layer {
     /// Visits every part with its name within the layer.
     fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {

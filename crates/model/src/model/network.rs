@@ -8,6 +8,8 @@
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -44,7 +46,9 @@ pub struct Model {
     /// Frequencies of each rotary embedding within `max_position_embeddings`.
     pub(super) frequencies: Vec<Tensor>,
     /// The CPU kernels, if they support this model; in bf16 for generation only.
-    native: Option<native::Network>,
+    pub(super) native: Option<native::Network>,
+    /// Set by [`without_kernels`](Self::without_kernels).
+    pub(super) without_kernels: Arc<AtomicBool>,
     /// Whether attention is variable-length.
     pub(super) varlen: bool,
     /// Whether the CPU runs the code paths of a GPU.
@@ -122,6 +126,7 @@ impl Model {
             parameters,
             frequencies,
             native,
+            without_kernels: Arc::default(),
             varlen,
             gpu_paths,
             fused_norms: (device.is_cuda() || gpu_paths) && matches!(kind, Kind::BFloat16 | Kind::Half),
@@ -227,14 +232,15 @@ impl Model {
 
     /// Writes the trained weights: the adapter if there is one, else the model.
     pub fn save_trained(&self, dir: &Path) -> Result<()> {
-        write_all(&self.unwritten_trained()?, dir)
+        write_all(&self.unwritten_trained(SHARD_BYTES)?, dir)
     }
 
-    /// The files that [`save_trained`](Self::save_trained) writes. Their tensors are not copied.
-    pub fn unwritten_trained(&self) -> Result<Vec<UnwrittenFile>> {
+    /// The files that [`save_trained`](Self::save_trained) writes, with shards of at most
+    /// `shard_bytes`. Their tensors are not copied.
+    pub fn unwritten_trained(&self, shard_bytes: u64) -> Result<Vec<UnwrittenFile>> {
         match &self.adapter {
             Some(adapter) => Ok(lora::unwritten(&self.parameters, adapter)),
-            None => self.unwritten(SHARD_BYTES),
+            None => self.unwritten(shard_bytes),
         }
     }
 
@@ -403,11 +409,6 @@ impl Model {
     /// Type and device of cached keys and values.
     pub fn cache_options(&self) -> (Kind, Device) {
         (self.cache_kind(), self.device)
-    }
-
-    /// The CPU kernels for training and scoring, which support f32 only.
-    pub(super) fn native_f32(&self) -> Option<&native::Network> {
-        self.native.as_ref().filter(|_| self.kind == Kind::Float)
     }
 
     /// Layout of a cache. Recorded steps need a spare slot for padding sequences.

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tch::Tensor;
 
 use super::stored::{StoredTensor, is_finite};
-use super::weights;
+use super::weights::{self, ShardLimits};
 use r1_base::error::{Error, Kind, Result};
 
 /// A file before it is written, or the weight files of a model.
@@ -25,8 +25,8 @@ pub struct UnwrittenFile {
 
 #[derive(Debug)]
 enum UnwrittenContent {
-    /// One file, or shards of at most this number of bytes, in the folder of the path.
-    Weights(Vec<StoredTensor>, u64),
+    /// One file, or shards, in the folder of the path.
+    Weights(Vec<StoredTensor>, ShardLimits),
     Tensors(Vec<StoredTensor>),
     Bytes(Vec<u8>),
 }
@@ -43,8 +43,19 @@ impl UnwrittenFile {
     }
 
     /// The weights of a model in the directory itself.
-    pub(super) fn weights(tensors: Vec<StoredTensor>, limit: u64) -> Self {
-        Self { path: PathBuf::new(), content: UnwrittenContent::Weights(tensors, limit), what: "the weight" }
+    pub(super) fn weights(tensors: Vec<StoredTensor>, bytes: u64) -> Self {
+        let content = UnwrittenContent::Weights(tensors, ShardLimits { bytes, part: (0, 1) });
+        Self { path: PathBuf::new(), content, what: "the weight" }
+    }
+
+    /// What process `rank` of `size` writes: every `size`-th shard of weights. The first one also
+    /// writes all other files; `None` for the others.
+    pub fn of_rank(mut self, rank: usize, size: usize) -> Option<Self> {
+        if let UnwrittenContent::Weights(_, limits) = &mut self.content {
+            limits.part = (rank, size);
+            return Some(self);
+        }
+        (rank == 0).then_some(self)
     }
 
     /// The file in this folder.
@@ -103,7 +114,7 @@ impl UnwrittenFile {
             make_dir(&folder)?;
         }
         match &self.content {
-            UnwrittenContent::Weights(tensors, limit) => weights::write(&folder, tensors, *limit, sync),
+            UnwrittenContent::Weights(tensors, limits) => weights::write(&folder, tensors, *limits, sync),
             UnwrittenContent::Tensors(tensors) => weights::write_stored(&path, tensors, sync),
             UnwrittenContent::Bytes(bytes) => weights::write_bytes(&path, bytes, sync),
         }

@@ -262,9 +262,20 @@ impl Problems {
     }
 }
 
-/// Writes the tensors to `dir`: one file, or shards of at most `limit` bytes (at least one tensor
-/// each) with an index. Other weight files of earlier saves are removed at the end.
-pub(super) fn write(dir: &Path, parameters: &[StoredTensor], limit: u64, sync: bool) -> Result<()> {
+/// How weights are divided into files, and which of them are written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ShardLimits {
+    /// Maximum bytes of a shard, which has at least one tensor.
+    pub bytes: u64,
+    /// The number of this process and of all processes: it writes the shards with the numbers that
+    /// leave this remainder. The first one writes the index.
+    pub part: (usize, usize),
+}
+
+/// Writes the tensors to `dir`: one file, or shards with an index. Other weight files of earlier
+/// saves are removed at the end.
+pub(super) fn write(dir: &Path, parameters: &[StoredTensor], limits: ShardLimits, sync: bool) -> Result<()> {
+    let ShardLimits { bytes: limit, part: (rank, size) } = limits;
     let mut shards: Vec<(u64, &[StoredTensor])> = Vec::new();
     let mut start = 0;
     for (at, stored) in parameters.iter().enumerate() {
@@ -278,20 +289,26 @@ pub(super) fn write(dir: &Path, parameters: &[StoredTensor], limit: u64, sync: b
     }
     let mut kept = Vec::new();
     if let [(_, all)] = shards[..] {
-        write_stored(&dir.join(SINGLE), all, sync)?;
+        if rank == 0 {
+            write_stored(&dir.join(SINGLE), all, sync)?;
+        }
         kept.push(SINGLE.to_owned());
     } else {
         let mut map = serde_json::Map::new();
         for (index, (_, tensors)) in shards.iter().enumerate() {
             let name = format!("model-{:05}-of-{:05}.safetensors", index + 1, shards.len());
-            write_stored(&dir.join(&name), tensors, sync)?;
+            if index % size == rank {
+                write_stored(&dir.join(&name), tensors, sync)?;
+            }
             map.extend(tensors.iter().map(|stored| (stored.name.clone(), name.clone().into())));
             kept.push(name);
         }
         map.sort_keys();
         let total: u64 = shards.iter().map(|(bytes, _)| bytes).sum();
         let index = serde_json::json!({"metadata": {"total_size": total}, "weight_map": map});
-        write_bytes(&dir.join(INDEX), format!("{index:#}\n").as_bytes(), sync)?;
+        if rank == 0 {
+            write_bytes(&dir.join(INDEX), format!("{index:#}\n").as_bytes(), sync)?;
+        }
         kept.push(INDEX.to_owned());
     }
     remove_others(dir, &kept).map_err(|error| Error::io(Kind::Store, "remove old weights", dir, &error))

@@ -118,25 +118,28 @@ char* r1_group_gather(void* pointer, const void* tensor, const void* out) {
   });
 }
 
-// Sets the tensor to the one of rank 0.
-char* r1_group_broadcast(void* pointer, const void* tensor) {
+// Sets the tensor to the one of the rank `from`.
+char* r1_group_broadcast(void* pointer, const void* tensor, int64_t from) {
   return guarded([&] {
     std::vector<at::Tensor> tensors{*static_cast<const at::Tensor*>(tensor)};
-    group(pointer).gloo->broadcast(tensors)->wait();
+    c10d::BroadcastOptions options;
+    options.rootRank = from;
+    group(pointer).gloo->broadcast(tensors, options)->wait();
   });
 }
 
-// Sends a tensor to another rank, and receives that rank's into `out`.
+// Sends a tensor to another rank, and receives that rank's into `out`. Empty tensors are not sent.
 char* r1_group_exchange(void* pointer, const void* tensor, int64_t with, const void* out) {
   return guarded([&] {
     c10d::ProcessGroupGloo& gloo = *group(pointer).gloo;
     std::vector<at::Tensor> sent{*static_cast<const at::Tensor*>(tensor)};
     std::vector<at::Tensor> received{*static_cast<const at::Tensor*>(out)};
     const int other = static_cast<int>(with);
-    auto receiving = gloo.recv(received, other, 0);
-    auto sending = gloo.send(sent, other, 0);
-    sending->wait();
-    receiving->wait();
+    c10::intrusive_ptr<c10d::Work> receiving, sending;
+    if (received[0].numel() > 0) receiving = gloo.recv(received, other, 0);
+    if (sent[0].numel() > 0) sending = gloo.send(sent, other, 0);
+    if (sending) sending->wait();
+    if (receiving) receiving->wait();
   });
 }
 

@@ -31,7 +31,7 @@ unsafe extern "C" {
         milliseconds: i64,
         out: *mut *mut c_void,
     ) -> *mut c_char;
-    fn r1_group_broadcast(group: *mut c_void, tensor: *const c_void) -> *mut c_char;
+    fn r1_group_broadcast(group: *mut c_void, tensor: *const c_void, from: i64) -> *mut c_char;
     fn r1_group_join(
         group: *mut c_void,
         address: *const c_char,
@@ -113,10 +113,10 @@ impl Collectives {
         Ok(Self(out))
     }
 
-    /// Sets `tensor`, which is contiguous, to the one of rank 0.
-    pub(crate) fn broadcast(&self, tensor: &Tensor) -> Result<()> {
+    /// Sets `tensor`, which is contiguous, to the one of the rank `from`.
+    pub(crate) fn broadcast(&self, tensor: &Tensor, from: usize) -> Result<()> {
         // SAFETY: the tensor lives until its values are there.
-        checked(unsafe { r1_group_broadcast(self.0, pointer(tensor)) })
+        checked(unsafe { r1_group_broadcast(self.0, pointer(tensor), from as i64) })
     }
 
     /// The tensors of all ranks, which have one shape and type: `[size, …]`.
@@ -129,10 +129,11 @@ impl Collectives {
         Ok(out)
     }
 
-    /// Sends `tensor` to the rank `with` and receives that rank's, of the same shape and type.
-    pub(crate) fn exchange(&self, tensor: &Tensor, with: usize) -> Result<Tensor> {
+    /// Sends `tensor` to the rank `with` and receives `count` values of the same type from it, as a
+    /// tensor of one dimension.
+    pub(crate) fn exchange(&self, tensor: &Tensor, with: usize, count: i64) -> Result<Tensor> {
         let tensor = tensor.f_contiguous()?;
-        let out = tensor.f_empty_like()?;
+        let out = tensor.f_new_empty([count], (tensor.kind(), tensor.device()))?;
         // SAFETY: both tensors live until the other rank has answered.
         checked(unsafe { r1_group_exchange(self.0, pointer(&tensor), with as i64, pointer(&out)) })?;
         Ok(out)

@@ -45,4 +45,28 @@ char* r1_device_release() {
   return guarded([&] { c10::getDeviceAllocator(c10::kCUDA)->emptyCache(); });
 }
 
+// Frees the memory of a tensor's storage, which other tensors can share. Returns its bytes, 0 if it
+// has none.
+char* r1_storage_release(const void* tensor, int64_t* bytes) {
+  return guarded([&] {
+    c10::StorageImpl* storage = static_cast<const at::Tensor*>(tensor)->storage().unsafeGetStorageImpl();
+    *bytes = static_cast<int64_t>(storage->nbytes());
+    if (*bytes == 0) return;
+    c10::Allocator* allocator = c10::GetAllocator(storage->device_type());
+    storage->set_data_ptr_noswap(allocator->allocate(0));
+    storage->set_nbytes(0);
+  });
+}
+
+// Gives memory to a tensor's storage. The values are undefined.
+char* r1_storage_restore(const void* tensor, int64_t bytes) {
+  return guarded([&] {
+    c10::StorageImpl* storage = static_cast<const at::Tensor*>(tensor)->storage().unsafeGetStorageImpl();
+    if (storage->nbytes() > 0) return;
+    c10::Allocator* allocator = c10::GetAllocator(storage->device_type());
+    storage->set_data_ptr_noswap(allocator->allocate(static_cast<size_t>(bytes)));
+    storage->set_nbytes(static_cast<size_t>(bytes));
+  });
+}
+
 }  // extern "C"

@@ -14,6 +14,8 @@ unsafe extern "C" {
     fn r1_event_wait(event: *mut c_void) -> *mut c_char;
     fn r1_event_free(event: *mut c_void);
     fn r1_device_release() -> *mut c_char;
+    fn r1_storage_release(tensor: *const c_void, bytes: *mut i64) -> *mut c_char;
+    fn r1_storage_restore(tensor: *const c_void, bytes: i64) -> *mut c_char;
 }
 
 /// `x` on the device. The copy is queued behind the work of the device, from pinned memory, which
@@ -29,6 +31,21 @@ pub fn upload(x: &Tensor, device: Device) -> Result<Tensor> {
     // libtorch prints a warning.
     checked(unsafe { r1_upload(pointer(x), index as i64, &raw mut out) })?;
     Ok(owned(out))
+}
+
+/// Frees the memory of a tensor, and of all tensors that share it. Returns its size for
+/// [`restore_storage`], or 0 if it has none already. Until then the values must not be used.
+pub fn release_storage(tensor: &Tensor) -> Result<i64> {
+    let mut bytes = 0;
+    // SAFETY: both pointers are live for the call.
+    checked(unsafe { r1_storage_release(pointer(tensor), &raw mut bytes) })?;
+    Ok(bytes)
+}
+
+/// Gives a tensor new memory, unless it has some. The values are undefined.
+pub fn restore_storage(tensor: &Tensor, bytes: i64) -> Result<()> {
+    // SAFETY: the pointer is live for the call.
+    checked(unsafe { r1_storage_restore(pointer(tensor), bytes) })
 }
 
 /// Zeros on the device.

@@ -25,7 +25,7 @@ use tch::Tensor;
 
 pub(crate) use arena::Arena;
 pub(crate) use collectives::Collectives;
-pub(crate) use cpu::{Network, attend_rows, gated_rows, linear_rows, panel};
+pub(crate) use cpu::{Network, attend_rows, by_layer, gated_rows, linear_rows, panel};
 pub use cpu::{kernels, softmax};
 pub(crate) use cuda::CudaGraph;
 pub use cuda::{compute_kind, cuda_graphs, device, load_cuda_torch};
@@ -35,6 +35,7 @@ pub use device::meta;
 pub use device::release_memory;
 pub use device::upload;
 pub(crate) use device::zeros;
+pub use device::{release_storage, restore_storage};
 pub(crate) use kernels::{Cached, Heads, add_norm, decode_attention, gated, rotated_heads};
 pub use operations::count_operations;
 pub use profiler::{OperationTime, start_profile, stop_profile};

@@ -52,7 +52,7 @@ fn some_ranks_are_a_group_of_their_own() {
             Vec::<f32>::try_from(sum).unwrap()
         });
         let tensors = [Tensor::from_slice(&[rank, rank + 0.5]).view([1, 2]), Tensor::from_slice(&[rank * 3.0])];
-        group.broadcast_tensors(&tensors).unwrap();
+        group.broadcast_tensors(&tensors, 0).unwrap();
         let taken: Vec<f32> =
             tensors.iter().flat_map(|tensor| Vec::<f32>::try_from(tensor.flatten(0, -1)).unwrap()).collect();
         group.add_to("counter", 1).unwrap();
@@ -108,13 +108,13 @@ fn a_divided_optimiser_has_the_weights_and_the_state_of_a_whole_one() {
             let mine = weights(kind);
             let copies = || mine.iter().map(|(name, w)| (name.clone(), w.shallow_clone())).collect();
             let mut optimizer = AdamW::new(copies(), options).unwrap();
-            optimizer.divide(group.rank(), 3).unwrap();
+            optimizer.divide(group.rank(), 3, |_| None).unwrap();
             let held: usize = optimizer.state().iter().map(|(_, tensor)| tensor.numel()).sum();
             train(&mut optimizer, &mine, &|optimizer| optimizer.exchange_weights(3, &exchange).unwrap());
             let state = optimizer.whole_state(3, &exchange).unwrap();
             // A saved state is loaded in parts.
             let mut again = AdamW::new(copies(), options).unwrap();
-            again.divide(group.rank(), 3).unwrap();
+            again.divide(group.rank(), 3, |_| None).unwrap();
             again.load_state(state.iter().map(|(name, t)| (name.clone(), t.shallow_clone())).collect()).unwrap();
             let loaded = bytes(&again.whole_state(3, &exchange).unwrap());
             (bytes(&mine), bytes(&state), loaded, held)
@@ -164,6 +164,42 @@ fn sums_have_the_bits_of_a_tree_on_every_rank() {
             assert_eq!(large, [expected; 2]);
             assert_eq!(wide, [0.0, 3.0, 1.0, 4.0, 2.0, 5.0].map(|value: f32| value * factor));
         }
+    }
+}
+
+/// The owner of a tensor has the bits of [`ProcessGroup::sum`]; ranks without tensors take part.
+#[test]
+fn sums_for_owners_have_the_same_bits() {
+    let tensors = |rank: usize| -> Vec<Tensor> {
+        let options = (Dtype::Float, tch::Device::Cpu);
+        let tensor = |number: i64| {
+            let values = Tensor::arange(number * 3 + 2, options) + (rank as f64 + 1.0) * (number as f64 + 0.1);
+            (values.sin() * 1e3).view([1, -1])
+        };
+        let large = Tensor::full([(BUCKET / 4 + 3) as i64], rank as f64 + 0.1, options);
+        (0..5)
+            .map(tensor)
+            .chain([large, Tensor::arange(6, options).view([2, 3]).transpose(0, 1) * (rank as f64)])
+            .collect()
+    };
+    for size in 1..=5 {
+        let all = ranks(size, move |group| {
+            // Not in the order of the owners; rank 1 owns nothing.
+            let owners = [3, 0, 2, 0, 4, 3, 2].map(|owner| if owner < group.size() { owner } else { 0 });
+            let (expected, mine) = (tensors(group.rank()), tensors(group.rank()));
+            group.sum(&expected).unwrap();
+            let before = group.traffic().bytes;
+            let pairs: Vec<_> = owners.into_iter().zip(mine.iter().map(Tensor::shallow_clone)).collect();
+            group.sum_for_owners(&pairs).unwrap();
+            let sent = group.traffic().bytes;
+            let owned = (0..owners.len()).filter(|&number| owners[number] == group.rank());
+            (owned.clone().count(), owned.filter(|&number| mine[number] == expected[number]).count(), before, sent)
+        });
+        assert_eq!(all.iter().map(|(owned, ..)| owned).sum::<usize>(), 7);
+        let sum = |sizes: fn(&(usize, usize, u64, u64)) -> u64| all.iter().map(sizes).sum::<u64>();
+        let (before, sent) = (sum(|all| all.2), sum(|all| all.3));
+        assert!(![2, 4].contains(&size) || sent < before, "{size}: {sent} {before}");
+        assert!(all.iter().all(|(owned, same, ..)| owned == same), "{size}: {all:?}");
     }
 }
 

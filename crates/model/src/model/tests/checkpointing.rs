@@ -4,18 +4,78 @@ use tch::{Kind, Tensor};
 
 use super::families::all_cases;
 use super::{pack, predicting, rows, tiny};
-use crate::model::{LoraConfig, Model};
+use crate::model::{LayerHooks, LoraConfig, Model, layer_of};
+use crate::native::forget_gradients;
+use r1_base::error::Result;
+
+/// How [`learn`] computes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum How {
+    Plain,
+    ByLayer,
+    Recomputed,
+}
+
+/// The layers of the calls of hooks.
+#[derive(Default)]
+struct Calls {
+    before: Vec<usize>,
+    forward: Vec<usize>,
+    backward: Vec<usize>,
+    /// The layers that had gradients at each call after a backward pass.
+    with_gradients: Vec<Vec<usize>>,
+    model: Vec<(String, Tensor)>,
+}
+
+impl LayerHooks for Calls {
+    fn before(&mut self, layer: usize) -> Result<()> {
+        self.before.push(layer);
+        Ok(())
+    }
+
+    fn after_forward(&mut self, layer: usize) -> Result<()> {
+        self.forward.push(layer);
+        Ok(())
+    }
+
+    fn after_backward(&mut self, layer: usize) -> Result<()> {
+        self.backward.push(layer);
+        let with_gradient = self.model.iter().filter(|(_, tensor)| tensor.grad().defined());
+        let mut layers: Vec<usize> = with_gradient.filter_map(|(name, _)| layer_of(name)).collect();
+        layers.dedup();
+        self.with_gradients.push(layers);
+        Ok(())
+    }
+}
 
 /// Loss and gradients through [`Model::learn`].
-fn learn(model: &Model, rows: &[Vec<u32>]) -> (f64, Vec<(String, Tensor)>) {
+fn learn(model: &Model, rows: &[Vec<u32>], how: How) -> (f64, Vec<(String, Tensor)>) {
     let (places, targets) = predicting(rows);
-    for (_, mut parameter) in model.parameters() {
-        parameter.zero_grad();
-    }
-    let pass = model.learn(&pack(rows)).unwrap();
+    forget_gradients(model.parameters().iter().map(|(_, parameter)| parameter)).unwrap();
+    let mut calls = Calls { model: model.parameters(), ..Calls::default() };
+    let pass = match how {
+        How::Plain => model.learn(&pack(rows)),
+        How::ByLayer => model.learn_by_layer(&pack(rows)),
+        How::Recomputed => model.learn_recomputed(&pack(rows), &mut calls),
+    };
+    let pass = pass.unwrap();
     let (logp, entropy) = model.logprobs(&pass.hidden().index_select(0, &places), &targets, 0.9, 7).unwrap();
     let loss = (logp * (targets.to_kind(model.kind()) * 0.3).sin() - entropy * 0.1).mean(None);
-    pass.backward(&loss).unwrap();
+    if how == How::Plain {
+        pass.backward(&loss).unwrap();
+    } else {
+        pass.backward_by_layer(&loss, &mut calls).unwrap();
+        let layers: Vec<usize> = (0..model.config.num_hidden_layers).collect();
+        let down: Vec<usize> = layers.iter().rev().copied().collect();
+        assert_eq!(calls.backward, down);
+        let recomputes = how == How::Recomputed || !calls.before.is_empty();
+        let (forward, both) = (layers.clone(), [&layers[..], &down].concat());
+        assert!(!recomputes || calls.forward.is_empty() || (calls.forward == forward && calls.before == both));
+        // No layer below has a gradient yet.
+        for (layer, seen) in down.iter().zip(&calls.with_gradients) {
+            assert!(seen.iter().all(|seen| seen >= layer), "{layer}: {seen:?}");
+        }
+    }
     let wanted = model.parameters().into_iter().filter(|(_, tensor)| tensor.requires_grad());
     // An expert without tokens has no gradient.
     let with_gradient = wanted.filter(|(_, tensor)| tensor.grad().defined());
@@ -23,15 +83,22 @@ fn learn(model: &Model, rows: &[Vec<u32>]) -> (f64, Vec<(String, Tensor)>) {
 }
 
 fn same_either_way(mut model: Model, rows: &[Vec<u32>], what: &str) {
-    let (loss, gradients) = learn(&model, rows);
-    model.set_checkpointing(true);
-    let (again, recomputed) = learn(&model, rows);
-    assert_eq!(loss, again, "{what}");
+    let (loss, gradients) = learn(&model, rows, How::Plain);
     assert!(gradients.iter().any(|(_, gradient)| gradient.abs().max().double_value(&[]) > 0.0), "{what}");
-    assert_eq!(gradients.len(), recomputed.len(), "{what}");
-    for ((name, gradient), (other_name, other)) in gradients.iter().zip(&recomputed) {
-        assert_eq!((name, gradient), (other_name, other), "{what}");
+    let same = |(again, other): (f64, Vec<(String, Tensor)>), how: &str| {
+        assert_eq!(loss, again, "{what} {how}");
+        assert_eq!(gradients.len(), other.len(), "{what} {how}");
+        for ((name, gradient), (other_name, other)) in gradients.iter().zip(&other) {
+            assert_eq!((name, gradient), (other_name, other), "{what} {how}");
+        }
+    };
+    same(learn(&model, rows, How::ByLayer), "by layer");
+    if model.native_f32().is_none() {
+        same(learn(&model, rows, How::Recomputed), "recomputed");
     }
+    model.set_checkpointing(true);
+    same(learn(&model, rows, How::Plain), "checkpointing");
+    same(learn(&model, rows, How::ByLayer), "checkpointing by layer");
 }
 
 #[test]

@@ -337,7 +337,8 @@ fn plans_count_the_weights_and_adapters_of_new_families() {
             adapter: Some(&adapter),
             checkpointing: false,
             threads: 1,
-            optimizer_parts: 1,
+            processes: 1,
+            zero_stage: 0,
         };
         assert_eq!(plan.numbers(), matrices as u64, "{}", case.name);
         assert!(plan.learning(100) > 0 && plan.sampling(100, 2) > 0 && plan.packed() == 0);

@@ -200,7 +200,8 @@ fn adapters_train_and_merge() {
             adapter: model.lora(),
             checkpointing: false,
             threads: 1,
-            optimizer_parts: 1,
+            processes: 1,
+            zero_stage: 0,
         };
         let trained = |model: &Model| -> u64 {
             let learning = model.parameters().into_iter().filter(|(_, tensor)| tensor.requires_grad());

@@ -1,6 +1,7 @@
 // C interface of the CPU kernels, with the rules of ../interface.cpp.
 #include "../autograd.h"
 #include "../guarded.h"
+#include "learn.h"
 #include "rowwise.h"
 #include "step.h"
 
@@ -71,6 +72,9 @@ char* r1_forward(void* model, const void* ids, const void* positions, const int6
     *out = new at::Tensor(r1::differentiable_forward(*static_cast<Handle*>(model), batch, inputs_only));
   });
 }
+
+// Sets the hook of this thread; without a function there is none.
+void r1_layer_hook(bool (*done)(void*, int64_t), void* context) { r1::layer_hook = {done, context}; }
 
 char* r1_step(void* model, const void* const* keys, const void* const* values, int64_t capacity, const SpanView* spans,
               int64_t count, bool (*stop)(const void*), const void* context, void** out) {

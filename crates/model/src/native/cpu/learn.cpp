@@ -11,6 +11,8 @@
 
 namespace r1 {
 
+thread_local LayerHook layer_hook{};
+
 // Tokens of a chunk: the activations of a layer fit in the last-level cache.
 int64_t chunk_tokens() { return 768 * at::get_num_threads(); }
 
@@ -247,6 +249,20 @@ void Pass::heads_backward(const Kept& kept, int64_t layer, int64_t start, int64_
   }
 }
 
+// Gives the gradients of a layer to its parameters before the rest of backward, and calls the hook.
+void Pass::finish_layer(int64_t layer, std::vector<at::Tensor>& all) const {
+  for (size_t place = model->place(layer, INPUT_NORM); place < model->place(layer + 1, INPUT_NORM); place++) {
+    at::Tensor gradient = std::exchange(all[place], at::Tensor());
+    const at::Tensor& parameter = model->parameters[place];
+    if (!gradient.defined() || !parameter.requires_grad()) continue;
+    if (parameter.grad().defined())
+      parameter.mutable_grad().add_(gradient);
+    else
+      parameter.mutable_grad() = gradient;
+  }
+  TORCH_CHECK(layer_hook.done(layer_hook.context, layer), "the backward pass was stopped after layer ", layer);
+}
+
 std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
   TORCH_CHECK(weights == model->weights_version(), "the weights changed between forward and backward");
   const Kernels& kernel = kernels();
@@ -259,7 +275,7 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
   // The head of an untied model has no gradient here.
   for (size_t place = 0; place < model->parameters.size(); place++) {
     const at::Tensor& parameter = model->parameters[place];
-    const bool wanted = parameter.defined() && place <= model->norm_place();
+    const bool wanted = parameter.defined() && (place == 0 || place == model->norm_place());
     all.push_back(wanted ? pooled_tensor(parameter.sizes()) : at::Tensor());
   }
   const auto gradient = [&](size_t place) { return all[place].data_ptr<float>(); };
@@ -319,6 +335,8 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
   Panels qkv_rows, o_rows, gate_up_rows, down_rows;
   for (int64_t l = shape.layers - 1; l >= 0; l--) {
     if (keep == Keep::Inputs && l + 1 < shape.layers) again(l);
+    for (size_t place = model->place(l, INPUT_NORM); place < model->place(l + 1, INPUT_NORM); place++)
+      if (model->parameters[place].defined()) all[place] = pooled_tensor(model->parameters[place].sizes());
     const Kept& kept = layers[l];
     qkv_rows.pack(hidden, {{model->weight(l, Q), shape.queries()}, {model->weight(l, K), shape.keys()},
                            {model->weight(l, V), shape.keys()}});
@@ -395,6 +413,7 @@ std::vector<at::Tensor> Pass::gradients(const at::Tensor& d_hidden) const {
         sum_blocks(d_k_norm, head_row, count, d_head, of(K_NORM), first);
       }
     }
+    if (layer_hook.done) finish_layer(l, all);
   }
 
   // Each thread has its own columns of the embedding, so that sums have a fixed order.

@@ -9,6 +9,14 @@ namespace r1 {
 // which backward recomputes the rest with bitwise equal results.
 enum class Keep { Nothing, All, Inputs };
 
+// Called in a backward pass of this thread after the gradients of each layer are in its parameters,
+// from the last layer to the first. False stops the pass.
+struct LayerHook {
+  bool (*done)(void* context, int64_t layer);
+  void* context;
+};
+extern thread_local LayerHook layer_hook;
+
 // One forward pass: the batch and the state of backward.
 class Pass {
  public:
@@ -49,6 +57,7 @@ class Pass {
   void attention_backward(const Kept& kept, const Chunk& chunk, const float* d_o, float* d_qkv) const;
   void heads_backward(const Kept& kept, int64_t layer, int64_t start, int64_t tokens, float* d, float* q_norm,
                       float* k_norm) const;
+  void finish_layer(int64_t layer, std::vector<at::Tensor>& all) const;
   void check(const Batch& batch) const;
 };
 

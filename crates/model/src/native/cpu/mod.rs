@@ -15,7 +15,7 @@ use tch::Tensor;
 pub(crate) use rowwise::{attend_rows, gated_rows, linear_rows};
 
 use super::{NetworkShape, checked, owned, pointer, pointers, written};
-use r1_base::error::Result;
+use r1_base::error::{Error, Result};
 
 /// New ids of one sequence, at positions `start..` of its slot.
 #[repr(C)]
@@ -57,6 +57,7 @@ unsafe extern "C" {
         context: *const c_void,
         out: *mut *mut c_void,
     ) -> *mut c_char;
+    fn r1_layer_hook(done: Option<extern "C" fn(*mut c_void, i64) -> bool>, context: *mut c_void);
     fn r1_linear_rows(
         x: *const c_void,
         weight: *const c_void,
@@ -90,6 +91,43 @@ pub fn kernels() -> &'static str {
 pub(crate) fn panel() -> usize {
     // SAFETY: no arguments, no state.
     unsafe { r1_panel() as usize }
+}
+
+/// Runs `backward`, a backward pass through [`Network::forward`], and calls `layer_done` when the
+/// gradients of a layer are complete, from the last layer to the first.
+///
+/// # Errors
+/// Errors of `layer_done`, which end the pass, and of `backward`.
+pub(crate) fn by_layer(
+    layer_done: &mut dyn FnMut(usize) -> Result<()>,
+    backward: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    struct Context<'a> {
+        layer_done: &'a mut dyn FnMut(usize) -> Result<()>,
+        error: Option<Error>,
+    }
+    extern "C" fn done(context: *mut c_void, layer: i64) -> bool {
+        // SAFETY: `context` below outlives the backward pass, which calls this on the same thread.
+        let context = unsafe { &mut *context.cast::<Context<'_>>() };
+        context.error = (context.layer_done)(usize::try_from(layer).unwrap_or(0)).err();
+        context.error.is_none()
+    }
+    /// Removes the hook when dropped.
+    struct Remove;
+    impl Drop for Remove {
+        fn drop(&mut self) {
+            // SAFETY: null pointers are allowed.
+            unsafe { r1_layer_hook(None, null_mut()) }
+        }
+    }
+    let mut context = Context { layer_done, error: None };
+    let result = {
+        let _remove = Remove;
+        // SAFETY: the hook is removed before `context` is dropped.
+        unsafe { r1_layer_hook(Some(done), (&raw mut context).cast()) };
+        backward()
+    };
+    context.error.map_or(result, Err)
 }
 
 /// A network that shares its parameters with their owner.
