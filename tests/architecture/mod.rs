@@ -28,6 +28,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("algorithms", &["mdp", "schema"]),
     ("config", &["algorithms", "mdp", "schema", "units"]),
     ("text", &["json", "mdp", "clock"]),
+    ("vision", &[]),
     ("eval", &["answers", "host_lua", "mdp"]),
     ("host_lua", &[]),
     ("store", &["mdp", "config", "json"]),
@@ -463,7 +464,7 @@ fn files_below(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
 
 /// Lines of code in src: comments, blank lines and tests are not counted. Lower it when the code
 /// gets smaller; it is raised only for a feature that was agreed to cost lines.
-const CODE_LINES: usize = 98_800;
+const CODE_LINES: usize = 99_400;
 
 #[test]
 fn the_code_does_not_grow() {

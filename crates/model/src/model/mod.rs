@@ -55,6 +55,7 @@ mod text_model;
 mod transfer;
 mod unwritten;
 mod varlen;
+mod vision;
 mod weights;
 
 pub use batch::{OnHost, Packed, Span};
@@ -85,6 +86,7 @@ pub use transfer::HostTransfer;
 pub use transfer::upload;
 pub(crate) use transfer::zeros;
 pub use unwritten::UnwrittenFile;
+pub use vision::{VisionConfig, VisionTower};
 pub use weights::{files as weight_files, stored_dtype, write_file as write_tensors};
 
 pub use crate::native::{OperationTime, release_memory, softmax, start_profile, stop_profile};

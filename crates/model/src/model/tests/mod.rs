@@ -33,6 +33,7 @@ mod stacked;
 mod stored;
 mod table;
 mod varlen;
+mod vision;
 
 use tch::{Device, Kind, Tensor};
 

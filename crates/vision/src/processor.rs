@@ -1,0 +1,273 @@
+//! The image processor of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: from pixels to the patches
+//! that the vision tower reads.
+
+use r1_base::error::{Error, Kind, Result, suggest};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{RgbImage, resize_bicubic};
+
+const CHANNELS: usize = 3;
+/// Largest quotient of the sides, as in the reference.
+const LONGEST: f64 = 200.0;
+
+/// Names of `image_processor_type` with this preprocessing.
+const TYPES: [&str; 3] = ["Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2VLImageProcessorPil"];
+
+/// Patches along time, height and width, before they are merged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grid {
+    pub frames: usize,
+    pub rows: usize,
+    pub columns: usize,
+}
+
+impl Grid {
+    /// Number of patches.
+    pub fn patches(self) -> usize {
+        self.frames * self.rows * self.columns
+    }
+}
+
+/// The input of the vision tower for one image or video.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Patches {
+    pub grid: Grid,
+    /// `[patches, channels * temporal_patch_size * patch_size * patch_size]`, row by row. Patches
+    /// that are merged into one token follow each other.
+    pub values: Vec<f32>,
+}
+
+/// The settings of a processor, from `preprocessor_config.json`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Processor {
+    pub patch_size: usize,
+    pub temporal_patch_size: usize,
+    /// Patches along each side that become one token.
+    pub merge_size: usize,
+    pub min_pixels: usize,
+    pub max_pixels: usize,
+    pub rescale_factor: f64,
+    pub mean: [f32; CHANNELS],
+    pub std: [f32; CHANNELS],
+}
+
+/// The fields of the file that are read.
+#[derive(Deserialize)]
+struct ProcessorFields {
+    image_processor_type: Option<String>,
+    patch_size: usize,
+    #[serde(default = "two")]
+    temporal_patch_size: usize,
+    #[serde(default = "two")]
+    merge_size: usize,
+    min_pixels: Option<usize>,
+    max_pixels: Option<usize>,
+    size: Option<EdgeLimits>,
+    #[serde(default = "per_level")]
+    rescale_factor: f64,
+    image_mean: [f32; CHANNELS],
+    image_std: [f32; CHANNELS],
+    resample: Option<u8>,
+    do_resize: Option<bool>,
+    do_rescale: Option<bool>,
+    do_normalize: Option<bool>,
+}
+
+#[derive(Deserialize)]
+struct EdgeLimits {
+    shortest_edge: Option<usize>,
+    longest_edge: Option<usize>,
+}
+
+fn two() -> usize {
+    2
+}
+
+fn per_level() -> f64 {
+    1.0 / 255.0
+}
+
+impl Processor {
+    /// Reads `preprocessor_config.json`.
+    ///
+    /// # Errors
+    /// [`Kind::Model`] for a file of another processor, and names a field that is missing, has
+    /// another type, or a value that is not supported.
+    pub fn from_json(json: &Value) -> Result<Self> {
+        let wrong = |message: String| Error::new(Kind::Model, message).at("preprocessor_config.json");
+        let fields = ProcessorFields::deserialize(json).map_err(|error| wrong(error.to_string()))?;
+        if let Some(name) = fields.image_processor_type.as_deref().filter(|name| !TYPES.contains(name)) {
+            let message = format!("image_processor_type `{name}` is not supported");
+            return Err(wrong(message).hint(suggest(name, TYPES)));
+        }
+        for (name, value) in
+            [("do_resize", fields.do_resize), ("do_rescale", fields.do_rescale), ("do_normalize", fields.do_normalize)]
+        {
+            if value == Some(false) {
+                return Err(wrong(format!("`{name}` = false is not supported")));
+            }
+        }
+        if let Some(resample) = fields.resample.filter(|resample| *resample != 3) {
+            return Err(wrong(format!("`resample` = {resample} is not supported")).hint("3 is bicubic"));
+        }
+        let size = fields.size.as_ref();
+        let min = fields.min_pixels.or(size.and_then(|size| size.shortest_edge)).unwrap_or(56 * 56);
+        let max = fields.max_pixels.or(size.and_then(|size| size.longest_edge)).unwrap_or(28 * 28 * 1280);
+        let sizes = [fields.patch_size, fields.temporal_patch_size, fields.merge_size, min, max];
+        if sizes.contains(&0) || sizes.iter().any(|size| *size > 1 << 30) || min > max {
+            return Err(wrong(format!(
+                "patch_size, temporal_patch_size, merge_size, min_pixels and max_pixels are {sizes:?}"
+            )));
+        }
+        let std = fields.image_std;
+        if std.contains(&0.0) {
+            return Err(wrong("`image_std` has a 0".to_owned()));
+        }
+        Ok(Self {
+            patch_size: fields.patch_size,
+            temporal_patch_size: fields.temporal_patch_size,
+            merge_size: fields.merge_size,
+            min_pixels: min,
+            max_pixels: max,
+            rescale_factor: fields.rescale_factor,
+            mean: fields.image_mean,
+            std,
+        })
+    }
+
+    /// The patches of an image of this size.
+    ///
+    /// # Errors
+    /// As [`smart_resize`].
+    pub fn grid(&self, width: usize, height: usize) -> Result<Grid> {
+        let factor = self.patch_size * self.merge_size;
+        let (height, width) = smart_resize((height, width), factor, (self.min_pixels, self.max_pixels))?;
+        Ok(Grid { frames: 1, rows: height / self.patch_size, columns: width / self.patch_size })
+    }
+
+    /// Tokens of the language model in the place of an image or video.
+    pub fn tokens(&self, grid: Grid) -> usize {
+        grid.patches() / (self.merge_size * self.merge_size)
+    }
+
+    /// The patches of an image.
+    ///
+    /// # Errors
+    /// As [`smart_resize`].
+    pub fn image(&self, image: &RgbImage) -> Result<Patches> {
+        let grid = self.grid(image.width, image.height)?;
+        let frame = self.frame(image, grid);
+        Ok(self.patches(grid, &vec![&frame; self.temporal_patch_size]))
+    }
+
+    /// The patches of a video, whose frames have one size. The last frame is repeated until their
+    /// number is a multiple of `temporal_patch_size`.
+    ///
+    /// # Errors
+    /// As [`smart_resize`]; [`Kind::Data`] without a frame, and for frames of several sizes.
+    pub fn video(&self, frames: &[RgbImage]) -> Result<Patches> {
+        let Some(first) = frames.first() else { return Err(Error::new(Kind::Data, "the video has no frame")) };
+        let size = |frame: &RgbImage| (frame.width, frame.height);
+        if let Some(number) = frames.iter().position(|frame| size(frame) != size(first)) {
+            let (one, other) = (size(first), size(&frames[number]));
+            let message = format!(
+                "frame {} has {} x {} pixels, and the first {} x {}",
+                number + 1,
+                other.0,
+                other.1,
+                one.0,
+                one.1
+            );
+            return Err(Error::new(Kind::Data, message));
+        }
+        let count = frames.len().div_ceil(self.temporal_patch_size);
+        let grid = Grid { frames: count, ..self.grid(first.width, first.height)? };
+        let resized: Vec<Vec<f32>> = frames.iter().map(|frame| self.frame(frame, grid)).collect();
+        let last = resized.len() - 1;
+        let all: Vec<&Vec<f32>> =
+            (0..count * self.temporal_patch_size).map(|number| &resized[number.min(last)]).collect();
+        Ok(self.patches(grid, &all))
+    }
+
+    /// The normalised values of a frame: channel by channel, row by row.
+    fn frame(&self, image: &RgbImage, grid: Grid) -> Vec<f32> {
+        let (width, height) = (grid.columns * self.patch_size, grid.rows * self.patch_size);
+        let resized = resize_bicubic(image, width, height);
+        // The value of each level: rescaled in f64, then normalised in f32, as the reference does.
+        let table = |channel: usize| -> Vec<f32> {
+            let value = |level: u32| (f64::from(level) * self.rescale_factor) as f32;
+            (0..256).map(|level| (value(level) - self.mean[channel]) / self.std[channel]).collect()
+        };
+        let mut values = Vec::with_capacity(width * height * CHANNELS);
+        for channel in 0..CHANNELS {
+            let table = table(channel);
+            values.extend(resized.data.chunks_exact(CHANNELS).map(|pixel| table[usize::from(pixel[channel])]));
+        }
+        values
+    }
+
+    fn patches(&self, grid: Grid, frames: &[&Vec<f32>]) -> Patches {
+        let size = self.patch_size;
+        let (width, height) = (grid.columns * size, grid.rows * size);
+        let mut values = Vec::with_capacity(frames.len() * width * height * CHANNELS);
+        for together in frames.chunks_exact(self.temporal_patch_size) {
+            for (row, column) in self.merged_order(grid) {
+                for channel in 0..CHANNELS {
+                    for frame in together {
+                        for line in 0..size {
+                            let at = channel * width * height + (row * size + line) * width + column * size;
+                            values.extend_from_slice(&frame[at..at + size]);
+                        }
+                    }
+                }
+            }
+        }
+        Patches { grid, values }
+    }
+
+    /// Rows and columns of patches: merged squares row by row, and the patches of each row by row.
+    fn merged_order(&self, grid: Grid) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let merge = self.merge_size;
+        let squares =
+            (0..grid.rows / merge).flat_map(move |row| (0..grid.columns / merge).map(move |column| (row, column)));
+        squares.flat_map(move |(row, column)| {
+            let inside = (0..merge).flat_map(move |down| (0..merge).map(move |right| (down, right)));
+            inside.map(move |(down, right)| (row * merge + down, column * merge + right))
+        })
+    }
+}
+
+/// Height and width to which an image is resized: multiples of `factor` whose product is within the
+/// limits, with about the same quotient (`smart_resize` of transformers).
+///
+/// # Errors
+/// [`Kind::Data`] for an image that is more than 200 times longer than wide, or without pixels.
+pub fn smart_resize(
+    (height, width): (usize, usize),
+    factor: usize,
+    (min, max): (usize, usize),
+) -> Result<(usize, usize)> {
+    if height == 0 || width == 0 {
+        return Err(Error::new(Kind::Data, format!("the image has {width} x {height} pixels")));
+    }
+    let (h, w, factor_f) = (height as f64, width as f64, factor as f64);
+    if h.max(w) / h.min(w) > LONGEST {
+        let message =
+            format!("the image has {width} x {height} pixels: one side is more than {LONGEST} times the other");
+        return Err(Error::new(Kind::Data, message).hint("crop it, or make it less long"));
+    }
+    let nearest = |side: f64| (side / factor_f).round_ties_even() as usize * factor;
+    let (rows, columns) = (nearest(h), nearest(w));
+    if rows * columns > max {
+        let shrink = ((height * width) as f64 / max as f64).sqrt();
+        let below = |side: f64| ((side / shrink / factor_f).floor() as usize * factor).max(factor);
+        return Ok((below(h), below(w)));
+    }
+    if rows * columns < min {
+        let grow = (min as f64 / (height * width) as f64).sqrt();
+        let above = |side: f64| (side * grow / factor_f).ceil() as usize * factor;
+        return Ok((above(h), above(w)));
+    }
+    Ok((rows, columns))
+}

@@ -1,0 +1,248 @@
+//! Parity with transformers and Pillow (tests/golden/vision has the scripts), and bad input.
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use r1_base::error::Kind;
+use rand_chacha::ChaCha8Rng;
+use rand_core::{RngCore, SeedableRng};
+use serde_json::{Value, json};
+
+use crate::{DecodeLimits, Grid, Processor, RgbImage, decode, smart_resize};
+
+fn golden() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/vision")
+}
+
+fn file(name: &str) -> Vec<u8> {
+    std::fs::read(golden().join(name)).unwrap()
+}
+
+/// The settings of Qwen2-VL.
+fn processor(min: usize, max: usize, patch: usize) -> Processor {
+    Processor::from_json(&json!({
+        "image_processor_type": "Qwen2VLImageProcessorFast", "size": { "shortest_edge": min, "longest_edge": max },
+        "patch_size": patch, "temporal_patch_size": 2, "merge_size": 2, "resample": 3,
+        "image_mean": [0.481_454_66, 0.457_827_5, 0.408_210_73], "image_std": [0.268_629_54, 0.261_302_58, 0.275_777_11],
+    }))
+    .unwrap()
+}
+
+/// The generator of processor.py.
+struct SplitMix(u64);
+
+impl SplitMix {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn pixels(&mut self, kind: usize, height: usize, width: usize) -> RgbImage {
+        let count = height * width * 3;
+        let data = if kind == 0 {
+            let bytes = (0..count.div_ceil(8)).flat_map(|_| self.next().to_le_bytes());
+            bytes.collect::<Vec<u8>>()[..count].to_vec()
+        } else {
+            let pixel = |at: usize| {
+                let (row, column) = (at / width, at % width);
+                let values = match kind {
+                    1 => [row * 3 + column, column * 7, row + column * 2],
+                    _ => [(row / 3 + column / 5) % 2 * 255; 3],
+                };
+                values.map(|value| (value % 256) as u8)
+            };
+            (0..height * width).flat_map(pixel).collect()
+        };
+        RgbImage { width, height, data }
+    }
+}
+
+fn checksum(values: &[f32]) -> u64 {
+    let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+    u64::from(crc32c::crc32c(&bytes))
+}
+
+/// Grids and all values have the bits of transformers' processor.
+#[test]
+fn patches_have_the_bits_of_the_reference() {
+    let cases: Vec<Vec<u64>> = serde_json::from_slice(&file("processor.json")).unwrap();
+    let (mut random, mut compared) = (SplitMix(7), 0);
+    let mut cases = cases.into_iter().peekable();
+    for index in 0..300 {
+        let sizes = [1 + random.next() % 160, 1 + random.next() % 160];
+        let min = [56 * 56, 4 * 28 * 28, 28 * 28][(random.next() % 3) as usize];
+        let max = [100_352, 50_176, 28 * 28 * 16][(random.next() % 3) as usize];
+        let patch = [14, 16][(random.next() % 2) as usize];
+        let image = random.pixels(index % 3, sizes[0] as usize, sizes[1] as usize);
+        let head = [sizes[0], sizes[1], min, max, patch];
+        let Some(case) = cases.next_if(|case| case[..5] == head) else { continue };
+        let patches = processor(min as usize, max as usize, patch as usize).image(&image).unwrap();
+        let Grid { frames, rows, columns } = patches.grid;
+        assert_eq!((frames, vec![rows as u64, columns as u64]), (1, case[5..7].to_vec()), "{case:?}");
+        assert_eq!(checksum(&patches.values), case[7], "{case:?}");
+        compared += 1;
+    }
+    assert!(cases.next().is_none() && compared >= 295, "{compared}");
+}
+
+#[test]
+fn a_video_has_pairs_of_frames() {
+    let processor = processor(28 * 28, 100_352, 14);
+    let mut random = SplitMix(1);
+    let frames: Vec<RgbImage> = (0..3).map(|_| random.pixels(0, 60, 90)).collect();
+    let video = processor.video(&frames).unwrap();
+    assert_eq!(video.grid, Grid { frames: 2, ..processor.grid(90, 60).unwrap() });
+    assert_eq!(processor.tokens(video.grid), 2 * 2 * 3);
+    // The second pair is the last frame twice, which is what an image is.
+    let last = processor.image(&frames[2]).unwrap();
+    assert!(video.values[last.values.len()..] == last.values[..]);
+    // The first frame of the first pair, the second one of the second frame.
+    let (first, second) = (processor.image(&frames[0]).unwrap(), processor.image(&frames[1]).unwrap());
+    assert_eq!(video.values[..196], first.values[..196]);
+    assert_eq!(video.values[196..392], second.values[..196]);
+    let refused = |frames: &[RgbImage]| processor.video(frames).unwrap_err().message;
+    assert_eq!(refused(&[]), "the video has no frame");
+    let sizes = refused(&[random.pixels(1, 30, 30), random.pixels(1, 30, 31)]);
+    assert_eq!(sizes, "frame 2 has 31 x 30 pixels, and the first 30 x 30");
+}
+
+#[test]
+fn long_and_empty_images_are_refused() {
+    let error = smart_resize((3, 700), 28, (3136, 100_352)).unwrap_err();
+    assert_eq!(error.message, "the image has 700 x 3 pixels: one side is more than 200 times the other");
+    assert!(smart_resize((0, 7), 28, (3136, 100_352)).is_err());
+    assert_eq!(smart_resize((1, 200), 28, (3136, 100_352)).unwrap(), (28, 812));
+}
+
+#[test]
+fn unsupported_processors_are_refused() {
+    let of = |change: Value| {
+        let mut all = json!({ "patch_size": 14, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5] });
+        all.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        Processor::from_json(&all)
+    };
+    assert_eq!(of(json!({})).unwrap().max_pixels, 28 * 28 * 1280);
+    for (change, message) in [
+        (json!({ "image_processor_type": "CLIPImageProcessor" }), "image_processor_type `CLIPImageProcessor` is not"),
+        (json!({ "patch_size": 0 }), "patch_size, temporal_patch_size"),
+        (json!({ "min_pixels": 10, "max_pixels": 9 }), "patch_size, temporal_patch_size"),
+        (json!({ "resample": 2 }), "`resample` = 2 is not supported"),
+        (json!({ "do_rescale": false }), "`do_rescale` = false is not supported"),
+        (json!({ "image_std": [0.5, 0.0, 0.5] }), "`image_std` has a 0"),
+        (json!({ "image_mean": [0.5] }), "invalid length 1"),
+        (json!({ "patch_size": "big" }), "invalid type"),
+    ] {
+        let error = of(change).unwrap_err();
+        assert!(error.kind == Kind::Model && error.message.contains(message), "{error}");
+    }
+}
+
+/// Sizes, and means of the channels; lossy formats differ by a level.
+#[test]
+fn files_are_read_as_by_pillow() {
+    let files: BTreeMap<String, [f64; 5]> = serde_json::from_slice(&file("files.json")).unwrap();
+    assert_eq!(files.len(), 9);
+    for (name, [width, height, expected @ ..]) in files {
+        let image = decode(&file(&name), &DecodeLimits::default()).unwrap();
+        assert_eq!((image.width as f64, image.height as f64), (width, height), "{name}");
+        let mean = |channel: usize| {
+            let values = image.data.iter().skip(channel).step_by(3);
+            values.map(|value| f64::from(*value)).sum::<f64>() / (width * height)
+        };
+        let bound = if name.ends_with("jpg") { 1.5 } else { 0.001 };
+        for (channel, expected) in expected.into_iter().enumerate() {
+            assert!((mean(channel) - expected).abs() < bound, "{name}: {} {expected}", mean(channel));
+        }
+    }
+}
+
+/// A PNG file with this header and no pixels.
+fn png_header(width: u32, height: u32) -> Vec<u8> {
+    let mut chunk = b"IHDR".to_vec();
+    chunk.extend(width.to_be_bytes());
+    chunk.extend(height.to_be_bytes());
+    chunk.extend([8, 2, 0, 0, 0]);
+    let mut crc = !0_u32;
+    for byte in &chunk {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = if crc & 1 == 1 { (crc >> 1) ^ 0xEDB8_8320 } else { crc >> 1 };
+        }
+    }
+    let mut file = b"\x89PNG\r\n\x1a\n\0\0\0\x0d".to_vec();
+    file.extend(chunk);
+    file.extend((!crc).to_be_bytes());
+    file.extend(b"\0\0\0\0IDAT\x35\xaf\x06\x1e");
+    file
+}
+
+#[test]
+fn bad_files_are_refused_with_a_message() {
+    let limits = DecodeLimits { bytes: 10_000, ..DecodeLimits::default() };
+    let truncated = |name: &str, part: usize| file(name)[..file(name).len() / part].to_vec();
+    for (bytes, message) in [
+        (vec![], "the image file is empty"),
+        (b"The answer is 7.".to_vec(), "this is text, not an image"),
+        (b"<svg xmlns=\"http://www.w3.org/2000/svg\"/>".to_vec(), "this is an SVG drawing, not an image"),
+        (b"<?xml version=\"1.0\"?>\n<svg/>".to_vec(), "this is an SVG drawing, not an image"),
+        (b"<!DOCTYPE html><html></html>".to_vec(), "this is an HTML page, not an image"),
+        (b"BM\x00\x01\x02\x03\x04".to_vec(), "this is data of another format, not an image"),
+        (b"%PDF-1.7\n\x80\x81".to_vec(), "this is data of another format, not an image"),
+        (vec![0; 20_000], "the image file has 20000 bytes, more than 10000"),
+        (truncated("alpha.png", 2), "the PNG image is damaged or not complete"),
+        (truncated("lossless.webp", 2), "the WEBP image is damaged or not complete"),
+        (truncated("orientation.jpg", 8), "the JPEG image is damaged or not complete"),
+        (truncated("animated.gif", 8), "the GIF image is damaged or not complete"),
+        (png_header(0, 10), "the PNG image is damaged or not complete"),
+        (png_header(40_000, 10), "the image has more than 32768 pixels on a side"),
+        (png_header(30_000, 30_000), "the image has 30000 x 30000 pixels, more than 67108864"),
+    ] {
+        let error = decode(&bytes, &limits).unwrap_err();
+        assert!(error.kind == Kind::Data && error.message.starts_with(message), "{message}: {error}");
+    }
+}
+
+/// Damaged files neither panic nor take long.
+#[test]
+fn damaged_files_end_soon() {
+    let seconds = std::env::var("R1_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
+    let (began, mut random) = (Instant::now(), ChaCha8Rng::seed_from_u64(3));
+    let names = [
+        "alpha.png",
+        "palette.png",
+        "deep.png",
+        "orientation.jpg",
+        "cmyk.jpg",
+        "lossless.webp",
+        "animated.webp",
+        "animated.gif",
+    ];
+    let files = names.map(file);
+    let limits = DecodeLimits { pixels: 1 << 20, ..DecodeLimits::default() };
+    let mut below = |count: usize| (random.next_u64() % count.max(1) as u64) as usize;
+    let mut read = 0;
+    while began.elapsed() < Duration::from_secs(seconds) {
+        let mut bytes = files[below(files.len())].clone();
+        for _ in 0..=below(8) {
+            let at = below(bytes.len());
+            match below(4) {
+                0 => bytes[at] = below(256) as u8,
+                1 => bytes.truncate(at.max(1)),
+                2 => bytes.insert(at, below(256) as u8),
+                _ => bytes[at..].reverse(),
+            }
+        }
+        let one = Instant::now();
+        if let Ok(image) = decode(&bytes, &limits) {
+            assert_eq!(image.data.len(), image.width * image.height * 3);
+            read += 1;
+        }
+        assert!(one.elapsed() < Duration::from_secs(5), "{:?}", one.elapsed());
+    }
+    assert!(read > 0);
+}
