@@ -210,6 +210,9 @@ impl GradientSum {
         if let Some(parameters) = self.parameters.take() {
             parameters.restore()?;
         }
+        if let (Some(group), Some(parameters)) = (self.shards.group(), self.shards.parameters()) {
+            group.add_traffic_of(parameters);
+        }
         if !self.is_plain() && !self.leaves.is_empty() {
             optimizer.set_gradients(mem::take(&mut self.sums));
         }

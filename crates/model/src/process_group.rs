@@ -157,6 +157,13 @@ impl ProcessGroup {
         self.overlapped.fetch_add(nanoseconds(time), Ordering::Relaxed);
     }
 
+    /// Adds what was exchanged with the same ranks through other connections, which count from 0
+    /// again.
+    pub fn add_traffic_of(&self, other: &Self) {
+        self.nanoseconds.fetch_add(other.nanoseconds.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        self.bytes.fetch_add(other.bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     fn timed<T>(&self, sends: usize, operation: impl FnOnce() -> Result<T>) -> Result<T> {
         let began = Instant::now();
         let done = operation();
