@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(of("eval.n"), None);
         assert_eq!(of("env.max_steps"), None);
         assert_eq!(of("trainer.lrr"), None);
-        assert!(hint("trainer.fsdp_config").unwrap().contains("r1 does not have"));
+        assert!(hint("trainer.enforce_eager").unwrap().contains("r1 does not have"));
     }
 
     #[test]

@@ -328,7 +328,7 @@ fn settings_of_verl_and_trl_are_refused_with_their_name_in_r1() {
     --- stderr
     error: unknown setting `trainer.fsdp_config`
       --> trainer.fsdp_config=1
-      hint: `actor_rollout_ref.actor.fsdp_config` is a setting of verl that r1 does not have: one process holds the whole model
+      hint: `actor_rollout_ref.actor.fsdp_config` of verl is `trainer.zero_stage` in r1: 1, 2 or 3: what is divided among processes (docs/guide/scale.md)
     ");
     cli_snapshot!({}, ["run", "a.lua", "--num_generations", "8"], @"
     exit: 2
