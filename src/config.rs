@@ -32,7 +32,7 @@ pub use data::{Compression, Curriculum, DataFormat, DataSettings, OverlongPrompt
 pub use env::{CallRewards, EnvSettings, ExcessCalls, OnOverflow, ToolChoice};
 pub use kl::{Kl, KlKind, KlPlace};
 pub use learner::{Choice, CriticSettings, Decay, Filter, Learner, MiniBatchBy, OnNan, RoutingReplay, WeightGroup};
-pub use policy::{InitModel, LORA_TARGETS, LoraSettings, PolicySettings, Price, ServerApi, Switch};
+pub use policy::{InitModel, LORA_TARGETS, LoraSettings, PolicySettings, Price, ServerApi, Switch, VisionInit};
 pub use reference::{Lacking, NumberRange, check_ranges, lacking, settings, value_of};
 pub use refusal::{refused, unknown_hint};
 pub use rollout::{AsyncRollouts, OnUpdate, Oversample, RolloutSettings, Unfinished};

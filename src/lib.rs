@@ -71,3 +71,4 @@ pub use r1_model::{adamw, engine, model, native, process_group};
 pub use r1_net as net;
 pub use r1_search as search;
 pub use r1_text as text;
+pub use r1_vision as vision;

@@ -876,6 +876,17 @@ function Expectation:raises(text) end
 ---@field vocab_size? number Size of the byte-level BPE vocabulary, special tokens included (default 512, tokens, ≥ 256 + special tokens).
 ---@field special_tokens? string[] Special tokens in addition to ChatML's, one id each.
 ---@field tokenizer_rows? number Rows of data.train that the tokenizer is trained on (default 4000, rows, ≥ 1).
+---@field vision? r1.VisionInit A vision tower: the model is then a Qwen3-VL, which reads images.
+
+---A new vision tower of Qwen3-VL (arXiv:2511.21631), without deep features.
+---@class r1.VisionInit
+---@field hidden_size? number Width of the hidden states of patches; each head has a multiple of 4 (default 64, ≥ 1).
+---@field intermediate_size? number Width of the MLP (default 160, ≥ 1).
+---@field depth? number Number of layers (default 2, ≥ 1).
+---@field num_heads? number Heads per layer (default 4, ≥ 1).
+---@field patch_size? number Side of a patch. Two by two patches become one token (default 8, pixels, ≥ 1).
+---@field min_pixels? number Smaller images are enlarged to about this size (default 1024, pixels, ≥ 1).
+---@field max_pixels? number Larger images are reduced to about this size (default 65536, pixels, ≥ 1).
 
 ---A new low-rank adapter (LoRA, arXiv:2106.09685), saved in PEFT's format. Training of an existing adapter (`policy.model` is its directory) does not need this.
 ---@class r1.LoraSettings
@@ -1596,6 +1607,12 @@ r1.process = {}
 ---@return r1.ProcessResult?
 ---@return string? # Error message if the program did not start
 function r1.process.run(argv, options) end
+
+---Returns an image as a part of a message, for a policy that reads images. The run stores the image once, by the SHA-256 of its file. PNG, JPEG, WebP and GIF (its first frame) are read.
+---@param image { path?: string, bytes?: string, rgb?: string|buffer, width?: number }
+---@return r1.Part?
+---@return string? # Error message
+function r1.image(image) end
 
 r1.fs = {}
 

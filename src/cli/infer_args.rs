@@ -74,9 +74,10 @@ pub(super) struct InferArgs {
     /// System prompt
     #[arg(long, value_name = "TEXT")]
     pub(super) system: Option<String>,
-    /// Not supported: models are text-only
-    #[arg(long, value_name = "FILE", hide = true)]
-    pub(super) image: Option<PathBuf>,
+    /// Show this image (PNG, JPEG, WebP or GIF) with the first question, to a model that reads
+    /// images; may be repeated
+    #[arg(long, value_name = "FILE", conflicts_with = "input")]
+    pub(super) image: Vec<PathBuf>,
     /// Sampling temperature; 0: greedy [default: the recipe's for evaluation, or the model's]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = number(|value| (0.0..=10.0).contains(&value), "must be a number from 0 to 10"))]
     pub(super) temperature: Option<f64>,

@@ -15,7 +15,7 @@ use crate::rollout::{self, Replayed, Spec};
 use crate::script::{Script, Strictness, Worker};
 use crate::store::{self, FileVersion, StoredRun};
 use crate::telemetry::{Interrupt, Reporter, counted};
-use crate::text::Renderer;
+use crate::text::{Renderer, Style};
 use crate::train::{self, Agent, LoadedAgent};
 
 /// A run with its scripts, which are loaded on first use.
@@ -130,9 +130,19 @@ impl RecordedRun {
         if let Some((_, checkpoint)) = store::latest_checkpoint(self.run.path())?
             && checkpoint.join("tokenizer.json").is_file()
         {
-            return Renderer::load_styled(&checkpoint, style).map(Arc::new);
+            return self.with_images(&checkpoint, style);
         }
-        Renderer::load_styled(&load::model_dir(&script.settings.policy.model, fetching)?, style).map(Arc::new)
+        self.with_images(&load::model_dir(&script.settings.policy.model, fetching)?, style)
+    }
+
+    /// The tokenizer and template of a model directory, with the images of the run.
+    fn with_images(&self, dir: &Path, style: &Style) -> Result<Arc<Renderer>> {
+        let renderer = Renderer::load_styled(dir, style)?;
+        load::read_images(&renderer, dir)?;
+        if let Some(images) = renderer.images() {
+            images.read_from(&self.run.path().join(store::IMAGES))?;
+        }
+        Ok(Arc::new(renderer))
     }
 
     pub(super) fn replay(&self, loaded: &Loaded, trajectory: &Trajectory, strictness: Strictness) -> Result<Replayed> {

@@ -98,6 +98,29 @@ section! {
         special_tokens: Vec<String> = Vec::new();
         /// Rows of data.train that the tokenizer is trained on.
         tokenizer_rows: usize = 4000, unit("rows"), range("≥ 1");
+        /// A vision tower: the model is then a Qwen3-VL, which reads images.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        vision: Option<VisionInit> = None;
+    }
+}
+
+section! {
+    /// A new vision tower of Qwen3-VL (arXiv:2511.21631), without deep features.
+    pub struct VisionInit: "policy.init.vision.", restart() {
+        /// Width of the hidden states of patches; each head has a multiple of 4.
+        hidden_size: usize = 64, range("≥ 1");
+        /// Width of the MLP.
+        intermediate_size: usize = 160, range("≥ 1");
+        /// Number of layers.
+        depth: usize = 2, range("≥ 1");
+        /// Heads per layer.
+        num_heads: usize = 4, range("≥ 1");
+        /// Side of a patch. Two by two patches become one token.
+        patch_size: usize = 8, unit("pixels"), range("≥ 1");
+        /// Smaller images are enlarged to about this size.
+        min_pixels: usize = 1024, unit("pixels"), range("≥ 1");
+        /// Larger images are reduced to about this size.
+        max_pixels: usize = 65_536, unit("pixels"), range("≥ 1");
     }
 }
 

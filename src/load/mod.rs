@@ -19,7 +19,10 @@ use std::path::Path;
 
 pub(crate) use gguf::source_of;
 pub use loaded::Loaded;
-pub use policy::{load_model, load_policy, load_renderer, load_reward_model};
+pub use policy::{
+    IMAGE_FRAMES, IMAGE_MERGE, load_model, load_policy, load_renderer, load_reward_model, new_processor, read_images,
+    read_images_of,
+};
 pub use source::{MODEL_NANO, MODEL_SMOLLM2, from_hub, local_model_dir, model_dir, text_dir};
 
 use crate::config::DeviceChoice;

@@ -4,16 +4,19 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use serde_json::{Value, json};
+
 use super::adapter;
 use super::source::model_dir;
-use crate::config::{DeviceChoice, Dtype, PolicySettings, refuse_server};
-use crate::error::Result;
+use crate::config::{DeviceChoice, Dtype, PolicySettings, VisionInit, refuse_server};
+use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
-use crate::model::{Model, RewardModel};
+use crate::model::{Config, Model, RewardModel, VisionConfig};
 use crate::native::compute_kind;
 use crate::store::verify;
 use crate::telemetry::Reporter;
 use crate::text::{Renderer, Style};
+use crate::vision::{DecodeLimits, Images, Processor};
 
 /// Loads the policy: model on its device, tokenizer and template for the recipe's tool format.
 pub fn load_policy(
@@ -21,8 +24,11 @@ pub fn load_policy(
     style: &Style,
     fetching: Fetching<'_>,
 ) -> Result<(Rc<Model>, Arc<Renderer>, PathBuf)> {
-    let (model, dir) = load_model(policy, fetching)?;
+    let (mut model, dir) = load_model(policy, fetching)?;
     let renderer = load_renderer(&dir, style, fetching.reporter)?;
+    if let Some(images) = renderer.images() {
+        model.set_images(Arc::clone(images));
+    }
     Ok((Rc::new(model), renderer, dir))
 }
 
@@ -32,7 +38,44 @@ pub fn load_renderer(dir: &Path, style: &Style, reporter: &Reporter) -> Result<A
     if renderer.template().is_default() {
         reporter.warn("the model has no chat template: plain ChatML is used, which may differ from its training");
     }
+    read_images(&renderer, dir)?;
     Ok(Arc::new(renderer))
+}
+
+/// Gives the renderer a table of images, if the model in `dir` reads them.
+///
+/// # Errors
+/// [`Kind::Model`] for a model whose processor is missing, or not the one of its vision tower.
+pub fn read_images(renderer: &Renderer, dir: &Path) -> Result<()> {
+    let Some(vision) = Config::load(dir).ok().and_then(|config| config.vision) else { return Ok(()) };
+    let wrong = |message: &str| {
+        let hint = "preprocessor_config.json must be the file of this model";
+        Error::new(Kind::Model, message).at_path(dir).hint(hint)
+    };
+    let processor = renderer.tokenizer().image_processor()?;
+    let processor = processor.ok_or_else(|| wrong("the model reads images, and has no preprocessor_config.json"))?;
+    let VisionConfig { patch, temporal_patch, merge, .. } = vision.tower;
+    if [processor.patch_size, processor.temporal_patch_size, processor.merge_size] != [patch, temporal_patch, merge] {
+        return Err(wrong("the patches of preprocessor_config.json are not those of `vision_config` in config.json"));
+    }
+    renderer.tokenizer().set_images(Arc::new(Images::new(processor, DecodeLimits::default())))
+}
+
+/// Gives a renderer images, if the model of a recipe may read them, although the renderer is that
+/// of another one: a new model with a vision tower, or one that is not on this machine
+/// (`stands_in`).
+///
+/// # Errors
+/// [`Kind::Model`] for settings of a new tower that contradict each other.
+pub fn read_images_of(renderer: &Renderer, policy: &PolicySettings, stands_in: bool) -> Result<()> {
+    let new = policy.init.as_ref().and_then(|init| init.vision.clone());
+    if new.is_none() && !stands_in {
+        return Ok(());
+    }
+    let processor = Processor::from_json(&new_processor(&new.unwrap_or_default()))?;
+    let images = Arc::new(Images::new(processor, DecodeLimits::default()));
+    renderer.tokenizer().set_images_of_another_model(images);
+    Ok(())
 }
 
 /// Loads the policy's model alone, on its device, and returns the directory of its tokenizer and
@@ -57,4 +100,23 @@ pub fn load_reward_model(name: &str, device: DeviceChoice, fetching: Fetching<'_
     verify(&dir, true)?;
     let device = crate::native::device(device)?;
     Ok((RewardModel::load(&dir, device, compute_kind(Dtype::Auto, device))?, dir))
+}
+
+/// Patches along each side that become one token of a new model.
+pub const IMAGE_MERGE: usize = 2;
+/// Frames of its patches; an image is repeated.
+pub const IMAGE_FRAMES: usize = 2;
+
+/// The content of `preprocessor_config.json` of a new model. Values of pixels are between -1 and 1.
+pub fn new_processor(vision: &VisionInit) -> Value {
+    json!({
+        "image_processor_type": "Qwen2VLImageProcessor",
+        "patch_size": vision.patch_size,
+        "temporal_patch_size": IMAGE_FRAMES,
+        "merge_size": IMAGE_MERGE,
+        "min_pixels": vision.min_pixels,
+        "max_pixels": vision.max_pixels,
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
+    })
 }

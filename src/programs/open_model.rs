@@ -61,12 +61,15 @@ impl OpenModel {
         if path.exists() {
             policy.model = store::find_model(path)?.display().to_string();
         }
-        let (model, dir) = load::load_model(&policy, Fetching { reporter, interrupt: None })?;
-        let model = Rc::new(model);
+        let (mut model, dir) = load::load_model(&policy, Fetching { reporter, interrupt: None })?;
         let format = FormatChoice::named(format.unwrap_or(AUTO))?;
         let with_text = dir.join("tokenizer.json").exists();
         let renderer =
             if with_text { Some(load::load_renderer(&dir, &Style::of_format(format), reporter)?) } else { None };
+        if let Some(images) = renderer.as_ref().and_then(|renderer| renderer.images()) {
+            model.set_images(Arc::clone(images));
+        }
+        let model = Rc::new(model);
         let bytes = match &renderer {
             Some(renderer) => renderer.tokenizer().token_bytes(),
             None => vec![Vec::new(); model.config.vocab_size],

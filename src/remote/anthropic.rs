@@ -11,7 +11,7 @@ use super::failure::{ServerFailure, error_of};
 use super::reply::{PartialReply, Show, tokens};
 use super::sampling::ServerSampling;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{ChatMessage, FinishReason, ServerChat, ToolCall};
+use crate::mdp::{ChatMessage, ChatPart, FinishReason, ServerChat, ToolCall};
 
 pub(super) static API: ChatApi = ChatApi {
     key_variable: "ANTHROPIC_API_KEY",
@@ -88,6 +88,16 @@ fn messages(all: &[ChatMessage]) -> Vec<Value> {
         let (role, blocks) = match message {
             ChatMessage::System(_) => continue,
             ChatMessage::User(text) => ("user", text_block(text).into_iter().collect::<Vec<_>>()),
+            ChatMessage::UserParts(parts) => {
+                let block = |part: &ChatPart| match part {
+                    ChatPart::Text(text) => text_block(text),
+                    ChatPart::Image { media_type, base64 } => {
+                        let source = json!({ "type": "base64", "media_type": media_type, "data": base64 });
+                        Some(json!({ "type": "image", "source": source }))
+                    }
+                };
+                ("user", parts.iter().filter_map(block).collect())
+            }
             ChatMessage::Assistant { text, calls } => {
                 ("assistant", text_block(text).into_iter().chain(calls.iter().map(call)).collect())
             }

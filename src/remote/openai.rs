@@ -7,7 +7,7 @@ use super::failure::{ServerFailure, error_of};
 use super::reply::{PartialCall, PartialReply, Show, tokens};
 use super::sampling::ServerSampling;
 use crate::json;
-use crate::mdp::{ChatMessage, FinishReason, ServerChat, ToolCall};
+use crate::mdp::{ChatMessage, ChatPart, FinishReason, ServerChat, ToolCall};
 
 /// The names of the limit on a reply's tokens: of most servers, and of OpenAI's reasoning models.
 const MAX_TOKENS: &str = "max_tokens";
@@ -56,6 +56,9 @@ fn message(message: &ChatMessage) -> Value {
     match message {
         ChatMessage::System(text) => json!({ "role": "system", "content": text }),
         ChatMessage::User(text) => json!({ "role": "user", "content": text }),
+        ChatMessage::UserParts(parts) => {
+            json!({ "role": "user", "content": parts.iter().map(part).collect::<Value>() })
+        }
         ChatMessage::Result { id, text } => json!({ "role": "tool", "tool_call_id": id, "content": text }),
         ChatMessage::Assistant { text, calls } => {
             let mut reply = json!({ "role": "assistant", "content": text });
@@ -63,6 +66,16 @@ fn message(message: &ChatMessage) -> Value {
                 reply["tool_calls"] = calls.iter().map(call).collect();
             }
             reply
+        }
+    }
+}
+
+fn part(part: &ChatPart) -> Value {
+    match part {
+        ChatPart::Text(text) => json!({ "type": "text", "text": text }),
+        ChatPart::Image { media_type, base64 } => {
+            let url = format!("data:{media_type};base64,{base64}");
+            json!({ "type": "image_url", "image_url": { "url": url } })
         }
     }
 }

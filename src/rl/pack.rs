@@ -14,7 +14,7 @@ use super::advantages::Advantages;
 use super::aggregate::first_steps;
 use super::rows::StepRow;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Routing, Step, Support, Trajectory};
+use crate::mdp::{Routing, Step, Support, Trajectory, image_number};
 use crate::native::upload;
 
 /// One training sequence: a table with one row per token. Forward passes, losses and the critic
@@ -293,7 +293,10 @@ fn check_ids(row: &Row, vocab: usize) -> Result<()> {
         let message = format!("token {index} of a row is not in the set that it was drawn from");
         return Err(Error::new(Kind::Internal, message).at(format!("trajectory {}", row.trajectory)));
     }
-    let Some(id) = row.ids.iter().chain(supports).find(|&&id| id as usize >= vocab) else { return Ok(()) };
+    let Some(id) = row.ids.iter().chain(supports).find(|&&id| id as usize >= vocab && image_number(id).is_none())
+    else {
+        return Ok(());
+    };
     let message = format!("token id {id} is outside the model's vocabulary of {vocab}");
     Err(Error::new(Kind::Model, message)
         .at(format!("trajectory {}", row.trajectory))

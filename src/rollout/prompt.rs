@@ -83,7 +83,9 @@ impl Prompt {
                 return Ok(Self::raw(observation, ids, last));
             }
         };
-        Self::refuse_images(messages)?;
+        if renderer.images().is_none() {
+            Self::refuse_images(messages)?;
+        }
         let prefixed = renderer.prefixes(messages, tools).map_err(stop_of)?;
         let (ids, continues) = prompt_ids(renderer, tools, messages, last).map_err(stop_of)?;
         Ok(Self::new(observation, ids, continues, count, prefixed))
@@ -98,13 +100,15 @@ impl Prompt {
         counts: bool,
     ) -> Result<(Self, usize), Stop> {
         let Observation::Messages(messages) = &observation else { return Err(not_messages().into()) };
-        Self::refuse_images(messages)?;
+        if renderer.images().is_none() {
+            Self::refuse_images(messages)?;
+        }
         let tokens = if counts { renderer.count(messages, tools).map_err(stop_of)? } else { 0 };
         Ok((Self { observation, ids: Vec::new(), new_row: true, continues: None, prefixed: false }, tokens))
     }
 
     pub(super) fn refuse_images(messages: &[Message]) -> Result<(), Stop> {
-        let Some(hash) = messages.iter().find_map(|message| message.content.first_image()) else { return Ok(()) };
+        let Some(hash) = messages.iter().find_map(|message| message.content.images().next()) else { return Ok(()) };
         let message = format!("the observation contains the image {hash} and this policy can't see images");
         let error = Error::new(Kind::Env, message).hint("use a vision model, or describe the image in text");
         Err(Stop::Failed(Failure::new(Status::EnvError, error)))

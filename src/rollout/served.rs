@@ -27,13 +27,13 @@ pub(super) fn chat(
             Some((text, call))
         })
     };
-    let messages = chat_messages(messages, &earlier, Some(renderer.format()))?;
+    let messages = chat_messages(messages, &earlier, Some(renderer.format()), renderer.images().map(AsRef::as_ref))?;
     Ok(ServerChat { messages, tools: tools.to_vec(), calls: replies().map(|(_, reply)| reply.tool_calls.len()).sum() })
 }
 
 /// The conversation of a request of the script, which has no tools.
 pub(super) fn plain_chat(renderer: &Renderer, messages: &[Message]) -> Result<ServerChat> {
-    let messages = chat_messages(messages, &|_| None, Some(renderer.format()))?;
+    let messages = chat_messages(messages, &|_| None, Some(renderer.format()), renderer.images().map(AsRef::as_ref))?;
     Ok(ServerChat { messages, ..ServerChat::default() })
 }
 

@@ -89,6 +89,9 @@ impl KeepRule {
     }
 }
 
+/// Folder of a run directory with the images of its messages.
+pub const IMAGES: &str = "images";
+
 /// Folder of a run directory with the model of the lowest evaluation loss.
 pub const BEST: &str = "best";
 
@@ -227,7 +230,7 @@ const DAMAGED: &str = "damaged-";
 
 /// Creates the directory `root/name`: `fill` writes into a temporary directory, which is synced and
 /// renamed, so that the directory is complete or absent.
-fn publish(root: &Path, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+pub(super) fn publish(root: &Path, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
     let path = root.join(name);
     let unfinished = files::unfinished(name, 0o777, |builder| builder.tempdir_in(root))
         .map_err(|e| failed("make a directory in", root, &e))?;
@@ -252,69 +255,6 @@ fn publish(root: &Path, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> R
     let _ = unfinished.keep();
     files::sync_dir(root)?;
     Ok(path)
-}
-
-/// A file in the folder `checkpoints` of a run that is removed when it is dropped, or when the run
-/// is resumed.
-///
-/// # Errors
-/// [`Kind::Store`] with the path.
-pub fn temporary_file(checkpoints: &Path) -> Result<tempfile::NamedTempFile> {
-    files::unfinished("ranks", 0o600, |builder| builder.tempfile_in(checkpoints))
-        .map_err(|e| failed("make a file in", checkpoints, &e))
-}
-
-/// Writes the files of a checkpoint that process `rank` has, into the folder `checkpoints` of a
-/// run. `launch` is different each time the processes are started: a process that writes after the
-/// others were killed does not write into a checkpoint of the resumed run.
-///
-/// # Errors
-/// Errors of `fill`, and [`Kind::Store`].
-pub fn write_part(
-    checkpoints: &Path,
-    launch: &str,
-    (step, rank): (u64, usize),
-    fill: impl FnOnce(&Path, &Path) -> Result<()>,
-) -> Result<()> {
-    let filled = publish(checkpoints, &part_name(launch, step, rank), |dir| {
-        let state_dir = dir.join(TRAINER_STATE);
-        files::make_dir(&state_dir)?;
-        fill(dir, &state_dir)
-    });
-    filled.map(drop)
-}
-
-/// Moves the files of process `rank` into the directory `into` of the checkpoint. False if they are
-/// not there yet.
-///
-/// # Errors
-/// [`Kind::Store`] with the path.
-pub fn take_part(checkpoints: &Path, launch: &str, (step, rank): (u64, usize), into: &Path) -> Result<bool> {
-    let part = checkpoints.join(part_name(launch, step, rank));
-    if !part.is_dir() {
-        return Ok(false);
-    }
-    move_tree(&part, into)?;
-    files::remove(&part)?;
-    Ok(true)
-}
-
-/// An incomplete checkpoint has this folder, too: it is removed when the run is resumed.
-fn part_name(launch: &str, step: u64, rank: usize) -> String {
-    format!(".step-{step:06}-rank-{rank}-{launch}{}", files::UNFINISHED)
-}
-
-fn move_tree(from: &Path, into: &Path) -> Result<()> {
-    for path in files::list(from)? {
-        let to = into.join(path.file_name().unwrap_or_default());
-        if path.is_dir() {
-            files::make_dir(&to)?;
-            move_tree(&path, &to)?;
-        } else {
-            fs::rename(&path, &to).map_err(|e| failed("rename to", &to, &e))?;
-        }
-    }
-    Ok(())
 }
 
 /// Newest checkpoint of a run and its step; `None` if there is none.

@@ -24,6 +24,7 @@ mod account;
 mod arrow_file;
 mod check;
 mod checkpoint;
+mod checkpoint_part;
 mod columns;
 mod configuration;
 mod curation;
@@ -45,9 +46,10 @@ pub use account::{EarlierFiles, EpochRows, TaskAccount, TaskCounts, TaskProblem}
 pub use arrow_file::ArrowFile;
 pub use check::{FileCheck, TrajectoryChecks, missing_steps, unfinished_files};
 pub use checkpoint::{
-    BEST, BestCheckpoint, KeepRule, RunProgress, checkpoints, find_model, latest_checkpoint, link_model, take_part,
-    temporary_file, trainer_state, write_part,
+    BEST, BestCheckpoint, IMAGES, KeepRule, RunProgress, checkpoints, find_model, latest_checkpoint, link_model,
+    trainer_state,
 };
+pub use checkpoint_part::{take_part, temporary_file, write_part};
 pub use columns::{ColumnKind, TRAJECTORY_COLUMNS, TrajectoryColumn};
 pub use configuration::{Configuration, FileVersion, ForkOrigin, Origin, Origins, ScriptVersion};
 pub use curation::{CURATION, Curation, NOTES_ASIDE, read_curation, set_notes_aside, write_curation};

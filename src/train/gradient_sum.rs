@@ -251,10 +251,6 @@ impl LayerHooks for ForwardHooks<'_> {
     fn after_forward(&mut self, layer: usize) -> Result<()> {
         self.parameters.free(layer)
     }
-
-    fn after_backward(&mut self, _: usize) -> Result<()> {
-        Ok(())
-    }
 }
 
 struct BackwardHooks<'a> {
@@ -267,10 +263,6 @@ struct BackwardHooks<'a> {
 impl LayerHooks for BackwardHooks<'_> {
     fn before(&mut self, layer: usize) -> Result<()> {
         self.sum.parameters.as_mut().map_or(Ok(()), |parameters| parameters.gather(layer))
-    }
-
-    fn after_forward(&mut self, _: usize) -> Result<()> {
-        Ok(())
     }
 
     fn after_backward(&mut self, layer: usize) -> Result<()> {

@@ -16,6 +16,7 @@ use crate::model::Model;
 use crate::process_group::ProcessGroup;
 use crate::script::Script;
 use crate::telemetry::{Metrics, counted};
+use crate::text::Renderer;
 
 /// The ranks of a run. The default is a run of one process.
 #[derive(Clone, Debug, Default)]
@@ -224,6 +225,19 @@ impl Ranks {
         }
         let sum = checksum(&model.parameters())?;
         self.require_same_facts(&[("checksum of the weights".to_owned(), format!("{sum:016x}"))])
+    }
+
+    /// Refuses a policy that reads images if there are several processes, which have no common
+    /// numbers of images.
+    ///
+    /// # Errors
+    /// `Kind::Usage`.
+    pub(crate) fn refuse_images(&self, renderer: &Renderer) -> Result<()> {
+        if self.group.is_none() || renderer.images().is_none() {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Usage, "a model that reads images is trained and evaluated by one process")
+            .hint("leave out --nproc"))
     }
 
     /// Loads something on all ranks. If ranks have different versions, because a file was edited

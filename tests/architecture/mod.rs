@@ -27,14 +27,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ("hub", &["net", "glob", "telemetry"]),
     ("algorithms", &["mdp", "schema"]),
     ("config", &["algorithms", "mdp", "schema", "units"]),
-    ("text", &["json", "mdp", "clock"]),
-    ("vision", &[]),
+    ("text", &["json", "mdp", "clock", "vision"]),
+    ("vision", &["json"]),
     ("eval", &["answers", "host_lua", "mdp"]),
     ("host_lua", &[]),
     ("store", &["mdp", "config", "json"]),
     ("search", &["json", "net", "schema"]),
     ("native", &[]),
-    ("model", &["native", "schema"]),
+    ("model", &["mdp", "native", "schema", "vision"]),
     ("rl", &["algorithms", "mdp", "config", "native"]),
     ("adamw", &["native"]),
     ("process_group", &["native"]),
@@ -55,6 +55,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "net",
             "text",
             "tools",
+            "vision",
             "config",
             "store",
             "hub",
@@ -65,12 +66,15 @@ const EDGES: &[(&str, &[&str])] = &[
             "units",
         ],
     ),
-    ("rollout", &["algorithms", "script", "text", "mdp", "config", "timeline"]),
+    ("rollout", &["algorithms", "script", "text", "mdp", "config", "timeline", "vision"]),
     ("telemetry", &["host_lua", "net"]),
     // Pages about stored runs.
     ("view", &["mdp", "net", "script", "store", "telemetry", "text"]),
     // Scripts and models by name.
-    ("load", &["config", "encoders", "hub", "model", "native", "rollout", "script", "store", "telemetry", "text"]),
+    (
+        "load",
+        &["config", "encoders", "hub", "model", "native", "rollout", "script", "store", "telemetry", "text", "vision"],
+    ),
     (
         "train",
         &[
@@ -96,6 +100,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "text",
             "timeline",
             "tools",
+            "vision",
         ],
     ),
     (
@@ -223,7 +228,7 @@ const CYCLES: &[(&str, usize)] = &[
     ("cli", 4),
     ("config", 4),
     // A file for each model family.
-    ("model", 19),
+    ("model", 20),
     ("native", 2),
     ("rl", 2),
     ("rollout", 5),
@@ -464,7 +469,7 @@ fn files_below(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
 
 /// Lines of code in src: comments, blank lines and tests are not counted. Lower it when the code
 /// gets smaller; it is raised only for a feature that was agreed to cost lines.
-const CODE_LINES: usize = 99_400;
+const CODE_LINES: usize = 100_950;
 
 #[test]
 fn the_code_does_not_grow() {

@@ -40,7 +40,7 @@ pub(crate) fn infer(dir: &Path, server: &Server, more: &[&str]) -> Output {
     command.env("NO_PROXY", "127.0.0.1").env_remove("OPENAI_API_KEY").output().unwrap()
 }
 
-fn bodies(server: &Server) -> Vec<Value> {
+pub(crate) fn bodies(server: &Server) -> Vec<Value> {
     server.requests().iter().map(|request| serde_json::from_slice(&request.body).unwrap()).collect()
 }
 
@@ -242,12 +242,14 @@ fn infer_accepts_a_server_without_streaming() {
 
 #[test]
 fn invalid_infer_flags_are_refused() {
-    cli_snapshot!(["infer", "--model", "x", "-p", "What is this?", "--image", "cat.png"], @r"
+    cli_snapshot!(["infer", "--model", "x", "--input", "a.jsonl", "--output", "b.jsonl", "--image", "cat.png"], @r"
     exit: 2
     --- stderr
-    error: images are not supported: all models are text-only
-      --> cat.png
-      hint: leave out --image and describe the image in the question
+    error: the argument '--input <FILE>' cannot be used with '--image <FILE>'
+
+    Usage: r1 infer --input <FILE> --output <FILE> <--model <MODEL>|--hf <ORG/NAME[@REVISION]>|--script <SCRIPT>|--api-base <URL>> [KEY=VALUE]...
+
+    For more information, try '--help'.
     ");
     cli_snapshot!(["infer", "-p", "Hello"], @r"
     exit: 2

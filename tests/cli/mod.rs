@@ -29,6 +29,7 @@ mod flow;
 mod gguf;
 mod gpu_check;
 mod hub;
+mod images;
 mod index;
 mod index_dense;
 mod infer;

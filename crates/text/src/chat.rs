@@ -2,7 +2,8 @@
 
 use super::Format;
 use r1_base::error::Result;
-use r1_base::mdp::{ChatMessage, Message, Role, ToolCall};
+use r1_base::mdp::{ChatMessage, ChatPart, Content, Message, Part, Role, ToolCall};
+use r1_vision::Images;
 
 /// Finds an earlier call by its id, with the text of its reply.
 pub type EarlierCall<'a> = dyn Fn(&str) -> Option<(&'a str, &'a ToolCall)> + 'a;
@@ -14,11 +15,12 @@ pub type EarlierCall<'a> = dyn Fn(&str) -> Option<(&'a str, &'a ToolCall)> + 'a;
 /// chat template writes them (Hermes).
 ///
 /// # Errors
-/// `Kind::Script` if the recipe's own format fails.
+/// `Kind::Script` if the recipe's own format fails; `Kind::Env` for an unknown image.
 pub fn chat_messages(
     messages: &[Message],
     earlier: &EarlierCall<'_>,
     format: Option<&Format>,
+    images: Option<&Images>,
 ) -> Result<Vec<ChatMessage>> {
     let mut converted = Vec::with_capacity(messages.len());
     // Ids of calls without a result so far.
@@ -27,7 +29,7 @@ pub fn chat_messages(
         let text = message.content.text();
         converted.push(match message.role {
             Role::System => ChatMessage::System(text),
-            Role::User => ChatMessage::User(text),
+            Role::User => user(&message.content, images)?,
             Role::Assistant => {
                 let results = messages[index + 1..].iter().take_while(|next| next.role == Role::Tool);
                 let calls: Vec<ToolCall> = results
@@ -41,13 +43,30 @@ pub fn chat_messages(
                 let id = message.tool_call_id.as_ref().filter(|id| open.contains(id));
                 match (id, format) {
                     (Some(id), _) => ChatMessage::Result { id: id.clone(), text },
-                    (None, Some(format)) => ChatMessage::User(format.result(std::slice::from_ref(message))?),
-                    (None, None) => ChatMessage::User(text),
+                    (None, Some(format)) if message.content.images().next().is_none() => {
+                        ChatMessage::User(format.result(std::slice::from_ref(message))?)
+                    }
+                    (None, _) => user(&message.content, images)?,
                 }
             }
         });
     }
     Ok(converted)
+}
+
+/// A message of the user, with the images that it has.
+fn user(content: &Content, images: Option<&Images>) -> Result<ChatMessage> {
+    let (Content::Parts(parts), Some(images)) = (content, images.filter(|_| content.images().next().is_some())) else {
+        return Ok(ChatMessage::User(content.text()));
+    };
+    let part = |part: &Part| match part {
+        Part::Text { text } => Ok(ChatPart::Text(text.clone())),
+        Part::Image { hash } => {
+            let (media_type, base64) = images.encoded(hash)?;
+            Ok(ChatPart::Image { media_type, base64 })
+        }
+    };
+    parts.iter().map(part).collect::<Result<_>>().map(ChatMessage::UserParts)
 }
 
 /// The call of a reply with this id: one of the message itself, or an earlier one of a reply with

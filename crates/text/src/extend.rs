@@ -7,9 +7,10 @@
 
 use serde_json::Value;
 
+use super::image_marks;
 use super::marks::end_of_prefix;
 use super::pieces::Pieces;
-use super::renderer::{Renderer, refuse_images};
+use super::renderer::Renderer;
 use super::stream::find;
 use super::tool_format::{Preceding, Turn};
 use super::turns::Next;
@@ -43,7 +44,7 @@ impl Renderer {
         now: &[Message],
         tools: &[Value],
     ) -> Result<Extension> {
-        refuse_images(now)?;
+        self.check_images(now)?;
         let Some((reply, rest)) = now.get(shown.len()..).and_then(<[Message]>::split_first) else {
             return Ok(Extension::Rewrites);
         };
@@ -72,6 +73,7 @@ impl Renderer {
                 },
             },
         }
+        image_marks::check_printed(&pieces.text(), rest)?;
         if !turns.last().is_some_and(Turn::is_answered) {
             pieces.push(&self.reply_prefix, false);
         }

@@ -17,9 +17,10 @@ use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
 use super::Tokenizer;
+use super::images::shown;
 use super::tool_format::ToolFormat;
 use r1_base::error::{Error, Kind, Result};
-use r1_base::mdp::{Content, Message, Role};
+use r1_base::mdp::{Content, Message, Part, Role};
 
 /// Separates the characters of a special token's text. No token contains it, and its characters do
 /// not occur in text.
@@ -39,7 +40,7 @@ pub(super) struct Marks {
 
 /// Removes the separators from a rendering.
 pub(super) fn without_separators(text: &str) -> Cow<'_, str> {
-    if text.contains(SEPARATOR) { text.replace(SEPARATOR, "").into() } else { text.into() }
+    if text.contains(SEPARATOR) { text.split(SEPARATOR).map(shown).collect::<String>().into() } else { text.into() }
 }
 
 /// The end of `prefix` in a rendering that begins with it, separators left out.
@@ -91,8 +92,15 @@ impl Marks {
         let mut messages = messages.to_vec();
         for message in &mut messages {
             let marks = if message.role == Role::Assistant { assistant } else { others };
-            if let Cow::Owned(text) = disable(&message.content.text(), marks) {
-                message.content = Content::Text(text);
+            match &mut message.content {
+                Content::Text(text) => *text = disable(text, marks).into_owned(),
+                Content::Parts(parts) => {
+                    for part in parts {
+                        if let Part::Text { text } = part {
+                            *text = disable(text, marks).into_owned();
+                        }
+                    }
+                }
             }
             let Message { reasoning_content, name, tool_call_id, .. } = message;
             for (text, marks) in [(reasoning_content, marks), (name, others), (tool_call_id, others)] {

@@ -49,7 +49,7 @@ impl Pieces {
         let (mut ids, mut mask) = (Vec::new(), Vec::new());
         for piece in &self.0 {
             for part in piece.text.split(SEPARATOR) {
-                ids.extend(tokenizer.encode(part)?);
+                ids.extend(tokenizer.encode_part(part)?);
             }
             mask.resize(ids.len(), piece.sampled);
         }

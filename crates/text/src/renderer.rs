@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use r1_vision::Images;
 use serde_json::{Map, Value, json};
 
 use super::describe::{self, ToolSupport};
@@ -15,7 +16,7 @@ use super::stream::ReplyStream;
 use super::style::{FormatChoice, Style};
 use super::tool_format::{Preceding, Reply, Turn};
 use super::turns::{Between, Next};
-use super::{Template, Tokenizer};
+use super::{Template, Tokenizer, image_marks};
 use r1_base::error::{Error, Kind, Result};
 use r1_base::mdp::{DescribeTools, Message, Role};
 
@@ -134,6 +135,11 @@ impl Renderer {
         &self.tokenizer
     }
 
+    /// The images that messages can have; `None` for a policy that reads text only.
+    pub fn images(&self) -> Option<&Arc<Images>> {
+        self.tokenizer.images()
+    }
+
     pub fn template(&self) -> &Template {
         &self.template
     }
@@ -177,6 +183,11 @@ impl Renderer {
         Ok(self.prompt(messages, tools)?.len())
     }
 
+    /// Refuses images that the policy does not read, or that are not stored.
+    pub(super) fn check_images(&self, messages: &[Message]) -> Result<()> {
+        image_marks::check(messages, self.tokenizer.images().map(|images| &**images))
+    }
+
     /// Parses a reply with the format. `tools`: the tools in the prompt.
     ///
     /// # Errors
@@ -193,9 +204,10 @@ impl Renderer {
     /// A conversation in pieces, from its first character. If the template's text can't be divided
     /// (it mixes messages), all of it is one piece that was not sampled.
     pub(super) fn pieces(&self, messages: &[Message], tools: &[Value], end: Next) -> Result<Pieces> {
-        refuse_images(messages)?;
+        self.check_images(messages)?;
         let turns = self.turns(messages, &Preceding::default(), tools)?;
         let text = self.render(&turns, tools, end)?;
+        image_marks::check_printed(&text, messages)?;
         Ok(self.divide(&text, &turns, end).unwrap_or_else(|| {
             let mut pieces = Pieces::default();
             pieces.push(&text, false);
@@ -261,6 +273,9 @@ impl Renderer {
     pub(super) fn turns(&self, messages: &[Message], preceding: &Preceding<'_>, tools: &[Value]) -> Result<Vec<Turn>> {
         let messages: &[Message] =
             if self.special_tokens_in_messages { messages } else { &self.marks.disabled(messages) };
+        if image_marks::count(messages) > 0 {
+            return self.turns_as_given(&image_marks::marked(messages), preceding, tools);
+        }
         self.turns_as_given(messages, preceding, tools)
     }
 
@@ -357,12 +372,4 @@ fn stop_ids(tokenizer: &Tokenizer, format_ids: &[u32]) -> Result<Vec<u32>> {
             .hint("set eos_token_id in generation_config.json or eos_token in tokenizer_config.json"));
     }
     Ok(ids)
-}
-
-pub(super) fn refuse_images(messages: &[Message]) -> Result<()> {
-    match messages.iter().find_map(|message| message.content.first_image()) {
-        None => Ok(()),
-        Some(hash) => Err(Error::new(Kind::Model, format!("this policy can't see image {hash}"))
-            .hint("leave images out of the messages, or use a vision model")),
-    }
 }

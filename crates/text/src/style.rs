@@ -9,7 +9,7 @@ use super::describe;
 use super::format::{AUTO, Format};
 use super::marks::without_separators;
 use super::pieces::Pieces;
-use super::renderer::{Renderer, refuse_images};
+use super::renderer::Renderer;
 use super::tool_format::Preceding;
 use super::tool_format::Turn;
 use super::turns::Next;
@@ -153,7 +153,7 @@ impl Renderer {
     /// The ids of a conversation that a model judges, without a generation prompt. No message has
     /// special tokens, also no assistant's.
     pub fn judged(&self, messages: &[Message]) -> Result<Vec<u32>> {
-        refuse_images(messages)?;
+        self.check_images(messages)?;
         let messages = self.marks.disabled_in_all(messages);
         let turns = self.turns(&messages, &Preceding::default(), &[])?;
         let mut pieces = Pieces::default();
@@ -178,7 +178,7 @@ impl Renderer {
 
     /// The text of a conversation, and with `prompt` the generation prompt.
     pub fn text(&self, messages: &[Message], tools: &[Value], prompt: bool) -> Result<String> {
-        refuse_images(messages)?;
+        self.check_images(messages)?;
         let end = if prompt { Next::Prompt } else { Next::End };
         let text = self.render(&self.turns(messages, &Preceding::default(), tools)?, tools, end)?;
         Ok(without_separators(&text).into_owned())

@@ -4,20 +4,23 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io::ErrorKind;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use serde_json::Value;
 
+use super::images::{self, ImageText};
 use r1_base::error::{Error, Kind, Result};
 
 /// The files of a tokenizer; [`Tokenizer::save`] writes them unchanged.
-const FILES: [&str; 6] = [
+const FILES: [&str; 8] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
     "special_tokens_map.json",
     "added_tokens.json",
     "generation_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
 ];
 
 /// The folder of chat templates with names, as transformers writes it.
@@ -55,6 +58,7 @@ pub struct Tokenizer {
     origin: String,
     vocab_size: usize,
     cache: Mutex<TokenCache>,
+    pub(super) images: OnceLock<ImageText>,
 }
 
 /// Caches the ids of texts. The trajectories of a group share their prompt, and a context policy
@@ -176,7 +180,8 @@ impl Tokenizer {
                 vocab_size - 1
             )));
         }
-        let new = Self { inner, files, origin, vocab_size, cache: Mutex::default() };
+        let (cache, images) = (Mutex::default(), OnceLock::new());
+        let new = Self { inner, files, origin, vocab_size, cache, images };
         // Report a damaged side file now, not at the first prompt.
         new.json("tokenizer_config.json")?;
         new.json("generation_config.json")?;
@@ -266,7 +271,12 @@ impl Tokenizer {
     /// are skipped. `skip_special` removes tokens marked as special (`<|im_end|>`); other added
     /// tokens (`<tool_call>`) stay.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
-        self.inner.decode(ids, skip_special).unwrap_or_default()
+        let text = |run: Option<&[u32]>| match run {
+            Some(ids) => self.inner.decode(ids, skip_special).unwrap_or_default(),
+            None if skip_special => String::new(),
+            None => images::placeholder().to_owned(),
+        };
+        images::runs(ids).map(text).collect()
     }
 
     /// The bytes of each id, `[vocab_size]`; ids without a token are empty. The bytes of a text's

@@ -6,10 +6,14 @@
 //! processor (Pillow's resampling, bit for bit).
 
 mod decode;
+mod images;
+mod parts;
 mod processor;
 mod resize;
 
 pub use decode::{DecodeLimits, RgbImage, decode};
+pub use images::{Images, StoredImage};
+pub use parts::store_images;
 pub use processor::{Grid, Patches, Processor, smart_resize};
 pub use resize::resize_bicubic;
 

@@ -10,7 +10,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use serde_json::{Value, json};
 
-use crate::{DecodeLimits, Grid, Processor, RgbImage, decode, smart_resize};
+use crate::{DecodeLimits, Grid, Images, Processor, RgbImage, decode, smart_resize, store_images};
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/vision")
@@ -245,4 +245,84 @@ fn damaged_files_end_soon() {
         assert!(one.elapsed() < Duration::from_secs(5), "{:?}", one.elapsed());
     }
     assert!(read > 0);
+}
+
+fn images() -> Images {
+    Images::new(processor(1024, 65_536, 8), DecodeLimits::default())
+}
+
+#[test]
+fn images_are_stored_once_and_have_their_numbers_again() {
+    let (first, dir) = (images(), tempfile::tempdir().unwrap());
+    let dir = dir.path().join("images");
+    let (alpha, grey) = (file("alpha.png"), file("grey.jpg"));
+    assert_eq!([&alpha, &grey, &alpha].map(|file| first.add(file).unwrap()), [0, 1, 0]);
+    first.store_in(&dir).unwrap();
+    let pixels = RgbImage { width: 2, height: 3, data: (0..18).collect() };
+    assert_eq!(first.add_pixels(&pixels).unwrap(), 2);
+    assert_eq!(decode(&first.image(2).unwrap().file, &DecodeLimits::default()).unwrap(), pixels);
+    let names = || {
+        let names = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    };
+    let expected = [(0, "png"), (1, "jpg"), (2, "png")];
+    let expected = expected.map(|(number, end)| format!("{number:06}-{}.{end}", first.image(number).unwrap().hash));
+    assert_eq!(names(), expected);
+    let second = images();
+    second.read_from(&dir).unwrap();
+    second.store_in(&dir).unwrap();
+    assert_eq!((second.add(&grey).unwrap(), second.add(&file("palette.png")).unwrap(), names().len()), (1, 3, 4));
+    assert_eq!(second.patches(1).unwrap(), first.patches(1).unwrap());
+    std::fs::remove_file(dir.join(&expected[1])).unwrap();
+    assert_eq!(images().read_from(&dir).unwrap_err().kind, Kind::Store);
+    images().read_from(&dir.join("missing")).unwrap();
+}
+
+#[test]
+fn images_of_rows_are_read_in_all_forms() {
+    let images = images();
+    let png = file("alpha.png");
+    let hash = images.image(images.add(&png).unwrap()).unwrap().hash.clone();
+    let base64 = base64::Engine::encode(&base64::prelude::BASE64_STANDARD, &png);
+    let (url, bytes) = (format!("data:image/png;base64,{base64}"), r1_base::json::of_bytes(&png));
+    let stored = json!({ "type": "image", "hash": hash });
+    for part in [
+        json!({ "type": "image", "bytes": bytes }),
+        json!({ "type": "image", "base64": base64 }),
+        json!({ "type": "image", "url": url }),
+        json!({ "type": "image", "image": { "bytes": bytes, "path": "a.png" } }),
+        json!({ "type": "image", "image": url }),
+        json!({ "type": "image_url", "image_url": { "url": url, "detail": "low" } }),
+        json!({ "type": "image_url", "image_url": url }),
+        stored.clone(),
+    ] {
+        let mut row = json!({ "messages": [{ "role": "user", "content": [part, { "type": "text", "text": "?" }] }] });
+        store_images(&mut row, &images).unwrap();
+        assert_eq!(row["messages"][0]["content"], json!([stored, { "type": "text", "text": "?" }]));
+    }
+    let marked = |column: Value, text: &str| {
+        let mut row = json!({ "images": column, "messages": [{ "role": "user", "content": text }] });
+        store_images(&mut row, &images).map(|()| row)
+    };
+    let row = marked(json!([{ "bytes": bytes }, url]), "<image>One<image>two").unwrap();
+    let text = |text: &str| json!({ "type": "text", "text": text });
+    assert_eq!(row["messages"][0]["content"], json!([stored, text("One"), stored, text("two")]));
+    assert!(row["images"].is_null());
+    let refused = |column: Value, text: &str| marked(column, text).unwrap_err().message;
+    assert_eq!(refused(json!([url]), "none"), "the row has 1 images, and its messages fewer `<image>`");
+    assert_eq!(refused(json!([url]), "<image><image>"), "a message has `<image>`, and the row no image for it");
+    assert_eq!(
+        refused(json!(["https://example.com/a.png"]), "<image>"),
+        "an image of the row is a path or a URL, which are not fetched; give its bytes"
+    );
+    assert!(refused(json!([{ "base64": "*" }]), "<image>").starts_with("an image of the row is no base64"));
+    assert!(refused(json!([{ "bytes": "text" }]), "<image>").starts_with("this is text"));
+    assert!(refused(json!([{ "rgb": "abcd", "width": 1 }]), "<image>").contains("has 4 bytes"));
+    assert!(refused(json!([3]), "<image>").contains("has no `bytes`"));
+    // A text with the mark is left as it is in a row without images.
+    let mut row = json!({ "messages": [{ "role": "user", "content": "<image>" }] });
+    store_images(&mut row, &images).unwrap();
+    assert_eq!(row["messages"][0]["content"], "<image>");
 }

@@ -48,6 +48,8 @@ pub(super) struct Chat {
     attempt: Option<Attempt>,
     /// Each question with the conversation before it.
     questions: Vec<(String, Option<Attempt>)>,
+    /// Hashes of the images that the next question shows.
+    pub(super) images: Vec<String>,
     /// The last question that was stopped and undone, for `/retry`.
     stopped: Option<String>,
     /// The conversation was loaded from a file, so earlier states of the env are unknown.
@@ -97,6 +99,7 @@ impl Chat {
             first: Vec::new(),
             attempt: None,
             questions: Vec::new(),
+            images: Vec::new(),
             stopped: None,
             loaded: false,
             stats: ChatStats::default(),
@@ -307,6 +310,7 @@ impl Chat {
             self.stopped = Some(input.text());
         } else {
             self.questions.push((input.text(), before));
+            self.images.clear();
         }
         answer.seconds = started.elapsed().as_secs_f64();
         self.stats.questions += 1;
@@ -325,12 +329,12 @@ impl Chat {
                 Ok(BegunTurn { attempt, continues: false, own_task: false })
             }
             (Some(mut attempt), Input::Question(question)) => {
-                let message = json!({ "role": "user", "content": question });
+                let message = json!({ "role": "user", "content": self.with_images(question) });
                 change(&self.script.worker, &mut attempt, |messages| messages.push(message))?;
                 Ok(continuing(attempt))
             }
             (None, Input::Question(question)) if !self.script.is_recipe => {
-                let question = Some(Message::user(*question)).filter(|_| !question.is_empty());
+                let question = Some(Message::user(self.with_images(question))).filter(|_| !question.is_empty());
                 let messages: Vec<Message> = self.opening().into_iter().chain(question).collect();
                 let empty = || Error::new(Kind::Data, "there is no question");
                 self.conversation(&messages)?.map(continuing).ok_or_else(empty)

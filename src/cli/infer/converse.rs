@@ -20,7 +20,8 @@ use crate::error::{Error, Kind, Result, suggest};
 use crate::telemetry::Interrupt;
 
 /// Commands: name, argument, description.
-const COMMANDS: [(&str, &str, &str); 11] = [
+const COMMANDS: [(&str, &str, &str); 12] = [
+    ("/image", "FILE", "show an image with the next question"),
     ("/reset", "", "start again"),
     ("/undo", "", "undo the last question"),
     ("/retry", "", "send the last question again"),
@@ -122,6 +123,11 @@ fn is_open(typed: &str) -> bool {
 
 fn command(chat: &mut Chat, name: &str, rest: &str, interrupt: Interrupt, screen: &Screen) -> Result<()> {
     match name {
+        "/image" => {
+            chat.show_image(&expand(rest))?;
+            screen.note("the next question shows the image");
+            Ok(())
+        }
         "/reset" => {
             chat.reset();
             screen.note("the conversation is cleared");

@@ -6,6 +6,7 @@ mod backend;
 mod batch;
 mod chat;
 mod converse;
+mod images;
 mod local;
 pub(super) mod recipe;
 mod remote;
@@ -44,11 +45,6 @@ use screen::Screen;
 pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
     let interrupt = ctrl_c();
     interrupt.at_once(true);
-    if let Some(image) = &args.image {
-        return Err(Error::new(Kind::Usage, "images are not supported: all models are text-only")
-            .at_path(image)
-            .hint("leave out --image and describe the image in the question"));
-    }
     set_threads(args.threads);
     if let Some(word) = args.overrides.iter().find(|word| !word.contains('=')) {
         return Err(Error::new(Kind::Usage, format!("`{word}` is not a setting"))
@@ -70,6 +66,7 @@ pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
         return Err(Error::new(Kind::Usage, "the question is empty").hint("ask with -p TEXT, or through a pipe"));
     }
     let mut chat = open(args, interrupt, &output.reporter())?;
+    args.image.iter().try_for_each(|path| chat.show_image(path))?;
     let screen = Screen::new(output);
     match question {
         Some(question) => {

@@ -37,7 +37,7 @@ pub(super) fn messages(terminal: &Terminal, list: &[Message], whole: bool) -> St
             Role::Assistant => Paint::new().green(),
             Role::Tool => Paint::new().yellow(),
         };
-        let mut text = message.content.text();
+        let mut text = message.content.shown();
         for call in &message.tool_calls {
             let _ = write!(text, "{}→ {} {}", if text.is_empty() { "" } else { "\n" }, call.name, call.arguments);
         }

@@ -163,7 +163,7 @@ fn with_tools(messages: &impl Serialize, tools: &[Value]) -> Value {
 fn openai(messages: &[Message], tools: &[Value]) -> Result<Value, NoExample> {
     let (mut rows, mut open, mut number) = (Vec::new(), VecDeque::new(), 0);
     for message in messages {
-        if message.content.first_image().is_some() {
+        if message.content.images().next().is_some() {
             return Err(NoExample::Images);
         }
         let text = message.content.text();

@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::settings;
 use crate::config::{
     DataFile, DataSettings, Generated, HubData, InitModel, LoraSettings, PolicySettings, Settings, Sft, Source,
-    Trainer, algorithm_names,
+    Trainer, VisionInit, algorithm_names,
 };
 use crate::schema::Is;
 
@@ -29,7 +29,7 @@ fn paths(at: &str, value: &Value, out: &mut Vec<String>) {
 #[test]
 fn every_field_of_every_settings_struct_is_in_the_reference() {
     let policy = PolicySettings {
-        init: Some(InitModel::default()),
+        init: Some(InitModel { vision: Some(VisionInit::default()), ..InitModel::default() }),
         lora: Some(LoraSettings::default()),
         ..PolicySettings::default()
     };

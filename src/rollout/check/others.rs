@@ -16,6 +16,7 @@ use crate::mdp::{Demonstration, ErrorRecord, Status};
 use crate::rollout::Stage;
 use crate::script::{Script, Split, Worker};
 use crate::text::Renderer;
+use crate::vision::store_images;
 
 /// Seconds for the rows of a split.
 const SECONDS: f64 = 3.0;
@@ -184,7 +185,10 @@ pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Ch
             break;
         }
         let location = Some(first.place_of_row(Split::Train, index));
-        let result = first.row(Split::Train, index).and_then(|row| {
+        let result = first.row(Split::Train, index).and_then(|mut row| {
+            if let Some(images) = renderer.images() {
+                store_images(&mut row, images)?;
+            }
             let hint = "docs/guide/sft.md lists the formats of rows; `columns` of the dataset renames columns";
             let it = Demonstration::read(&row).map_err(|invalid| invalid.of_row().hint(hint))?;
             let own_renderer =

@@ -13,6 +13,7 @@ use crate::mdp::{Answer, Request, StepSeconds, Trajectory};
 use crate::rollout::{Attempt, Reached, Spec, Stage, first_difference, go_on, go_to, replay};
 use crate::script::{Record, Script, Split, Strictness, Worker};
 use crate::text::Renderer;
+use crate::vision::{DecodeLimits, Images, Processor};
 
 /// The response of the policy at a step.
 #[derive(Clone, Debug)]
@@ -100,6 +101,7 @@ fn fixtures() -> Vec<Fixture> {
         }
         let format = if script.settings.env.format == "retool" { "retool" } else { "hermes" };
         let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), format).unwrap());
+        renderer.tokenizer().set_images_of_another_model(Arc::new(Images::new(processor(), DecodeLimits::default())));
         let worker = Worker::new(&script, Some(Arc::clone(&renderer))).unwrap();
         if let Err(error) = worker.prepare() {
             eprintln!("{} skipped: {error}", path.display());
@@ -108,6 +110,12 @@ fn fixtures() -> Vec<Fixture> {
         fixtures.push(Fixture { script, renderer, worker, format });
     }
     fixtures
+}
+
+/// For recipes that show images.
+fn processor() -> Processor {
+    let json = json!({ "patch_size": 8, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5] });
+    Processor::from_json(&json).unwrap()
 }
 
 async fn fork_equals_original(fixture: &Fixture, replies: Vec<Word>, row: u64) {

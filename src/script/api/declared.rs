@@ -65,6 +65,7 @@ fn read() -> Vec<DeclaredFunction> {
         of::<http::RequestArguments>("r1.http.request"),
         of::<process::RunOptions>("r1.process.run"),
         of::<fs::WriteOptions>("r1.fs.write"),
+        DeclaredFunction { name: "r1.image", names: image::FIELDS.to_vec(), defaults: Vec::new() },
         of::<index::IndexOptions>("r1.text.index"),
         of::<text::ParseOptions>("r1.text.parse_tool_calls"),
         of::<template::TemplateOptions>("r1.text.template"),

@@ -19,6 +19,7 @@ pub(crate) mod format;
 mod fs;
 mod generate;
 mod http;
+mod image;
 mod index;
 mod json;
 mod logprobs;
@@ -96,6 +97,7 @@ fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, loader: &Rc<RefCell<
     re::install(lua, &r1)?;
     fs::install(lua, &r1, host)?;
     http::install(lua, &r1, host)?;
+    image::install(lua, &r1, host)?;
     connection::install(lua, &r1, host)?;
     process::install(lua, &r1, host)?;
     secret::install(lua, &r1, host)?;

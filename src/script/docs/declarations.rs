@@ -300,7 +300,7 @@ mod tests {
         let mut written = Names::default();
         written.visit_ast(&parse(&as_types(&file())).unwrap());
         for name in written.0 {
-            let is_basic = ["any", "string", "number", "boolean", "nil"].contains(&name.as_str());
+            let is_basic = ["any", "string", "number", "boolean", "nil", "buffer"].contains(&name.as_str());
             assert!(is_basic || read.types.iter().any(|named| named.name == name), "`{name}` is not a type");
         }
         for named in &read.types {

@@ -213,7 +213,7 @@ impl Worker {
             let message = format!("row({}) returned {}; it must return a table", index + 1, kind(&value));
             return Err(at_definition(function, message));
         }
-        convert::to_json(&value, "row", NonJson::Refuse).map_err(|not_plain| at_function(function, not_plain.into()))
+        convert::to_json(&value, "row", NonJson::TagBytes).map_err(|not_plain| at_function(function, not_plain.into()))
     }
 }
 

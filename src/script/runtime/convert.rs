@@ -56,6 +56,8 @@ impl ConversionBudget {
 pub(crate) enum NonJson {
     /// Return an error.
     Refuse,
+    /// Store strings that are not UTF-8 under [`TAG`], such as images; return an error for others.
+    TagBytes,
     /// Store them under [`TAG`]; [`from_snapshot`] reads them.
     Tag,
 }
@@ -92,7 +94,7 @@ fn write_json(
         },
         Value::String(text) => match text.to_str() {
             Ok(text) => Ok(Json::String(text.to_owned())),
-            Err(_) if odd == NonJson::Tag => Ok(json::of_bytes(&text.as_bytes())),
+            Err(_) if odd != NonJson::Refuse => Ok(json::of_bytes(&text.as_bytes())),
             Err(_) => Err(NotPlain::new(path, NotPlainReason::NotUtf8)),
         },
         Value::Table(table) => {
@@ -135,7 +137,7 @@ fn write_json(
                 Stopped::Machine(error) => NotPlain::new(path, NotPlainReason::Machine(error)),
             })?;
             // A snapshot keeps notes apart.
-            match note.filter(|_| odd == NonJson::Refuse) {
+            match note.filter(|_| odd != NonJson::Tag) {
                 Some(Json::Array(note)) if list.is_empty() && others.is_empty() => {
                     object = restore_object(&note, object);
                 }
@@ -156,7 +158,7 @@ fn write_json(
                     Json::Object(object)
                 });
             }
-            if odd == NonJson::Refuse {
+            if odd != NonJson::Tag {
                 let has_no_others = list.is_empty() && object.is_empty();
                 let why = if has_no_others { NotPlainReason::Keys } else { NotPlainReason::Mixed };
                 return Err(NotPlain::new(path, why));

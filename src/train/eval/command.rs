@@ -21,7 +21,7 @@ use crate::hub::Fetching;
 use crate::mdp::Split;
 use crate::rollout::unknown_accuracy;
 use crate::script::{Script, Worker, changes};
-use crate::store::{Origins, RunDir, StoredRun, read_json, write_bytes};
+use crate::store::{IMAGES, Origins, RunDir, StoredRun, read_json, write_bytes};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::train::ranks::Ranks;
 use crate::train::rules::validate::validate;
@@ -104,7 +104,7 @@ pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Eva
             script.listings.extend(tool_lists);
             origins::pin_data(&mut script, origins, fetching)?;
         }
-        let (policy, origin) = EvalPolicy::open(&mut script, &options.ranks, fetching)?;
+        let (policy, origin) = EvalPolicy::open(&mut script, &options.ranks, run.as_ref().map(RunDir::path), fetching)?;
         let run = match run.take() {
             Some(run) => run,
             None if at == 0 => RunDir::create(&options.runs_dir, &directory_name(options, &script))?,
@@ -113,6 +113,9 @@ pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Eva
         if at == 0 {
             run.path().clone_into(&mut directory);
             write_plan(&directory, &plan)?;
+        }
+        if let Some(images) = policy.renderer().images() {
+            images.store_in(&run.path().join(IMAGES))?;
         }
         let baseline = policies.first().map(|first: &PolicySamples| first.trajectories.as_slice());
         let mut model = ModelEvaluation::new(run, policy, plan.models[at].seconds, options.ranks.clone());

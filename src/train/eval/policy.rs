@@ -1,5 +1,7 @@
 //! The policy of an evaluation: a model in this process, or behind a server.
 
+use std::path::Path;
+
 use serde_json::Value;
 
 use super::server::ServerSession;
@@ -25,12 +27,18 @@ pub(crate) enum EvalPolicy {
 }
 
 impl EvalPolicy {
-    /// Opens the policy of a recipe, with the origin of a model in this process.
+    /// Opens the policy of a recipe, with the origin of a model in this process. `run` is the
+    /// evaluation that is continued, which has stored images.
     ///
     /// # Errors
     /// Errors of models, of the data and of the script; `Kind::Usage` for a model behind a server
     /// and several processes.
-    pub(crate) fn open(script: &mut Script, ranks: &Ranks, fetching: Fetching<'_>) -> Result<(Self, Option<Origin>)> {
+    pub(crate) fn open(
+        script: &mut Script,
+        ranks: &Ranks,
+        run: Option<&Path>,
+        fetching: Fetching<'_>,
+    ) -> Result<(Self, Option<Origin>)> {
         let policy = script.settings.policy.clone();
         if !policy.api_base.is_empty() {
             if ranks.size() > 1 {
@@ -38,10 +46,11 @@ impl EvalPolicy {
                     .at(&policy.api_base)
                     .hint("use one process; rollout.concurrency is the number of requests at a time"));
             }
-            return Ok((Self::Server(Box::new(ServerSession::open(script, fetching)?)), None));
+            return Ok((Self::Server(Box::new(ServerSession::open(script, run, fetching)?)), None));
         }
         let dir = model_dir(&policy.model, fetching)?;
-        let mut session = Session::open(script, &dir, None, fetching)?;
+        let mut session = Session::open(script, &dir, None, run, fetching)?;
+        ranks.refuse_images(&session.renderer)?;
         // The first Ctrl-C ends an evaluation.
         session.rollouts.patience.set(1);
         session.ranks = ranks.clone();
@@ -69,7 +78,7 @@ impl EvalPolicy {
         }
     }
 
-    fn renderer(&self) -> &Renderer {
+    pub(crate) fn renderer(&self) -> &Renderer {
         match self {
             Self::Local(session) => &session.renderer,
             Self::Server(session) => &session.renderer,

@@ -1,5 +1,6 @@
 //! A model behind a server as the policy of an evaluation. It is not trained.
 
+use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -8,11 +9,12 @@ use crate::config::refuse_reply_prefix;
 use crate::config::{PolicySettings, Settings};
 use crate::error::Result;
 use crate::hub::Fetching;
-use crate::load::{MODEL_NANO, text_dir};
+use crate::load::{MODEL_NANO, read_images_of, text_dir};
 use crate::mdp::{Policy, Trajectory};
 use crate::remote::{Patience, Server, ServerOptions, ServerPolicy};
 use crate::rollout::{OnFinished, Pool, PoolOptions, Spec, no_progress};
 use crate::script::Script;
+use crate::store::IMAGES;
 use crate::telemetry::Reporter;
 use crate::text::{Format, FormatChoice, Renderer, Style};
 use crate::train::rows::selection::Selection;
@@ -34,13 +36,16 @@ pub(crate) struct ServerSession {
 impl ServerSession {
     /// # Errors
     /// `Kind::Usage` for settings that no server accepts; errors of the data and the script.
-    pub(crate) fn open(script: &mut Script, fetching: Fetching<'_>) -> Result<Self> {
+    pub(crate) fn open(script: &mut Script, run: Option<&Path>, fetching: Fetching<'_>) -> Result<Self> {
         let settings = script.settings.clone();
         refuse_reply_prefix(&settings)?;
         let log = ScriptLog::new(fetching.reporter);
         script.listen(log.sink());
         fetch_data(script, fetching)?;
         let renderer = counting_renderer(script, fetching)?;
+        if let (Some(images), Some(run)) = (renderer.images(), run) {
+            images.read_from(&run.join(IMAGES))?;
+        }
         let server = Server::new(options(&settings.policy))?;
         let interrupt = fetching.interrupt;
         let stop = move || interrupt.is_some_and(|interrupt| interrupt.count() > 0);
@@ -112,5 +117,7 @@ pub fn counting_renderer(script: &Script, fetching: Fetching<'_>) -> Result<Arc<
     if style.format == FormatChoice::Auto {
         style.format = FormatChoice::Is(Format::from_name("hermes")?);
     }
-    Renderer::load_styled(&dir, &style).map(Arc::new)
+    let renderer = Renderer::load_styled(&dir, &style)?;
+    read_images_of(&renderer, &script.settings.policy, true)?;
+    Ok(Arc::new(renderer))
 }

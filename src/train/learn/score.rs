@@ -138,13 +138,17 @@ impl Reference {
         if adapter::is_new(base, fetching)? {
             return Ok(Self::Base(Rc::clone(policy)));
         }
-        Ok(Self::new(load_model(base, fetching)?.0))
+        let mut model = load_model(base, fetching)?.0;
+        model.share_images(policy);
+        Ok(Self::new(model))
     }
 
     /// A reference policy stored in a checkpoint: a model, or an adapter for the model that it
     /// names.
-    pub(crate) fn saved(dir: &Path, base: &PolicySettings, fetching: Fetching<'_>) -> Result<Self> {
-        Ok(Self::new(adapter::load(dir, base, fetching)?.0))
+    pub(crate) fn saved(dir: &Path, policy: &Model, base: &PolicySettings, fetching: Fetching<'_>) -> Result<Self> {
+        let mut model = adapter::load(dir, base, fetching)?.0;
+        model.share_images(policy);
+        Ok(Self::new(model))
     }
 
     /// The files for [`saved`](Self::saved).

@@ -10,13 +10,17 @@ use crate::rl::pack::Row;
 use crate::script::{Split, Worker};
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
+use crate::vision::{Images, store_images};
 
-/// Reads row `index` (from 0) as a conversation.
+/// Reads row `index` (from 0) as a conversation. Its images are stored in `images`.
 ///
 /// # Errors
 /// `Kind::Data` names the file and line of a row that is not a conversation.
-pub(crate) fn read(worker: &Worker, split: Split, index: u64) -> Result<Demonstration> {
-    let row = worker.row(split, index)?;
+pub(crate) fn read(worker: &Worker, split: Split, index: u64, images: Option<&Images>) -> Result<Demonstration> {
+    let mut row = worker.row(split, index)?;
+    if let Some(images) = images {
+        store_images(&mut row, images).map_err(|error| worker.about_row(split, index, error))?;
+    }
     Demonstration::read(&row).map_err(|invalid| {
         worker
             .about_row(split, index, invalid.of_row())
@@ -80,7 +84,7 @@ impl<'a> Samples<'a> {
     /// `Kind::Data` names the file and line of a row that is not a conversation, or that is too
     /// long if `trainer.overlong` is "error".
     pub(crate) fn row(&mut self, split: Split, index: u64) -> Result<Option<Row>> {
-        let demonstration = read(self.worker, split, index)?;
+        let demonstration = read(self.worker, split, index, self.base.images().map(|images| &**images))?;
         let renderer = self.renderer(demonstration.format.as_deref())?;
         if matches!(self.hidden_tools, Hidden::None)
             && let Some(message) = renderer.hidden_tools(&demonstration.tools)

@@ -37,6 +37,7 @@ use crate::train::rows::demonstrations;
 use crate::train::rules::objective::Objective;
 use crate::train::start::resume::StartState;
 use crate::train::watch::metrics;
+use crate::vision::store_images;
 
 /// Metrics by name.
 pub(crate) type MetricValues = BTreeMap<String, f64>;
@@ -337,6 +338,9 @@ impl Training {
             };
             let mut example = example.clone();
             order_tools(&mut example);
+            if let Some(images) = renderer.images() {
+                store_images(&mut example, images).map_err(named)?;
+            }
             let example = Demonstration::read(&example).map_err(|invalid| named(invalid.of_row()))?;
             let row = demonstrations::row(&example, &renderer).map_err(named)?;
             let (tokens, longest) = (row.len(), self.session.max_context);

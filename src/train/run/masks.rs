@@ -68,7 +68,7 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
     report::warn(reporter, &warnings);
     let learner = Learner { groups_per_step: 1, filter: Filter::default(), ..learner };
     let dir = model_dir(&script.settings.policy.model, options.fetching(reporter))?;
-    let mut session = Session::open(&mut script, &dir, None, options.fetching(reporter))?;
+    let mut session = Session::open(&mut script, &dir, None, None, options.fetching(reporter))?;
     if session.rows.train.is_none() {
         return Err(no_training_data(options));
     }

@@ -9,18 +9,19 @@
 use std::cmp::Reverse;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::run_state::{RunState, no_training_data};
 use crate::adamw::{self, AdamW};
 use crate::config::{Decay, Sft, Trainer};
 use crate::error::{Error, Kind, Result};
-use crate::load::{adapter, model_dir};
+use crate::load::{adapter, model_dir, read_images};
 use crate::model::{Model, available_memory};
 use crate::rl::pack::Row;
 use crate::rl::schedule::Schedule;
 use crate::script::{Split, Worker};
-use crate::store::{BEST, Origins};
+use crate::store::{BEST, IMAGES, Origins};
 use crate::telemetry::{Bar, Metrics, Reporter};
 use crate::text::{FormatChoice, Renderer, Style};
 use crate::train::eval::held_out::{HeldOut, is_best, stops_early};
@@ -158,6 +159,13 @@ impl<'a> SupervisedTraining<'a> {
         // A renderer of any format: the renderers of the rows share its tokenizer and template.
         let style = Style { format: FormatChoice::named("answer")?, ..script.style()? };
         let base = Renderer::load_styled(&load_from, &style)?;
+        read_images(&base, &load_from)?;
+        options.ranks.refuse_images(&base)?;
+        if let Some(images) = base.images() {
+            images.read_from(&dir.path().join(IMAGES))?;
+            images.store_in(&dir.path().join(IMAGES))?;
+            model.set_images(Arc::clone(images));
+        }
         let mut samples = Samples::new(worker, base, &script.settings.env.format, &sft, limit);
         let files = ModelFiles::read(&load_from)?.with_template_of(&samples.base);
         let held_out = HeldOut::new(worker, &mut samples, &script.settings.eval)?;

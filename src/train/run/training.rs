@@ -18,7 +18,7 @@ use crate::rl::ema::Ema;
 use crate::rl::kl::KlController;
 use crate::rl::rewards::ReturnScale;
 use crate::script::{ReloadedScript, Watcher};
-use crate::store::{BEST, Origins, trainer_state};
+use crate::store::{BEST, IMAGES, Origins, trainer_state};
 use crate::telemetry::{Reporter, counted};
 use crate::train::learn::critic::TrainedCritic;
 use crate::train::learn::policy::TrainedPolicy;
@@ -106,7 +106,10 @@ impl Training {
         if script.settings.cold_start.is_some() {
             script.settings.policy = PolicySettings { model: base.model.clone(), init: None, ..written.clone() };
         }
-        let mut session = Session::open(script, &dir, Some(objective.has_reference()), fetching)?;
+        // Also the images of a run that this one begins from, whose trajectories it may repeat.
+        let stored = opened.resumed.as_ref().map(|resumed| resumed.source.path.as_path());
+        let mut session = Session::open(script, &dir, Some(objective.has_reference()), stored, fetching)?;
+        opened.options.ranks.refuse_images(&session.renderer)?;
         script.settings.policy = written;
         let (script, options) = (&opened.script, &opened.options);
         let mut learner = learner;
@@ -159,7 +162,7 @@ impl Training {
         let saved = checkpoint.as_deref().and_then(renewed_reference);
         let renewed = saved.is_some();
         let reference = match saved {
-            Some(dir) => Some(Reference::saved(&dir, &base, fetching)?),
+            Some(dir) => Some(Reference::saved(&dir, &session.model, &base, fetching)?),
             None if objective.has_reference() && ranks.learns() => {
                 Some(Reference::load(&session.model, &base, fetching)?)
             }
@@ -189,6 +192,9 @@ impl Training {
         }
         let returns = state.returns.map(|[gamma, count, mean, variance]| ReturnScale { gamma, count, mean, variance });
         let run_dir = opened.directory()?;
+        if let Some(images) = session.renderer.images() {
+            images.store_in(&run_dir.path().join(IMAGES))?;
+        }
         record(&run_dir, script, &options.overrides, &origins, session.max_context, state.step)?;
         let profile = options.profile.then(|| RunProfile::new(run_dir.path()));
         let mut run = RunState::open(opened, run_dir, origins, reporter)?;

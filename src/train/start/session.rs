@@ -25,6 +25,7 @@ use crate::mdp::{Sampling, Trajectory};
 use crate::model::{Model, available_memory};
 use crate::rollout::{OnFinished, Pool, PoolOptions, Tree, no_progress, unknown_accuracy};
 use crate::script::{Script, Worker};
+use crate::store::IMAGES;
 use crate::telemetry::{Bar, Reporter};
 use crate::text::Renderer;
 use crate::tools;
@@ -64,11 +65,12 @@ impl Session {
     /// Opens the recipe with the model or adapter in `dir`. The output of the script then goes to
     /// the log of the session. On CUDA, the key-value cache leaves the memory that training needs:
     /// `training` says whether the session is for training, and whether that has a separate
-    /// reference policy.
+    /// reference policy. `run` is the run that is continued, which has stored images.
     pub(crate) fn open(
         script: &mut Script,
         dir: &Path,
         training: Option<bool>,
+        run: Option<&Path>,
         fetching: Fetching<'_>,
     ) -> Result<Self> {
         let settings = script.settings.clone();
@@ -97,7 +99,14 @@ impl Session {
         let merges = training.is_some() && policy.merged_sampling.unless_auto(model.device().is_cuda());
         model.set_merged_sampling(merges)?;
         let files = ModelFiles::read(&dir)?;
-        let (model, renderer) = (Rc::new(model), load_renderer(&dir, &script.style()?, fetching.reporter)?);
+        let renderer = load_renderer(&dir, &script.style()?, fetching.reporter)?;
+        if let Some(images) = renderer.images() {
+            if let Some(run) = run {
+                images.read_from(&run.join(IMAGES))?;
+            }
+            model.set_images(Arc::clone(images));
+        }
+        let model = Rc::new(model);
         let files = files.with_template_of(&renderer);
         if let Some(message) = renderer.hidden_tools(Worker::new(script, None)?.tools()) {
             fetching.reporter.warn(&message);

@@ -232,7 +232,7 @@ pub(crate) fn conversation(trajectory: &Trajectory) -> Vec<(String, String)> {
         .iter()
         .map(|message| {
             let who = if message.role == Role::Tool { "tool" } else { message.role.name() };
-            (who.to_owned(), message.content.text())
+            (who.to_owned(), message.content.shown())
         })
         .collect();
     if lines.is_empty() {

@@ -21,6 +21,8 @@ pub struct ServerChat {
 pub enum ChatMessage {
     System(String),
     User(String),
+    /// A message with images.
+    UserParts(Vec<ChatPart>),
     /// A reply; each of its calls has an id and a result.
     Assistant {
         text: String,
@@ -29,6 +31,18 @@ pub enum ChatMessage {
     Result {
         id: String,
         text: String,
+    },
+}
+
+/// A part of a [`ChatMessage`].
+#[derive(Clone, Debug, PartialEq)]
+pub enum ChatPart {
+    Text(String),
+    Image {
+        /// Such as `image/png`.
+        media_type: &'static str,
+        /// The file.
+        base64: String,
     },
 }
 

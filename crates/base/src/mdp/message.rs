@@ -48,15 +48,23 @@ impl Content {
         }
     }
 
-    /// The first image's hash, if any: a text-only policy refuses the message with it.
-    pub fn first_image(&self) -> Option<&str> {
-        match self {
-            Self::Text(_) => None,
-            Self::Parts(parts) => parts.iter().find_map(|part| match part {
-                Part::Image { hash } => Some(hash.as_str()),
-                Part::Text { .. } => None,
-            }),
-        }
+    /// The text as people read it, with marks in the place of images.
+    pub fn shown(&self) -> String {
+        let Self::Parts(parts) = self else { return self.text() };
+        let shown = |part: &Part| match part {
+            Part::Text { text } => text.clone(),
+            Part::Image { hash } => format!("[image {}]", hash.get(..8).unwrap_or(hash)),
+        };
+        parts.iter().map(shown).collect()
+    }
+
+    /// The hashes of the images.
+    pub fn images(&self) -> impl Iterator<Item = &str> {
+        let parts: &[Part] = if let Self::Parts(parts) = self { parts } else { &[] };
+        parts.iter().filter_map(|part| match part {
+            Part::Image { hash } => Some(hash.as_str()),
+            Part::Text { .. } => None,
+        })
     }
 }
 

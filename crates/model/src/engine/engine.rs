@@ -136,6 +136,7 @@ impl Engine {
     pub fn clear_cache(&mut self) -> Result<()> {
         self.settle(&mut ServeOutcome::default(), &mut |_| ())?;
         self.slots.forget();
+        self.cache.forget_images();
         for running in &mut self.running {
             running.recomputes = running.is_sampling();
             running.on_device = false;
@@ -300,7 +301,7 @@ impl Engine {
             .hint("shorten the conversation, or raise policy.max_context if the model allows it"));
         }
         let vocab = self.model.config.vocab_size;
-        if let Some(id) = request.prompt_ids.iter().find(|&&id| id as usize >= vocab) {
+        if let Some(id) = request.prompt_ids.iter().find(|&&id| !self.model.reads_id(id)) {
             return Err(Error::new(
                 Kind::Model,
                 format!("the prompt has token id {id}, outside the model's vocabulary of {vocab}"),

@@ -8,7 +8,7 @@ use super::client::{ReplyChannel, Sampled, TokenSender};
 use super::sampler::{self, Drawn, Sampler};
 use super::stop::StopMatcher;
 use r1_base::error::{Error, Kind, Result};
-use r1_base::mdp::{Completion, FinishReason, Request, Routing, Support};
+use r1_base::mdp::{Completion, FinishReason, Request, Routing, Support, image_number};
 
 pub(super) struct WaitingRequest {
     pub(super) request: Request,
@@ -62,6 +62,7 @@ impl Running {
     pub(super) fn new(pending: WaitingRequest, slot: usize, serial: u64) -> Self {
         let WaitingRequest { request, reply, tokens, deadline } = pending;
         let mut penalised = if request.sampling.penalises() { request.prompt_ids.clone() } else { Vec::new() };
+        penalised.retain(|id| image_number(*id).is_none());
         penalised.sort_unstable();
         penalised.dedup();
         Self {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tch::{Device, Kind, Tensor};
 
 use super::decode_ahead::Prepared;
+use super::images::CachedImages;
 use super::recurrent::RecurrentStates;
 use super::transfer::zeros;
 use super::{Config, Span};
@@ -35,6 +36,7 @@ pub struct KvCache {
     pub(super) decoding: Decoding,
     /// Experts of the tokens of the last step, per sparse layer, if recorded.
     pub(super) routes: Option<RefCell<Vec<Tensor>>>,
+    pub(super) images: RefCell<CachedImages>,
     /// Addresses of the tensors before their memory was released, while it is.
     released: Option<Vec<usize>>,
     options: (Kind, Device),
@@ -91,6 +93,7 @@ impl KvCache {
             recording: Duration::ZERO,
             decoding: Decoding::None,
             routes: None,
+            images: RefCell::default(),
             released: None,
             options: (kind, device),
             slots,
@@ -275,7 +278,13 @@ impl KvCache {
                 tensor.f_select(0, to as i64)?.f_narrow(along, 0, count as i64)?.f_copy_(&source)?;
             }
         }
+        self.images.get_mut().copy(from, to, length);
         self.states.as_mut().map_or(Ok(()), |states| states.copy(from, to, length))
+    }
+
+    /// Drops what depends on the weights beside the tokens of the slots: embeddings of images.
+    pub fn forget_images(&mut self) {
+        self.images.get_mut().forget();
     }
 
     /// The largest number of the first `limit` tokens of a slot that a sequence can go on from:

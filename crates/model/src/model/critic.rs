@@ -30,7 +30,10 @@ pub struct Critic {
 
 impl Critic {
     /// A critic over `trunk`, or over the hidden states of `policy` itself.
-    pub fn new(policy: &Model, trunk: Option<Model>) -> Result<Self> {
+    pub fn new(policy: &Model, mut trunk: Option<Model>) -> Result<Self> {
+        if let Some(trunk) = &mut trunk {
+            trunk.share_images(policy);
+        }
         let kind = if policy.kind() == Kind::Double { Kind::Double } else { Kind::Float };
         let zeros = |shape: &[i64]| -> Result<Tensor> {
             Ok(native::zeros(shape, kind, policy.device())?.f_set_requires_grad(true)?)

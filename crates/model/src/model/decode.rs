@@ -62,9 +62,11 @@ impl Model {
 
     /// A step as single operations.
     fn step_eager(&self, cache: &KvCache, items: &[Span<'_>], stop: &dyn Fn() -> bool) -> Result<Option<Tensor>> {
-        let (tokens, varlen) =
-            (SpanTokens::new(items, self, Arithmetic::Libtorch)?, Varlen::spans(items, cache.capacity(), self.device)?);
-        let angles = self.angles(&tokens.positions, &tokens.lengths)?;
+        let (tokens, varlen) = (
+            SpanTokens::new(items, self, cache, Arithmetic::Libtorch)?,
+            Varlen::spans(items, cache.capacity(), self.device)?,
+        );
+        let angles = self.angles(tokens.rotary_positions(), &tokens.lengths)?;
         let attend = |inputs: [&Tensor; 3], scores: Scores<'_>| self.attend_varlen(&varlen, inputs, scores);
         let x = self.span_layers(cache, tokens.step(), &angles, Arithmetic::Libtorch, &attend, stop)?;
         x.map(|x| self.last_logits(&tokens.last(&x)?)).transpose()
@@ -86,6 +88,8 @@ impl Model {
         matches!(*self.graphs.borrow(), Graphs::On)
             && (self.config.experts.is_none() || self.groups_experts())
             && !self.has_dynamic_rope()
+            // The positions of a text depend on the images before it.
+            && self.parameters.vision.is_none()
             && !self.adapter_disabled.get()
     }
 

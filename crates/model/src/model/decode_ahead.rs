@@ -98,6 +98,7 @@ impl Model {
             && self.config.experts.is_none()
             && !self.config.is_recurrent()
             && !self.has_dynamic_rope()
+            && self.parameters.vision.is_none()
             && !self.adapter_disabled.get()
     }
 
@@ -233,7 +234,7 @@ impl Model {
         let attend = |inputs: [&Tensor; 3], scores: Scores<'_>| self.attend_varlen(&varlen, inputs, scores);
         let slots = &inputs.slots;
         let recurrent = inputs.recurrent.as_ref().map(|rows| (rows, slots));
-        let tokens = StepTokens { ids: &ids, positions: &positions, slots, recurrent };
+        let tokens = StepTokens { ids: &ids, positions: &positions, slots, recurrent, images: None };
         let x = self.span_layers(cache, tokens, &angles, Arithmetic::Libtorch, &attend, &|| false)?;
         let Some(x) = x else { return Err(Error::new(error::Kind::Internal, "a step ended early without a stop")) };
         cache.draw(&inputs.slots, &positions, &self.last_logits(&x)?, draw)

@@ -4,6 +4,7 @@ use tch::Tensor;
 
 use super::config::Activation;
 use super::expert_routing::Routes;
+use super::images::{ImageTokens, by_axis};
 use super::layers::{AdapterUse, Block, Layer, Linear, Mlp};
 use super::mixers::{Attention, Mixer};
 use super::plain::{self, Arithmetic, Scores};
@@ -57,6 +58,8 @@ pub(super) struct BatchRows {
     recurrent: Option<RecurrentRows>,
     /// Experts of the distinct tokens, in the form of [`Packed::routing`].
     routing: Option<Tensor>,
+    /// The images among the distinct tokens.
+    images: Option<ImageTokens>,
 }
 
 #[derive(Debug)]
@@ -72,6 +75,12 @@ impl BatchRows {
         self.distinct.as_ref().map_or_else(|| Ok(x.shallow_clone()), |distinct| distinct.take(x))
     }
 
+    /// Replaces what images add to the outputs of layers by leaves of another graph, and returns
+    /// both.
+    pub(super) fn cut_images(&self) -> Result<Vec<(Tensor, Tensor)>> {
+        self.images.as_ref().map_or(Ok(Vec::new()), ImageTokens::cut)
+    }
+
     /// Expands distinct tokens to the batch.
     pub(super) fn spread(&self, x: &Tensor) -> Result<Tensor> {
         self.distinct.as_ref().map_or_else(|| Ok(x.shallow_clone()), |distinct| distinct.spread(x))
@@ -83,7 +92,7 @@ impl Model {
     pub(super) fn forward_plain(&self, batch: &Packed) -> Result<Tensor> {
         let rows = self.rows(batch)?;
         let angles = self.angles_of(batch, &rows)?;
-        let mut x = Residual::new(self.embed(&rows.take(&batch.ids)?)?);
+        let mut x = Residual::new(self.embed_rows(&rows.take(&batch.ids)?, &rows)?);
         for index in 0..self.parameters.layers.len() {
             x = self.row_layer(index, &x, &angles, &rows)?;
         }
@@ -100,10 +109,19 @@ impl Model {
         // With dynamic scaling a token depends on the length of its row.
         let distinct = if self.has_dynamic_rope() { None } else { PrefixDedup::find(batch)? };
         let recurrent = self.recurrent_rows(&batch.lengths, Arithmetic::Libtorch)?;
-        let mut rows = BatchRows { ends, distinct, recurrent, routing: None };
+        let mut rows = BatchRows { ends, distinct, recurrent, routing: None, images: None };
         batch.routing.as_ref().map_or(Ok(()), |routing| self.check_routing(routing))?;
+        if self.parameters.vision.is_some() {
+            let selected = rows.distinct.as_ref().map(|distinct| distinct.first_copies.as_slice());
+            rows.images = self.row_images(&batch.host()?.ids, &batch.lengths, selected)?;
+        }
         rows.routing = batch.routing.as_ref().map(|routing| rows.take(routing)).transpose()?;
         Ok(rows)
+    }
+
+    /// Embeddings of the distinct tokens of rows.
+    pub(super) fn embed_rows(&self, ids: &Tensor, rows: &BatchRows) -> Result<Tensor> {
+        self.embed_with(ids, rows.images.as_ref(), None)
     }
 
     /// One decoder layer over x, the distinct tokens of rows.
@@ -113,7 +131,7 @@ impl Model {
         let distinct = rows.distinct.as_ref();
         let recurrence = rows.recurrent.as_ref().map(|rows| Recurrence { rows, distinct, carried: None });
         let with = With { arithmetic: Arithmetic::Libtorch, routes: &routes, cached: None, recurrence };
-        self.layer(index, layer, x, angles, with, |q, new| {
+        let output = self.layer(index, layer, x, angles, with, |q, new| {
             let [k, v] = new.ok_or_else(unexpected)?;
             let (q, k, v) = (rows.spread(q)?, rows.spread(k)?, rows.spread(v)?);
             let seen = match &rows.ends {
@@ -121,7 +139,11 @@ impl Model {
                 Ends::EndToEnd(varlen) => varlen.attend(&q, &k, &v, scores)?,
             };
             rows.take(&seen)
-        })
+        })?;
+        match &rows.images {
+            Some(images) => images.after_layer(index, output),
+            None => Ok(output),
+        }
     }
 
     /// Rotary angles of the computed tokens of a batch.
@@ -136,7 +158,10 @@ impl Model {
                 rest = after;
             }
         }
-        self.angles(&computed.take(&batch.positions)?, &rows)
+        match &computed.images {
+            Some(images) => self.angles(&images.positions, &rows),
+            None => self.angles(&computed.take(&batch.positions)?, &rows),
+        }
     }
 
     /// One decoder layer over x `[T, E]`. `attend` takes q `[T, H, D]`, and k and v `[T, Hkv, D]`
@@ -383,8 +408,8 @@ impl Model {
         self.config.ropes.iter().any(super::Rope::is_dynamic)
     }
 
-    /// Angles at `positions` `[T]`. `rows` are the number of tokens of each row and the length of
-    /// its sequence, on which frequencies can depend.
+    /// Angles at `positions`, `[T]` or `[T, 3]`. `rows` are the number of tokens of each row and
+    /// the length of its sequence, on which frequencies can depend.
     pub(super) fn angles(&self, positions: &Tensor, rows: &[(i64, i64)]) -> Result<Angles> {
         let longest = self.config.max_position_embeddings;
         let mut all = Vec::with_capacity(self.config.ropes.len());
@@ -399,6 +424,9 @@ impl Model {
                 };
                 let each = rows.iter().map(row_frequencies).collect::<Result<Vec<_>>>()?;
                 positions.f_unsqueeze(1)?.f_mul(&Tensor::f_cat(&each, 0)?)?
+            } else if positions.dim() == 2 {
+                let all = positions.f_unsqueeze(-1)?.f_mul(frequencies)?;
+                by_axis(&all, &rope.axes(self.config.head_dim), self.device)?
             } else {
                 positions.f_outer(frequencies)?
             };

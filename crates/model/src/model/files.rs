@@ -143,7 +143,13 @@ impl Model {
             _ => "float32",
         });
         let config = UnwrittenFile::bytes("config.json", format!("{config:#}\n").into_bytes());
-        Ok(vec![UnwrittenFile::weights(self.parameters.stored(), limit), config])
+        let mut stored = self.parameters.stored();
+        if self.config.vision.as_ref().is_some_and(|vision| vision.full_names) {
+            for tensor in &mut stored {
+                tensor.name = text_model::full_name(&tensor.name);
+            }
+        }
+        Ok(vec![UnwrittenFile::weights(stored, limit), config])
     }
 }
 

@@ -10,6 +10,42 @@ use super::layers::Parameters;
 use super::lora::adapted_modules;
 use super::{Config, ExpertStorage, LoraConfig};
 
+impl Parameters {
+    /// Number of weights in the matrices of the configured shapes, without allocation. Experts of
+    /// sparse layers are included.
+    pub(super) fn numbers(config: &Config) -> u128 {
+        let [vocab, hidden, inner, heads, kv_heads, head_dim] = [
+            config.vocab_size,
+            config.hidden_size,
+            config.intermediate_size,
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        ]
+        .map(|size| size as u128);
+        let gates = if config.output_gate { heads } else { 0 };
+        let attention = (2 * (heads + kv_heads) + gates) * head_dim * hidden;
+        let layer = |index: usize| match config.experts.filter(|_| config.layer(index).sparse) {
+            Some(experts) => {
+                let shared = experts.shared.map_or(0, |shared| {
+                    3 * hidden * shared.intermediate_size as u128 + if shared.gated { hidden } else { 0 }
+                });
+                experts.count as u128 * hidden * (1 + 3 * experts.intermediate_size as u128) + shared
+            }
+            None => 3 * hidden * inner,
+        };
+        let delta = config.delta.map_or(0, |shape| {
+            let outputs = shape.projections().iter().sum::<usize>() + shape.values();
+            outputs as u128 * hidden + (shape.channels() * shape.taps) as u128
+        });
+        let linear = config.short_conv.map_or(delta, |taps| (4 * hidden + taps as u128) * hidden);
+        let mixer = |index: usize| if config.layer(index).linear { linear } else { attention };
+        let layers: u128 = (0..config.num_hidden_layers).map(|index| mixer(index) + layer(index)).sum();
+        let tower = config.vision.as_ref().map_or(0, |vision| vision.tower.numbers());
+        tower + layers + vocab * hidden * if config.tie_word_embeddings { 1 } else { 2 }
+    }
+}
+
 /// Shapes of a model and how it is used.
 #[derive(Clone, Copy, Debug)]
 pub struct Footprint<'a> {

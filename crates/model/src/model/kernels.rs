@@ -29,6 +29,7 @@ fn serves(config: &Config, device: Device, kind: Kind) -> bool {
         && (config.logits_scale - 1.0).abs() < f64::EPSILON
         && !config.sinks
         && config.attention_scale.is_none()
+        && config.vision.is_none()
         && (config.embedding_scale - 1.0).abs() < f64::EPSILON
         && !config.ropes.iter().any(Rope::is_dynamic)
         && device == Device::Cpu

@@ -9,6 +9,7 @@ use super::lora::Lora;
 use super::mixers::Mixer;
 use super::plain::Arithmetic;
 use super::stacked::{Stack, stacks};
+use super::vision::{TOWER, VisionTower};
 use crate::native::Arena;
 use r1_base::error::Result;
 
@@ -43,13 +44,13 @@ impl Linear {
         self.adapted(output, x, adapter, arithmetic)
     }
 
-    /// Adds the adapter's contribution to `output`, the projection of x without it, if it is
-    /// computed beside the weights.
     /// The weight, or the one with the adapter merged in.
     pub(super) fn weight(&self, adapter: AdapterUse) -> &Tensor {
         self.merged.as_ref().filter(|_| adapter == AdapterUse::Merged).unwrap_or(&self.weight)
     }
 
+    /// Adds the adapter's contribution to `output`, the projection of x without it, if it is
+    /// computed beside the weights.
     pub(super) fn adapted(
         &self,
         output: Tensor,
@@ -157,6 +158,7 @@ pub(super) struct Parameters {
     /// A shallow clone of `embed` when tied.
     pub lm_head: Tensor,
     pub tied: bool,
+    pub vision: Option<VisionTower>,
     /// Names that differ from Llama's.
     renamed: &'static [(&'static str, &'static str)],
     /// Name of `norm` in the checkpoint.
@@ -288,40 +290,9 @@ impl Parameters {
         let tied = config.tie_word_embeddings;
         let lm_head = if tied { embed.shallow_clone() } else { maker.leaf(&shape)? };
         let (renamed, last_norm) = (config.architecture.renamed(), config.architecture.last_norm());
-        Ok(Self { embed, layers, norm: maker.leaf(&[config.hidden_size])?, lm_head, tied, renamed, last_norm })
-    }
-
-    /// Number of weights in the matrices of the configured shapes, without allocation. Experts of
-    /// sparse layers are included.
-    pub(super) fn numbers(config: &Config) -> u128 {
-        let [vocab, hidden, inner, heads, kv_heads, head_dim] = [
-            config.vocab_size,
-            config.hidden_size,
-            config.intermediate_size,
-            config.num_attention_heads,
-            config.num_key_value_heads,
-            config.head_dim,
-        ]
-        .map(|size| size as u128);
-        let gates = if config.output_gate { heads } else { 0 };
-        let attention = (2 * (heads + kv_heads) + gates) * head_dim * hidden;
-        let layer = |index: usize| match config.experts.filter(|_| config.layer(index).sparse) {
-            Some(experts) => {
-                let shared = experts.shared.map_or(0, |shared| {
-                    3 * hidden * shared.intermediate_size as u128 + if shared.gated { hidden } else { 0 }
-                });
-                experts.count as u128 * hidden * (1 + 3 * experts.intermediate_size as u128) + shared
-            }
-            None => 3 * hidden * inner,
-        };
-        let delta = config.delta.map_or(0, |shape| {
-            let outputs = shape.projections().iter().sum::<usize>() + shape.values();
-            outputs as u128 * hidden + (shape.channels() * shape.taps) as u128
-        });
-        let linear = config.short_conv.map_or(delta, |taps| (4 * hidden + taps as u128) * hidden);
-        let mixer = |index: usize| if config.layer(index).linear { linear } else { attention };
-        let layers: u128 = (0..config.num_hidden_layers).map(|index| mixer(index) + layer(index)).sum();
-        layers + vocab * hidden * if config.tie_word_embeddings { 1 } else { 2 }
+        let tower = config.vision.as_ref().map(|vision| VisionTower::empty(vision.tower.clone(), device, kind));
+        let (norm, vision) = (maker.leaf(&[config.hidden_size])?, tower.transpose()?);
+        Ok(Self { embed, layers, norm, lm_head, tied, vision, renamed, last_norm })
     }
 
     /// Allocates the weights of sampling with a merged adapter, in which it is not yet merged, or
@@ -361,6 +332,8 @@ impl Parameters {
         if !self.tied {
             all.push(("lm_head.weight".to_owned(), self.lm_head.shallow_clone()));
         }
+        let tower = self.vision.iter().flat_map(VisionTower::parameters);
+        all.extend(tower.map(|(name, tensor)| (format!("{TOWER}{name}"), tensor)));
         all
     }
 

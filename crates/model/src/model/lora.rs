@@ -318,7 +318,14 @@ pub(super) fn load(parameters: &mut Parameters, dir: &Path) -> Result<LoraConfig
 /// The files of the adapter in PEFT's format.
 pub(super) fn unwritten(parameters: &Parameters, config: &LoraConfig) -> Vec<UnwrittenFile> {
     let config = UnwrittenFile::bytes(CONFIG, format!("{:#}\n", config.to_json()).into_bytes());
-    vec![UnwrittenFile::tensors(WEIGHTS, "the weight", &named(parameters)), config]
+    let mut tensors = named(parameters);
+    if parameters.vision.is_some() {
+        // The modules of a model that reads images have these names in PEFT.
+        for (name, _) in &mut tensors {
+            *name = text_model::full_name(name);
+        }
+    }
+    vec![UnwrittenFile::tensors(WEIGHTS, "the weight", &tensors), config]
 }
 
 /// Removes the adapter, after merging it into the weights if `merged`.

@@ -30,6 +30,8 @@ mod files;
 mod footprint;
 mod gated_delta;
 mod gguf;
+mod images;
+mod init;
 mod json_file;
 mod kernel_checks;
 mod kernels;
@@ -62,13 +64,13 @@ pub use batch::{OnHost, Packed, Span};
 pub use cache::{Decoding, KvCache};
 pub use config::{
     Activation, Biases, Config, DeltaShape, ExpertStorage, Experts, Joint, LayerKind, Norms, Rope, Router, Scaling,
-    SharedExpert,
+    Sections, SharedExpert,
 };
 pub use critic::Critic;
 pub use cross_encoder::{CrossEncoderModel, Pair, PairFormat};
 pub use decode_ahead::DrawTokens;
 pub use encoder::{Encoder, Pooling};
-pub use families::Architecture;
+pub use families::{Architecture, VisionPart};
 pub use files::SHARD_BYTES;
 pub use footprint::Footprint;
 pub use gguf::{GGUF_FILE, Gguf};
@@ -86,7 +88,7 @@ pub use transfer::HostTransfer;
 pub use transfer::upload;
 pub(crate) use transfer::zeros;
 pub use unwritten::UnwrittenFile;
-pub use vision::{VisionConfig, VisionTower};
+pub use vision::{ImageFeatures, TowerKind, VisionConfig, VisionTower};
 pub use weights::{files as weight_files, stored_dtype, write_file as write_tensors};
 
 pub use crate::native::{OperationTime, release_memory, softmax, start_profile, stop_profile};

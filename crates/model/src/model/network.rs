@@ -11,8 +11,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use rand_chacha::ChaCha8Rng;
-use rand_core::{RngCore, SeedableRng};
+use r1_base::mdp::image_number;
+use r1_vision::Images;
 use tch::{Device, Kind, Tensor};
 
 use super::cache::Layout;
@@ -69,39 +69,13 @@ pub struct Model {
     /// The adapter is disabled in [`without_adapter`](Self::without_adapter).
     pub(super) adapter_disabled: Cell<bool>,
     pub(super) checkpointing: bool,
+    /// What ids of images refer to.
+    pub(super) images: Option<Arc<Images>>,
     pub(super) device: Device,
     pub(super) kind: Kind,
 }
 
 impl Model {
-    /// Initial weights: normal with `initializer_range`, norms 1, biases 0; the seed decides.
-    pub fn init(config: Config, device: Device, kind: Kind, seed: u64) -> Result<Self> {
-        config.check()?;
-        let parameters = Parameters::empty(&config, device, kind)?;
-        let norm = if config.zero_centred_norms { 0.0 } else { 1.0 };
-        let _guard = tch::no_grad_guard();
-        for (stream, (name, mut tensor)) in (0..).zip(parameters.named()) {
-            if name.ends_with("linear_attn.norm.weight") || name.ends_with("dt_bias") {
-                let _ = tensor.f_fill_(1.0)?;
-            } else if name.ends_with("norm.weight") {
-                let _ = tensor.f_fill_(norm)?;
-            } else if name.ends_with("A_log") {
-                // Decay rates between 0.01 and 16.
-                let rates = Tensor::f_arange(tensor.numel() as i64, (Kind::Double, device))?.f_add_scalar(0.5)?;
-                let rates = rates.f_mul_scalar(15.99 / tensor.numel() as f64)?.f_add_scalar(0.01)?;
-                tensor.f_copy_(&rates.f_log()?)?;
-            } else if name.ends_with("bias") {
-                let _ = tensor.f_fill_(0.0)?;
-            } else {
-                let mut random = ChaCha8Rng::seed_from_u64(seed);
-                random.set_stream(stream);
-                let values = normal(&mut random, tensor.numel(), config.initializer_range);
-                tensor.f_copy_(&Tensor::f_from_slice(&values)?.f_view_as(&tensor)?)?;
-            }
-        }
-        Self::new(config, parameters, device, kind)
-    }
-
     pub(super) fn new(config: Config, parameters: Parameters, device: Device, kind: Kind) -> Result<Self> {
         let wide = if kind == Kind::Double { kind } else { Kind::Float };
         let (head_dim, longest) = (config.head_dim, config.max_position_embeddings);
@@ -138,6 +112,7 @@ impl Model {
             merged: false,
             adapter_disabled,
             checkpointing,
+            images: None,
             device,
             kind,
         })
@@ -167,7 +142,7 @@ impl Model {
             }
         }
         let copy = Self::new(self.config.clone(), parameters, self.device, kind)?;
-        Ok(Self { adapter: self.adapter.clone(), ..copy })
+        Ok(Self { adapter: self.adapter.clone(), images: self.images.clone(), ..copy })
     }
 
     /// Checkpoint keys (`model.layers.0.self_attn.q_proj.weight`, …) and shallow clones of the
@@ -461,6 +436,14 @@ impl Model {
         Ok(logits.inspect(|_| cache.advance(items)))
     }
 
+    /// Whether an id is of the vocabulary, or of an image.
+    pub(crate) fn reads_id(&self, id: u32) -> bool {
+        match image_number(id) {
+            Some(number) => self.images.as_ref().is_some_and(|images| images.image(number).is_ok()),
+            None => (id as usize) < self.config.vocab_size,
+        }
+    }
+
     fn check_spans(&self, cache: &KvCache, items: &[Span<'_>]) -> Result<()> {
         cache.check_slots(items.iter().map(|span| span.slot))?;
         for span in items {
@@ -468,24 +451,10 @@ impl Model {
             if span.ids.is_empty() {
                 return wrong(format!("the span of slot {} is empty", span.slot));
             }
-            if let Some(id) = span.ids.iter().find(|&&id| id as usize >= self.config.vocab_size) {
+            if let Some(id) = span.ids.iter().find(|&&id| !self.reads_id(id)) {
                 return wrong(format!("token id {id} is outside the vocabulary of {}", self.config.vocab_size));
             }
         }
         Ok(())
     }
-}
-
-/// `count` draws of a normal distribution with mean 0 (Box-Muller in f64, for the same rounding on
-/// every machine).
-fn normal(random: &mut ChaCha8Rng, count: usize, deviation: f64) -> Vec<f32> {
-    let mut uniform = || (random.next_u64() >> 11) as f64 * (-53f64).exp2();
-    let mut values = Vec::with_capacity(count + 1);
-    while values.len() < count {
-        let radius = (-2.0 * (1.0 - uniform()).ln()).sqrt() * deviation;
-        let (sin, cos) = (std::f64::consts::TAU * uniform()).sin_cos();
-        values.extend([(radius * cos) as f32, (radius * sin) as f32]);
-    }
-    values.truncate(count);
-    values
 }

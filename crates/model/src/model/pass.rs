@@ -12,35 +12,29 @@ use crate::native;
 use r1_base::error::Result;
 
 /// What is done around the computation of each layer, such as an exchange of gradients while the
-/// other layers are computed.
+/// other layers are computed. The default does nothing.
 pub trait LayerHooks {
     /// Called before a layer is computed, in the forward pass and if backward recomputes it.
-    fn before(&mut self, layer: usize) -> Result<()>;
+    fn before(&mut self, _layer: usize) -> Result<()> {
+        Ok(())
+    }
 
     /// Called after the forward pass of a layer.
-    fn after_forward(&mut self, layer: usize) -> Result<()>;
+    fn after_forward(&mut self, _layer: usize) -> Result<()> {
+        Ok(())
+    }
 
     /// Called when the gradients of a layer's parameters are complete, from the last layer to the
     /// first.
-    fn after_backward(&mut self, layer: usize) -> Result<()>;
+    fn after_backward(&mut self, _layer: usize) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Hooks that do nothing.
 struct NoHooks;
 
-impl LayerHooks for NoHooks {
-    fn before(&mut self, _: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn after_forward(&mut self, _: usize) -> Result<()> {
-        Ok(())
-    }
-
-    fn after_backward(&mut self, _: usize) -> Result<()> {
-        Ok(())
-    }
-}
+impl LayerHooks for NoHooks {}
 
 /// Hidden states, and the state of backward.
 #[derive(Debug)]
@@ -77,6 +71,9 @@ struct Recomputed<'a> {
 struct Cut {
     outputs: Vec<Residual>,
     leaves: Vec<Residual>,
+    /// What images add to the outputs of the first layers: in the graph of the embedding, and as
+    /// leaves.
+    deep: Vec<(Tensor, Tensor)>,
 }
 
 impl Model {
@@ -96,7 +93,8 @@ impl Model {
         }
         let rows = self.rows(batch)?;
         let angles = self.angles_of(batch, &rows)?;
-        let mut output = Residual::new(self.embed(&rows.take(&batch.ids)?)?);
+        let mut output = Residual::new(self.embed_rows(&rows.take(&batch.ids)?, &rows)?);
+        let deep = rows.cut_images()?;
         let (mut outputs, mut leaves) = (Vec::new(), Vec::new());
         for index in 0..self.parameters.layers.len() {
             let leaf = output.leaf()?;
@@ -108,7 +106,7 @@ impl Model {
         let hidden = scaled(self.add_norm(&last, &self.parameters.norm)?.0, self.config.logits_scale)?;
         outputs.push(output);
         leaves.push(last);
-        Ok(Pass { hidden: rows.spread(&hidden)?, layers: Layers::Cut(Cut { outputs, leaves }) })
+        Ok(Pass { hidden: rows.spread(&hidden)?, layers: Layers::Cut(Cut { outputs, leaves, deep }) })
     }
 
     /// [`learn`](Self::learn) with activation checkpointing, in libtorch's operations also where
@@ -119,7 +117,7 @@ impl Model {
         let mut inputs = Vec::with_capacity(self.parameters.layers.len());
         let last = {
             let _guard = no_grad_guard();
-            let mut x = self.embed(&ids)?;
+            let mut x = self.embed_rows(&ids, &rows)?;
             for index in 0..self.parameters.layers.len() {
                 hooks.before(index)?;
                 let next = self.row_layer(index, &Residual::new(x.shallow_clone()), &angles, &rows)?.sum()?;
@@ -174,6 +172,7 @@ impl Recomputed<'_> {
         let Recomputed { model, ids, rows, angles, mut inputs, last } = self;
         let mut gradient = last.grad();
         drop(last);
+        let deep = rows.cut_images()?;
         while let (Some(input), true) = (inputs.pop(), gradient.defined()) {
             let input = input.f_set_requires_grad(true)?;
             let residual = Residual::new(input.shallow_clone());
@@ -183,9 +182,13 @@ impl Recomputed<'_> {
             hooks.after_backward(inputs.len())?;
             gradient = input.grad();
         }
-        // A frozen embedding has no graph.
-        if gradient.defined() && model.parameters.embed.requires_grad() {
-            pull(&[(model.embed(&ids)?, gradient)])?;
+        // Frozen embeddings have no graph.
+        let embedded = model.embed_rows(&ids, &rows)?;
+        if gradient.defined() && embedded.requires_grad() {
+            let graph = rows.cut_images()?.into_iter().map(|(graph, _)| graph);
+            let images = graph.zip(deep.iter().map(|(_, leaf)| leaf.grad()));
+            let all = images.filter(|(graph, gradient)| graph.requires_grad() && gradient.defined());
+            pull(&all.chain([(embedded, gradient)]).collect::<Vec<_>>())?;
         }
         Ok(())
     }
@@ -193,10 +196,13 @@ impl Recomputed<'_> {
 
 impl Cut {
     fn backward(self, hooks: &mut dyn LayerHooks) -> Result<()> {
-        let Cut { mut outputs, mut leaves } = self;
+        let Cut { mut outputs, mut leaves, mut deep } = self;
         while let (Some(output), Some(leaf)) = (outputs.pop(), leaves.pop()) {
             let both = [Some((output.x, leaf.x)), output.delta.zip(leaf.delta)];
-            let gradients = both.into_iter().flatten().map(|(output, leaf)| (output, leaf.grad()));
+            // The last one is the embedding.
+            let images = if outputs.is_empty() { std::mem::take(&mut deep) } else { Vec::new() };
+            let both = both.into_iter().flatten().chain(images);
+            let gradients = both.map(|(output, leaf)| (output, leaf.grad()));
             let with_graph: Vec<(Tensor, Tensor)> =
                 gradients.filter(|(output, gradient)| output.requires_grad() && gradient.defined()).collect();
             pull(&with_graph)?;

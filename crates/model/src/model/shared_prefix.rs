@@ -26,6 +26,8 @@ type PrefixNode<'a> = (Option<usize>, i64, i64, &'a [i64]);
 pub(super) struct PrefixDedup {
     /// `[D]`: position in the batch of the first copy of each distinct token.
     representative: Tensor,
+    /// The same on the host.
+    pub(super) first_copies: Vec<i64>,
     /// `[T]`: the distinct token that each token of the batch is a copy of.
     index: Tensor,
 }
@@ -60,7 +62,7 @@ impl PrefixDedup {
             return Ok(None);
         }
         let uploaded = |list: &[i64]| -> Result<Tensor> { upload(&Tensor::f_from_slice(list)?, batch.ids.device()) };
-        Ok(Some(Self { representative: uploaded(&first)?, index: uploaded(&of)? }))
+        Ok(Some(Self { representative: uploaded(&first)?, index: uploaded(&of)?, first_copies: first }))
     }
 
     /// `[T, …]` to `[D, …]`: selects the first copies.

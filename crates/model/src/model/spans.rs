@@ -4,6 +4,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::decoder::{Angles, Residual, With, scaled};
+use super::images::{ImageTokens, by_axis};
 use super::plain::{self, Arithmetic};
 use super::recurrence::{Carried, Recurrence, RecurrentRows};
 use super::{KvCache, Model, Span};
@@ -22,6 +23,7 @@ pub(super) struct SpanTokens {
     ends: Tensor,
     /// Rows for recurrent layers, and their slots.
     recurrent: Option<(RecurrentRows, Tensor)>,
+    images: Option<ImageTokens>,
 }
 
 /// The tokens of a step on the device: `[T]` i64 each.
@@ -32,10 +34,11 @@ pub(super) struct StepTokens<'a> {
     pub slots: &'a Tensor,
     /// Rows for recurrent layers, and their slots.
     pub recurrent: Option<(&'a RecurrentRows, &'a Tensor)>,
+    pub images: Option<&'a ImageTokens>,
 }
 
 impl SpanTokens {
-    pub(super) fn new(items: &[Span<'_>], model: &Model, arithmetic: Arithmetic) -> Result<Self> {
+    pub(super) fn new(items: &[Span<'_>], model: &Model, cache: &KvCache, arithmetic: Arithmetic) -> Result<Self> {
         let device = model.device;
         let tensor = |numbers: Vec<i64>| native::upload(&Tensor::f_from_slice(&numbers)?, device);
         let each = |number: fn(&Span<'_>, usize) -> i64| {
@@ -55,12 +58,19 @@ impl SpanTokens {
             slots: each(|span, _| span.slot as i64)?,
             lengths: lengths.collect(),
             ends: tensor(ends.collect())?,
+            images: model.span_images(&mut cache.images.borrow_mut(), items)?,
         })
     }
 
     pub(super) fn step(&self) -> StepTokens<'_> {
         let recurrent = self.recurrent.as_ref().map(|(rows, slots)| (rows, slots));
-        StepTokens { ids: &self.ids, positions: &self.positions, slots: &self.slots, recurrent }
+        let images = self.images.as_ref();
+        StepTokens { ids: &self.ids, positions: &self.positions, slots: &self.slots, recurrent, images }
+    }
+
+    /// The positions that rotate queries and keys, `[T]` or `[T, 3]`.
+    pub(super) fn rotary_positions(&self) -> &Tensor {
+        self.images.as_ref().map_or(&self.positions, |images| &images.positions)
     }
 
     /// The rows of x `[T, E]` of the last token of each span.
@@ -82,7 +92,7 @@ impl Model {
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Tensor>> {
         let arithmetic = self.generation_arithmetic();
-        let tokens = SpanTokens::new(items, self, arithmetic)?;
+        let tokens = SpanTokens::new(items, self, cache, arithmetic)?;
         let windows: Vec<Option<usize>> =
             (0..self.config.num_hidden_layers).map(|index| self.config.layer(index).window).collect();
         let groups = match arithmetic {
@@ -91,9 +101,9 @@ impl Model {
         };
         let angles = match arithmetic {
             Arithmetic::Rowwise if !self.has_dynamic_rope() => {
-                self.tabulated_angles(&tokens.positions, &tokens.lengths)?
+                self.tabulated_angles(tokens.rotary_positions(), &tokens.lengths)?
             }
-            _ => self.angles(&tokens.positions, &tokens.lengths)?,
+            _ => self.angles(tokens.rotary_positions(), &tokens.lengths)?,
         };
         let attend = |[q, keys, values]: [&Tensor; 3], scores: plain::Scores<'_>| {
             if arithmetic == Arithmetic::Rowwise {
@@ -132,12 +142,12 @@ impl Model {
         attend: AttendCached<'_>,
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Tensor>> {
-        let StepTokens { ids, positions, slots, recurrent } = tokens;
+        let StepTokens { ids, positions, slots, recurrent, images } = tokens;
         let carried = recurrent.zip(cache.states.as_ref()).map(|((_, slots), states)| Carried::new(states, slots));
         let recurrence = recurrent.zip(carried.as_ref());
         let recurrence =
             recurrence.map(|((rows, _), carried)| Recurrence { rows, distinct: None, carried: Some(carried) });
-        let mut x = Residual::new(self.embed(ids)?);
+        let mut x = Residual::new(self.embed_with(ids, images, Some(&mut cache.images.borrow_mut()))?);
         for (index, layer) in self.parameters.layers.iter().enumerate() {
             if stop() {
                 return Ok(None);
@@ -153,6 +163,9 @@ impl Model {
                 }
                 attend([q, &keys, &values], self.scores(index))
             })?;
+            if let Some(images) = images {
+                x = images.after_layer(index, x)?;
+            }
         }
         let x = x.sum()?;
         carried.map_or(Ok(()), Carried::commit)?;
@@ -166,8 +179,8 @@ impl Model {
         if rowwise { Arithmetic::Rowwise } else { Arithmetic::Libtorch }
     }
 
-    /// Angles at `positions` `[T]`, from tables of fixed size: the last bit of libtorch's cosine
-    /// depends on the index within the tensor.
+    /// Angles at `positions`, `[T]` or `[T, 3]`, from tables of fixed size: the last bit of
+    /// libtorch's cosine depends on the index within the tensor.
     fn tabulated_angles(&self, positions: &Tensor, rows: &[(i64, i64)]) -> Result<Angles> {
         const TABLE: i64 = 256;
         let longest = rows.iter().map(|(_, length)| *length).max().unwrap_or(0);
@@ -181,7 +194,13 @@ impl Model {
             .map(|rope| {
                 let whole = |part: fn(&(Tensor, Tensor)) -> &Tensor| -> Result<Tensor> {
                     let all: Vec<&Tensor> = tables.iter().map(|table| part(&table[rope])).collect();
-                    Ok(Tensor::f_cat(&all, 0)?.f_index_select(0, positions)?)
+                    let all = Tensor::f_cat(&all, 0)?.f_index_select(0, &positions.f_flatten(0, -1)?)?;
+                    if positions.dim() == 1 {
+                        return Ok(all);
+                    }
+                    // The second half of a head has the angles of the first.
+                    let axes = self.config.ropes[rope].axes(self.config.head_dim).repeat(2);
+                    by_axis(&all.f_view([-1, 3, axes.len() as i64])?, &axes, self.device)
                 };
                 Ok((whole(|(cos, _)| cos)?, whole(|(_, sin)| sin)?))
             })

@@ -7,12 +7,25 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use super::file_tensor::{FileNumbers, FileTensor};
+use super::vision::TOWER;
 use super::weights;
 use r1_base::error::Result;
 
-/// The text model's part of a name in a model that sees images.
+/// The name of a tensor in r1: those of the text model as in a text model, those of a vision tower
+/// with the prefix [`TOWER`].
 pub(super) fn name_of(name: &str) -> String {
-    name.replacen("model.language_model.", "model.", 1)
+    let name = name.replacen("model.language_model.", "model.", 1);
+    name.strip_prefix("model.").filter(|name| name.starts_with(TOWER)).map_or(name.clone(), str::to_owned)
+}
+
+/// The name of a tensor as a part of the module tree of transformers.
+pub(super) fn full_name(name: &str) -> String {
+    if name.starts_with(TOWER) {
+        return format!("model.{name}");
+    }
+    name.replacen("model.layers.", "model.language_model.layers.", 1)
+        .replacen("model.embed_tokens.", "model.language_model.embed_tokens.", 1)
+        .replacen("model.norm.", "model.language_model.norm.", 1)
 }
 
 /// A tensor by the name of the text model. The gate and up projections, or the down projections, of

@@ -11,12 +11,12 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::families::{self, Architecture};
+use super::families::{self, Architecture, VisionPart};
 use super::json_file;
 use r1_base::error::{Error, Kind, Result};
 
 pub(super) use fields::Fields;
-pub use rope::{Rope, Scaling};
+pub use rope::{Rope, Scaling, Sections};
 
 /// Largest RoPE base, scale or epsilon, so that their powers are finite in f32.
 const LARGEST: f64 = 1e18;
@@ -85,6 +85,8 @@ pub struct Config {
     pub short_conv: Option<usize>,
     /// One per layer; empty if all are [`LayerKind::default`].
     pub layers: Vec<LayerKind>,
+    /// The part that sees images.
+    pub vision: Option<Box<VisionPart>>,
     /// The content of the file, which is written back with the sizes above.
     pub source: Map<String, Value>,
 }
@@ -263,6 +265,7 @@ impl Default for Config {
             delta: None,
             short_conv: None,
             layers: Vec::new(),
+            vision: None,
             source: Map::new(),
         }
     }
@@ -289,13 +292,14 @@ impl Config {
         let Value::Object(object) = value else {
             return Err(Error::new(Kind::Model, "config.json is not a JSON object"));
         };
-        let text = families::text_config(object)?;
+        let (text, vision) = (families::text_config(object)?, families::vision_part(object)?);
         let object = text.as_ref().unwrap_or(object);
         let architecture = Architecture::of(object)?;
         let mut fields = Fields::new(object.clone());
         let mut config = families::read(architecture, &mut fields)?;
         fields.finish()?;
         config.source.clone_from(object);
+        config.vision = vision.map(Box::new);
         config.check()?;
         Ok(config)
     }
@@ -331,7 +335,8 @@ impl Config {
             let mut scaling = parameters;
             let partial = scaling.contains_key("partial_rotary_factor");
             scaling.shift_remove("rope_theta");
-            let scaling = if rope.scaling == Scaling::None { Value::Null } else { Value::Object(scaling) };
+            let plain = rope.scaling == Scaling::None && self.vision.is_none();
+            let scaling = if plain { Value::Null } else { Value::Object(scaling) };
             object.insert("rope_theta".to_owned(), json!(rope.theta));
             object.insert("rope_scaling".to_owned(), scaling);
             if rope.partial < 1.0 || partial {
@@ -342,7 +347,7 @@ impl Config {
             object.insert("rope_theta".to_owned(), json!(rope.theta));
         }
         families::write(self, &mut object);
-        Value::Object(object)
+        Value::Object(self.vision.as_ref().map_or_else(|| object.clone(), |vision| vision.with_text(object.clone())))
     }
 
     /// Longest supported sequence: `max_position_embeddings`, times `factor` with dynamic rotary
@@ -451,6 +456,7 @@ impl Config {
             return bad("linear_num_key_heads", why);
         }
         self.ropes.iter().try_for_each(|rope| rope.check(self.head_dim))?;
+        self.vision.as_ref().map_or(Ok(()), |vision| vision.check(self))?;
         if let Some(experts) = self.experts.filter(|experts| experts.chosen > experts.count) {
             return bad("num_experts_per_tok", format!("is {} of {} experts", experts.chosen, experts.count));
         }

@@ -21,6 +21,32 @@ pub struct Rope {
     /// Part of each head that is rotated, its first numbers; the others have no position.
     pub partial: f64,
     pub scaling: Scaling,
+    /// The pairs for positions in time, height and width, in models that see images.
+    pub sections: Option<Sections>,
+}
+
+/// Pairs of a head for the three positions of a token (M-RoPE, arXiv:2409.12191).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sections {
+    /// Pairs for time, height and width.
+    pub sizes: [usize; 3],
+    /// Whether pairs for time, height and width alternate; the rest of the pairs is for time.
+    pub interleaved: bool,
+}
+
+impl Sections {
+    fn axes(self, pairs: usize) -> Vec<i64> {
+        let [time, height, width] = self.sizes;
+        let axis = |pair: usize| match (self.interleaved, pair % 3) {
+            (true, 1) if pair < 3 * height => 1,
+            (true, 2) if pair < 3 * width => 2,
+            (true, _) => 0,
+            (false, _) if pair < time => 0,
+            (false, _) if pair < time + height => 1,
+            (false, _) => 2,
+        };
+        (0..pairs).map(axis).collect()
+    }
 }
 
 /// Scaling to contexts longer than in pretraining.
@@ -72,7 +98,7 @@ const ORIGINAL: &str = "original_max_position_embeddings";
 
 impl Default for Rope {
     fn default() -> Self {
-        Self { theta: 10_000.0, partial: 1.0, scaling: Scaling::None }
+        Self { theta: 10_000.0, partial: 1.0, scaling: Scaling::None, sections: None }
     }
 }
 
@@ -83,7 +109,7 @@ impl Rope {
         let theta = fields.number("rope_theta")?.unwrap_or(default.theta);
         let part = fields.number("partial_rotary_factor")?;
         let partial = part.unwrap_or(default.partial);
-        let outer = Self { theta, partial, scaling: Scaling::None };
+        let outer = Self { theta, partial, scaling: Scaling::None, sections: None };
         let outer_original = fields.optional_size(ORIGINAL)?;
         let original = outer_original.unwrap_or(max_position);
         let mut shared: Option<Self> = None;
@@ -124,10 +150,7 @@ impl Rope {
         let kinds: Vec<Value> = kind.filter(|kind| !kind.is_null()).collect();
         let theta = inner.number("rope_theta")?.unwrap_or(default.theta);
         let partial = inner.number("partial_rotary_factor")?.unwrap_or(default.partial);
-        // Sections of image positions. The positions of a text are equal in all sections.
-        for name in ["mrope_section", "mrope_interleaved"] {
-            inner.rest.shift_remove(name);
-        }
+        let sections = inner.sections()?;
         let kind = match kinds.as_slice() {
             [] => "default",
             [kind] => kind.as_str().unwrap_or_default(),
@@ -136,6 +159,8 @@ impl Rope {
         };
         let scaling = match kind {
             "default" => Scaling::None,
+            // The name in older files.
+            "mrope" if sections.is_some() => Scaling::None,
             "linear" => Scaling::Linear { factor: inner.factor()? },
             "dynamic" => Scaling::Dynamic { factor: inner.factor()? },
             "yarn" => inner.yarn()?,
@@ -155,7 +180,7 @@ impl Rope {
         if let Some((name, value)) = inner.rest.iter().find(|(_, value)| !value.is_null()) {
             return Err(inner.wrong(name, value, &format!("it is not a field of rope type {kind:?}")));
         }
-        Ok(Self { theta, partial, scaling })
+        Ok(Self { theta, partial, scaling, sections })
     }
 
     /// Factor of cosines and sines.
@@ -204,6 +229,12 @@ impl Rope {
             return bad("partial_rotary_factor", why);
         }
         Ok(())
+    }
+
+    /// For each pair of a head, the position that rotates it: 0 is time, 1 height, 2 width.
+    pub(in crate::model) fn axes(&self, head_dim: usize) -> Vec<i64> {
+        let pairs = self.rotated(head_dim) / 2;
+        self.sections.map_or_else(|| vec![0; pairs], |sections| sections.axes(pairs))
     }
 
     /// Numbers of a head that are rotated.
@@ -299,6 +330,14 @@ impl RopeFields<'_> {
         let Some(value) = self.take(name) else { return Ok(None) };
         let number = value.as_f64().filter(|number| number.is_finite() && *number > 0.0);
         number.map(Some).ok_or_else(|| self.wrong(name, &value, "it must be a number above 0"))
+    }
+
+    fn sections(&mut self) -> Result<Option<Sections>> {
+        let interleaved = self.take("mrope_interleaved") == Some(Value::Bool(true));
+        let Some(value) = self.take("mrope_section") else { return Ok(None) };
+        let sizes = serde_json::from_value(value.clone());
+        let sizes = sizes.map_err(|_| self.wrong("mrope_section", &value, "it must be a list of three numbers"))?;
+        Ok(Some(Sections { sizes, interleaved }))
     }
 
     fn required(&mut self, name: &str) -> Result<f64> {

@@ -19,6 +19,7 @@ mod qwen3_5;
 mod qwen3_moe;
 mod qwen3_next;
 mod smollm3;
+mod vision_language;
 
 use serde_json::{Map, Value, json};
 
@@ -26,6 +27,9 @@ use super::config::{
     Activation, Biases, Config, ExpertStorage, Experts, Fields, Joint, LayerKind, Norms, Rope, Router, SharedExpert,
 };
 use r1_base::error::{Error, Kind, Result};
+
+pub use vision_language::VisionPart;
+pub(super) use vision_language::{text_config, vision_part};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Architecture {
@@ -49,6 +53,8 @@ pub enum Architecture {
     Qwen35Moe,
     Qwen3Next,
     Lfm2,
+    Qwen25Vl,
+    Qwen3Vl,
 }
 
 /// Architecture, class in transformers, `model_type`, reader of the config.
@@ -75,6 +81,8 @@ const ALL: &[Family] = &[
     (Architecture::Qwen35Moe, "Qwen3_5MoeForCausalLM", "qwen3_5_moe_text", qwen3_5::read_moe),
     (Architecture::Qwen3Next, "Qwen3NextForCausalLM", "qwen3_next", qwen3_next::read),
     (Architecture::Lfm2, "Lfm2ForCausalLM", "lfm2", lfm2::read),
+    (Architecture::Qwen25Vl, "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", qwen2::read),
+    (Architecture::Qwen3Vl, "Qwen3VLForConditionalGeneration", "qwen3_vl_text", qwen3::read),
 ];
 
 /// Parts of unsupported families that no supported family has.
@@ -184,11 +192,6 @@ pub(super) fn write(config: &Config, object: &mut Map<String, Value>) {
         Architecture::Lfm2 => lfm2::write(object),
         _ => {}
     }
-}
-
-/// The config of the text model in the config of a model that sees images; `None` for others.
-pub(super) fn text_config(object: &Map<String, Value>) -> Result<Option<Map<String, Value>>> {
-    qwen3_5::text_config(object)
 }
 
 /// Defaults of a family for missing fields.

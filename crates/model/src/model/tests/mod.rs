@@ -34,6 +34,7 @@ mod stored;
 mod table;
 mod varlen;
 mod vision;
+mod vision_models;
 
 use tch::{Device, Kind, Tensor};
 

@@ -1,0 +1,163 @@
+//! Models that see images: the parts of their `config.json`.
+//!
+//! The fields of the text model are in `text_config`, or beside `vision_config` in files of older
+//! versions of transformers. They are read as those of a text model.
+
+use serde_json::{Map, Value, json};
+
+use super::super::vision::config::VisionConfig;
+use super::{Config, Fields};
+use r1_base::error::{Error, Kind, Result};
+
+/// A kind of model that sees images.
+struct ModelKind {
+    model_type: &'static str,
+    /// Start of the names of its classes.
+    class: &'static str,
+    /// Whether the vision tower is read; without it the model is a text model.
+    tower: bool,
+    /// Whether names of tensors in its checkpoints have the parts of the module tree.
+    full_names: bool,
+}
+
+const KINDS: &[ModelKind] = &[
+    ModelKind { model_type: "qwen2_5_vl", class: "Qwen2_5_VL", tower: true, full_names: false },
+    ModelKind { model_type: "qwen3_vl", class: "Qwen3VL", tower: true, full_names: true },
+    ModelKind { model_type: "qwen3_5", class: "Qwen3_5", tower: false, full_names: false },
+    ModelKind { model_type: "qwen3_5_moe", class: "Qwen3_5Moe", tower: false, full_names: false },
+];
+
+/// Fields about images.
+const IMAGES: &[&str] = &[
+    "vision_config",
+    "image_token_id",
+    "video_token_id",
+    "vision_start_token_id",
+    "vision_end_token_id",
+    "vision_token_id",
+];
+
+/// The part of a model that sees images.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VisionPart {
+    pub tower: VisionConfig,
+    /// The token that stands for an image in a text.
+    pub image_token: u32,
+    /// The fields of the file beside those of the text model.
+    fields: Map<String, Value>,
+    /// Whether the fields of the text model are in `text_config`.
+    nested: bool,
+    /// Whether names of tensors in its checkpoints begin with `model.language_model.` and
+    /// `model.visual.`; otherwise with `model.` and `visual.`.
+    pub(in crate::model) full_names: bool,
+}
+
+fn kind_of(object: &Map<String, Value>) -> Option<&'static ModelKind> {
+    let model_type = object.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    KINDS.iter().find(|kind| kind.model_type == model_type)
+}
+
+/// The config of the text model in the config of a model that sees images; `None` for others.
+pub(in crate::model) fn text_config(object: &Map<String, Value>) -> Result<Option<Map<String, Value>>> {
+    let Some(kind) = kind_of(object) else { return Ok(None) };
+    let classes = ["ForConditionalGeneration", "ForCausalLM"].map(|end| format!("{}{end}", kind.class));
+    if let Some(other) = object.get("architectures").filter(|other| !other.is_null())
+        && !classes.iter().any(|class| *other == json!([class]))
+    {
+        return Err(Fields::wrong("architectures", other, &format!("`model_type` is {:?}", kind.model_type)));
+    }
+    let mut text = match object.get("text_config") {
+        Some(Value::Object(text)) => text.clone(),
+        _ if kind.tower => Map::new(),
+        _ => return Err(Fields::missing("text_config")),
+    };
+    let text_kind = json!(format!("{}_text", kind.model_type));
+    if let Some(other) = text.get("model_type").filter(|other| **other != text_kind) {
+        let expected = format!("`model_type` is {:?}", kind.model_type);
+        return Err(Fields::wrong("text_config.model_type", other, &expected));
+    }
+    text.insert("model_type".to_owned(), text_kind);
+    text.insert("architectures".to_owned(), json!([classes[usize::from(!kind.tower)]]));
+    for (name, value) in object {
+        let nested = ["text_config", "model_type", "architectures"].contains(&name.as_str());
+        if nested || IMAGES.contains(&name.as_str()) {
+            continue;
+        }
+        let inner = text.entry(name.clone()).or_insert_with(|| value.clone());
+        // Token ids and the type of the weights can differ.
+        let differs = inner != value && !name.ends_with("_token_id") && !name.ends_with("dtype");
+        if differs && name != "transformers_version" {
+            return Err(Fields::wrong(name, value, &format!("`text_config.{name}` is {inner}")));
+        }
+    }
+    Ok(Some(text))
+}
+
+/// The vision tower in the config of a model; `None` for a model without one.
+pub(in crate::model) fn vision_part(object: &Map<String, Value>) -> Result<Option<VisionPart>> {
+    let Some(kind) = kind_of(object).filter(|kind| kind.tower) else { return Ok(None) };
+    let present = |name: &str| object.get(name).filter(|value| !value.is_null());
+    let Some(tower) = present("vision_config") else { return Err(Fields::missing("vision_config")) };
+    let Some(token) = present("image_token_id") else { return Err(Fields::missing("image_token_id")) };
+    let image_token = token.as_u64().and_then(|id| u32::try_from(id).ok());
+    let image_token = image_token.ok_or_else(|| Fields::wrong("image_token_id", token, "it must be a token id"))?;
+    let nested = object.contains_key("text_config");
+    let is_own = |name: &str| !nested || IMAGES.contains(&name) || name == "architectures" || name == "model_type";
+    let fields = object.iter().filter(|(name, _)| is_own(name)).map(|(name, value)| (name.clone(), value.clone()));
+    Ok(Some(VisionPart {
+        tower: VisionConfig::from_json(tower)?,
+        image_token,
+        fields: fields.collect(),
+        nested,
+        full_names: kind.full_names,
+    }))
+}
+
+impl VisionPart {
+    /// Validates what the tower and the text model of `config` have in common.
+    pub(in crate::model) fn check(&self, config: &Config) -> Result<()> {
+        let bad = |field: &str, why: String| Err(Error::new(Kind::Model, format!("`{field}` {why}")));
+        if self.tower.out != config.hidden_size {
+            let why = format!("is {}; `hidden_size` is {}", self.tower.out, config.hidden_size);
+            return bad("vision_config.out_hidden_size", why);
+        }
+        if self.image_token as usize >= config.vocab_size {
+            return bad("image_token_id", format!("is {}; `vocab_size` is {}", self.image_token, config.vocab_size));
+        }
+        let rope = config.ropes.first();
+        let pairs = rope.map_or(0, |rope| rope.rotated(config.head_dim) / 2);
+        let Some(sections) = rope.and_then(|rope| rope.sections) else {
+            return bad("mrope_section", "is missing".to_owned());
+        };
+        let sum = sections.sizes.iter().try_fold(0_usize, |sum, size| sum.checked_add(*size));
+        if sum != Some(pairs) {
+            return bad("mrope_section", format!("is {:?}; a head has {pairs} pairs", sections.sizes));
+        }
+        Ok(())
+    }
+
+    /// The content of `config.json` with the written fields of the text model.
+    pub(in crate::model) fn with_text(&self, mut text: Map<String, Value>) -> Map<String, Value> {
+        let mut object = self.fields.clone();
+        text.shift_remove("architectures");
+        let text_kind = text.shift_remove("model_type").unwrap_or_default();
+        if let Some(tower) = object.get_mut("vision_config").and_then(Value::as_object_mut) {
+            // The type of the weights is beside it.
+            tower.shift_remove("dtype");
+            tower.shift_remove("torch_dtype");
+        }
+        if !self.nested {
+            object.extend(text);
+            return object;
+        }
+        for name in ["tie_word_embeddings", "transformers_version"] {
+            object.extend(text.get(name).map(|value| (name.to_owned(), value.clone())));
+        }
+        for name in ["dtype", "torch_dtype", "transformers_version"] {
+            text.shift_remove(name);
+        }
+        text.insert("model_type".to_owned(), text_kind);
+        object.insert("text_config".to_owned(), Value::Object(text));
+        object
+    }
+}

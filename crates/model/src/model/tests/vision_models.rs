@@ -1,0 +1,318 @@
+//! Models that see images, compared with transformers (tests/golden/vision/models.py).
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use r1_base::mdp::image_id;
+use r1_vision::{DecodeLimits, Images, Processor};
+use safetensors::SafeTensors;
+use serde_json::Value;
+use tch::{Device, Kind, Tensor};
+
+use crate::model::{LoraConfig, Model, Packed, Span};
+
+const FAMILIES: [&str; 2] = ["qwen2_5_vl", "qwen3_vl"];
+
+struct Golden {
+    dir: PathBuf,
+    /// Ids, with those of images.
+    rows: Vec<Vec<u32>>,
+    greedy: Vec<Vec<u32>>,
+    loss: f64,
+    tensors: Vec<(String, Tensor)>,
+    images: Arc<Images>,
+}
+
+impl Golden {
+    fn read(family: &str) -> Self {
+        let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/vision").join(family);
+        let bytes = std::fs::read(dir.join("golden.safetensors")).unwrap();
+        let (_, metadata) = SafeTensors::read_metadata(&bytes).unwrap();
+        let metadata = metadata.metadata().clone().unwrap();
+        let parsed = |name: &str| -> Value { serde_json::from_str(&metadata[name]).unwrap() };
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        let processor = std::fs::read(dir.join("preprocessor_config.json")).unwrap();
+        let processor = Processor::from_json(&serde_json::from_slice(&processor).unwrap()).unwrap();
+        let images = Images::new(processor, DecodeLimits::default());
+        for number in 0..3 {
+            let added = images.add(file.tensor(&format!("image.{number}")).unwrap().data()).unwrap();
+            assert_eq!(added, number);
+        }
+        let rows: Vec<Vec<i64>> = serde_json::from_value(parsed("rows")).unwrap();
+        let expanded = |row: &Vec<i64>| -> Vec<u32> {
+            let token = |&id: &i64| {
+                if let Ok(id) = u32::try_from(id) {
+                    return vec![id];
+                }
+                let number = (-1 - id) as u32;
+                vec![image_id(number); images.tokens(number).unwrap()]
+            };
+            row.iter().flat_map(token).collect()
+        };
+        Self {
+            rows: rows.iter().map(expanded).collect(),
+            greedy: serde_json::from_value(parsed("greedy")).unwrap(),
+            loss: parsed("loss").as_f64().unwrap(),
+            tensors: Tensor::read_safetensors(dir.join("golden.safetensors")).unwrap(),
+            images: Arc::new(images),
+            dir,
+        }
+    }
+
+    fn tensor(&self, name: &str) -> &Tensor {
+        &self.tensors.iter().find(|(other, _)| other == name).unwrap_or_else(|| panic!("{name}")).1
+    }
+
+    fn model(&self, kind: Kind) -> Model {
+        let mut model = Model::load(&self.dir, Device::Cpu, kind).unwrap();
+        model.set_images(Arc::clone(&self.images));
+        model
+    }
+
+    /// Mean loss of the next tokens that are no images.
+    fn loss(&self, hidden: &Tensor, model: &Model) -> Tensor {
+        let (mut at, mut predicting, mut targets) = (0, Vec::new(), Vec::new());
+        for row in &self.rows {
+            for (index, &id) in row.iter().enumerate().skip(1) {
+                if id < 1 << 31 {
+                    predicting.push(at + index as i64 - 1);
+                    targets.push(i64::from(id));
+                }
+            }
+            at += row.len() as i64;
+        }
+        let hidden = hidden.index_select(0, &Tensor::from_slice(&predicting));
+        let (logprobs, _) = model.logprobs(&hidden, &Tensor::from_slice(&targets), 1.0, 16).unwrap();
+        -logprobs.mean(None)
+    }
+}
+
+/// The largest difference, as a share of the largest value.
+fn error(ours: &Tensor, theirs: &Tensor) -> f64 {
+    let (ours, theirs) = (ours.to_kind(Kind::Double), theirs.to_kind(Kind::Double));
+    (&ours - &theirs).abs().max().double_value(&[]) / theirs.abs().max().double_value(&[])
+}
+
+#[test]
+fn logits_loss_and_gradients_of_vision_models_are_those_of_transformers() {
+    for family in FAMILIES {
+        let golden = Golden::read(family);
+        for (kind, bound) in [(Kind::Float, 1e-5), (Kind::Double, 2e-6)] {
+            for checkpointing in [false, true] {
+                let mut model = golden.model(kind);
+                model.set_checkpointing(checkpointing);
+                let batch = Packed::from_rows(&golden.rows, Device::Cpu).unwrap();
+                let pass = model.learn(&batch).unwrap();
+                let mut at = 0;
+                for (number, row) in golden.rows.iter().enumerate() {
+                    let hidden = pass.hidden().narrow(0, at, row.len() as i64);
+                    let difference = error(&model.logits(&hidden).unwrap(), golden.tensor(&format!("logits.{number}")));
+                    assert!(difference < bound, "{family} {kind:?} row {number}: {difference}");
+                    at += row.len() as i64;
+                }
+                let loss = golden.loss(pass.hidden(), &model);
+                assert!((loss.double_value(&[]) - golden.loss).abs() < bound, "{family} {kind:?}");
+                pass.backward(&loss).unwrap();
+                for (name, parameter) in model.parameters() {
+                    let difference = error(&parameter.grad(), golden.tensor(&format!("gradient.{name}")));
+                    assert!(difference < bound, "{family} {kind:?} {name}: {difference}");
+                }
+            }
+        }
+    }
+}
+
+/// Gradients of a pass that is cut between the layers, of one that computes layers again, and of
+/// an adapter beside a frozen tower.
+#[test]
+fn gradients_by_layer_are_those_of_one_graph() {
+    struct Hooks;
+    impl crate::model::LayerHooks for Hooks {}
+    for family in FAMILIES {
+        let golden = Golden::read(family);
+        let model = golden.model(Kind::Double);
+        let batch = Packed::from_rows(&golden.rows, Device::Cpu).unwrap();
+        for recomputed in [false, true] {
+            for (_, mut parameter) in model.parameters() {
+                parameter.zero_grad();
+            }
+            let pass = if recomputed {
+                model.learn_recomputed(&batch, &mut Hooks).unwrap()
+            } else {
+                model.learn_by_layer(&batch).unwrap()
+            };
+            let loss = golden.loss(pass.hidden(), &model);
+            pass.backward_by_layer(&loss, &mut Hooks).unwrap();
+            for (name, parameter) in model.parameters() {
+                let difference = error(&parameter.grad(), golden.tensor(&format!("gradient.{name}")));
+                assert!(difference < 2e-6, "{family} {recomputed} {name}: {difference}");
+            }
+        }
+        let mut model = golden.model(Kind::Float);
+        model.add_adapter(LoraConfig::new(4, 8.0, &["q_proj", "down_proj"]), 0).unwrap();
+        for checkpointing in [false, true] {
+            model.set_checkpointing(checkpointing);
+            let pass = model.learn(&batch).unwrap();
+            let loss = golden.loss(pass.hidden(), &model);
+            pass.backward(&loss).unwrap();
+            for (name, parameter) in model.parameters() {
+                assert_eq!(parameter.grad().defined(), name.contains("lora_"), "{family} {name}");
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        model.save_adapter(dir.path()).unwrap();
+        let bytes = std::fs::read(dir.path().join("adapter_model.safetensors")).unwrap();
+        let file = SafeTensors::deserialize(&bytes).unwrap();
+        assert!(file.names().iter().all(|name| name.starts_with("base_model.model.model.language_model.layers.")));
+        let mut again = golden.model(Kind::Float);
+        again.load_adapter(dir.path()).unwrap();
+    }
+}
+
+/// The prompt in one span, and in spans that divide images; with a slot that continues another.
+#[test]
+fn decoding_after_images_gives_the_tokens_of_transformers() {
+    for family in FAMILIES {
+        let golden = Golden::read(family);
+        let model = golden.model(Kind::Float);
+        for (row, expected) in [1, 3].into_iter().zip(&golden.greedy) {
+            let prompt = &golden.rows[row];
+            let whole = model.forward(&Packed::from_rows(&[prompt], Device::Cpu).unwrap()).unwrap();
+            let whole = model.logits(&whole.narrow(0, prompt.len() as i64 - 1, 1)).unwrap();
+            for piece in [prompt.len(), 5, 1] {
+                let mut cache = model.new_cache(2, 64).unwrap();
+                let mut logits = Tensor::new();
+                for (index, ids) in prompt.chunks(piece).enumerate() {
+                    let start = index * piece;
+                    // The other slot goes on with the tokens of the first.
+                    let (from, slot) = (index % 2, (index + 1) % 2);
+                    cache.copy_prefix(from, slot, start).unwrap();
+                    logits = model.step(&mut cache, &[Span { slot, start, ids }]).unwrap();
+                }
+                let difference = error(&logits, &whole);
+                assert!(difference < 1e-5, "{family} row {row}, spans of {piece}: {difference}");
+                let slot = prompt.chunks(piece).count() % 2;
+                let mut ids = Vec::new();
+                for start in prompt.len()..prompt.len() + expected.len() {
+                    ids.push(logits.argmax(-1, false).int64_value(&[0]) as u32);
+                    logits = model.step(&mut cache, &[Span { slot, start, ids: &ids[ids.len() - 1..] }]).unwrap();
+                }
+                assert_eq!(&ids, expected, "{family} row {row}, spans of {piece}");
+            }
+        }
+    }
+}
+
+/// The config has its fields again, and both names of tensors are read.
+#[test]
+fn a_vision_model_that_was_saved_is_read_again() {
+    for family in FAMILIES {
+        let golden = Golden::read(family);
+        let model = golden.model(Kind::Float);
+        let dir = tempfile::tempdir().unwrap();
+        model.save(dir.path()).unwrap();
+        let mut again = Model::load(dir.path(), Device::Cpu, Kind::Float).unwrap();
+        again.set_images(Arc::clone(&golden.images));
+        for ((name, one), (other_name, other)) in model.parameters().into_iter().zip(again.parameters()) {
+            assert!(name == other_name && one.equal(&other), "{family} {name}");
+        }
+        let batch = Packed::from_rows(&golden.rows[..1], Device::Cpu).unwrap();
+        assert!(model.forward(&batch).unwrap().equal(&again.forward(&batch).unwrap()));
+        let names = |dir: &Path| {
+            let bytes = std::fs::read(dir.join("model.safetensors")).unwrap();
+            let mut names: Vec<String> =
+                SafeTensors::deserialize(&bytes).unwrap().names().into_iter().map(str::to_owned).collect();
+            names.sort();
+            names
+        };
+        assert_eq!(names(dir.path()), names(&golden.dir));
+        let config =
+            |dir: &Path| -> Value { serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap() };
+        // The rotary embedding is in the older form, and the type of the weights has its older
+        // name.
+        let (mut written, mut read) = (config(dir.path()), config(&golden.dir));
+        let text = written["text_config"].as_object_mut().unwrap();
+        let mut rope = text.remove("rope_scaling").unwrap();
+        rope["rope_theta"] = text.remove("rope_theta").unwrap();
+        text.insert("rope_parameters".to_owned(), rope);
+        text.remove("head_dim");
+        written["dtype"] = written.as_object_mut().unwrap().remove("torch_dtype").unwrap();
+        for config in [&mut written, &mut read] {
+            config["text_config"].as_object_mut().unwrap().remove("head_dim");
+        }
+        assert_eq!(written, read, "{family}");
+    }
+}
+
+/// A file of an older version of transformers has all fields in one table.
+#[test]
+fn flat_configs_of_vision_models_are_read() {
+    let golden = Golden::read("qwen2_5_vl");
+    let path = golden.dir.join("config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    let object = config.as_object_mut().unwrap();
+    let Some(Value::Object(mut text)) = object.remove("text_config") else { panic!("no text_config") };
+    text.remove("model_type");
+    let mut rope = text.remove("rope_parameters").unwrap();
+    object.extend(text);
+    object.insert("rope_theta".to_owned(), rope.as_object_mut().unwrap().remove("rope_theta").unwrap());
+    rope["type"] = "mrope".into();
+    rope.as_object_mut().unwrap().remove("rope_type");
+    object.insert("rope_scaling".to_owned(), rope);
+    let (flat, nested) = (crate::model::Config::from_json(&config).unwrap(), &golden.model(Kind::Float).config);
+    assert_eq!((&flat.ropes, flat.hidden_size), (&nested.ropes, nested.hidden_size));
+    let written = flat.to_json();
+    assert_eq!(written["rope_scaling"], config["rope_scaling"]);
+    assert_eq!(written["model_type"], "qwen2_5_vl");
+    assert_eq!(crate::model::Config::from_json(&written).unwrap().ropes, nested.ropes);
+}
+
+#[test]
+fn configs_of_vision_models_that_contradict_themselves_are_refused() {
+    let golden = Golden::read("qwen2_5_vl");
+    let file = std::fs::read(golden.dir.join("config.json")).unwrap();
+    let refused = |path: &[&str], value: Value| {
+        let mut config: Value = serde_json::from_slice(&file).unwrap();
+        let mut target = &mut config;
+        for name in path {
+            target = &mut target[*name];
+        }
+        *target = value;
+        crate::model::Config::from_json(&config).unwrap_err().message
+    };
+    let cases = [
+        refused(&["vision_config", "out_hidden_size"], 8.into()),
+        refused(&["vision_config"], Value::Null),
+        refused(&["vision_config", "depth"], "two".into()),
+        refused(&["image_token_id"], 64.into()),
+        refused(&["image_token_id"], (-1).into()),
+        refused(&["text_config", "rope_parameters", "mrope_section"], serde_json::json!([1, 1, 1])),
+        refused(&["text_config", "rope_parameters", "mrope_section"], serde_json::json!([1, 1])),
+        refused(&["text_config", "rope_parameters", "mrope_section"], Value::Null),
+    ];
+    let expected = [
+        "`vision_config.out_hidden_size` is 8; `hidden_size` is 32",
+        "`vision_config` is missing in config.json",
+        "config.json: vision_config: `depth` is \"two\"; it must be a whole number from 1 to 16777216",
+        "`image_token_id` is 64; `vocab_size` is 64",
+        "`image_token_id` is -1 in config.json; it must be a token id",
+        "`mrope_section` is [1, 1, 1]; a head has 4 pairs",
+        "`rope_parameters.mrope_section` is [1,1] in config.json; it must be a list of three numbers",
+        "`mrope_section` is missing",
+    ];
+    assert_eq!(cases.join("\n"), expected.join("\n"));
+}
+
+#[test]
+fn an_image_with_too_few_tokens_is_refused() {
+    let golden = Golden::read("qwen2_5_vl");
+    let model = golden.model(Kind::Float);
+    let mut row = golden.rows[0].clone();
+    row.remove(5);
+    let error = model.forward(&Packed::from_rows(&[&row], Device::Cpu).unwrap()).unwrap_err();
+    assert!(error.message.starts_with("image 0 has 15 tokens, and the sequence 14"), "{error}");
+    let mut cache = model.new_cache(1, 64).unwrap();
+    let ids = [image_id(7)];
+    let error = model.step(&mut cache, &[Span { slot: 0, start: 0, ids: &ids }]).unwrap_err();
+    assert!(error.message.contains("outside the vocabulary"), "{error}");
+}

@@ -1,0 +1,145 @@
+//! `vision_config` of a `config.json`.
+
+use serde_json::Value;
+
+use r1_base::error::{self, Error, Result};
+
+/// Largest size in a configuration.
+const LARGEST: u64 = 1 << 24;
+
+/// The configuration of a vision tower.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VisionConfig {
+    pub layers: usize,
+    pub hidden: usize,
+    pub inner: usize,
+    pub heads: usize,
+    /// Size of the embeddings of the language model.
+    pub out: usize,
+    pub channels: usize,
+    pub patch: usize,
+    pub temporal_patch: usize,
+    /// Patches along each side that become one embedding.
+    pub merge: usize,
+    pub kind: TowerKind,
+}
+
+/// Parts in which towers differ.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TowerKind {
+    /// RMSNorm, gated feed-forward blocks, attention within windows (Qwen2.5-VL,
+    /// arXiv:2502.13923).
+    Windows {
+        /// Pixels along each side of a window.
+        window: usize,
+        /// Layers that attend to whole frames.
+        full_layers: Vec<usize>,
+    },
+    /// LayerNorm, learned embeddings of positions, features of several layers (DeepStack,
+    /// arXiv:2406.04334) (Qwen3-VL, arXiv:2511.21631).
+    DeepStack {
+        /// Learned positions along each side of a square, between which an image interpolates.
+        side: usize,
+        /// Layers whose outputs are added to the language model's hidden states, after its first
+        /// layers.
+        layers: Vec<usize>,
+    },
+}
+
+impl VisionConfig {
+    /// # Errors
+    /// `Kind::Model` names a field that is missing or has a value that is not supported.
+    pub fn from_json(json: &Value) -> Result<Self> {
+        let refused = |why: String| Error::new(error::Kind::Model, format!("config.json: vision_config: {why}"));
+        let size_or = |name: &str, default: Option<usize>| match &json[name] {
+            Value::Null if default.is_some() => Ok(default.unwrap_or_default()),
+            value => {
+                value.as_u64().filter(|size| (1..=LARGEST).contains(size)).map(|size| size as usize).ok_or_else(|| {
+                    refused(format!("`{name}` is {value}; it must be a whole number from 1 to {LARGEST}"))
+                })
+            }
+        };
+        let size = |name: &str| size_or(name, None);
+        let only = |name: &str, wanted: &str| match json[name].as_str().filter(|value| *value != wanted) {
+            Some(other) => Err(refused(format!("`{name}` is {other:?}; only {wanted:?} is supported"))),
+            None => Ok(()),
+        };
+        let layers = size("depth")?;
+        let listed = |name: &str| -> Result<Vec<usize>> {
+            let list: Option<Vec<usize>> = serde_json::from_value(json[name].clone()).ok();
+            let list = list.filter(|list| list.iter().all(|layer| *layer < layers) && list.is_sorted());
+            list.ok_or_else(|| refused(format!("`{name}` is not an ascending list of layers")))
+        };
+        let kind = match json["model_type"].as_str().unwrap_or("qwen2_5_vl") {
+            "qwen2_5_vl" | "qwen2_5_vl_vision" => {
+                only("hidden_act", "silu")?;
+                TowerKind::Windows { window: size("window_size")?, full_layers: listed("fullatt_block_indexes")? }
+            }
+            "qwen3_vl" | "qwen3_vl_vision" => {
+                only("hidden_act", "gelu_pytorch_tanh")?;
+                let positions = size("num_position_embeddings")?;
+                let side = positions.isqrt();
+                if side * side != positions {
+                    return Err(refused(format!("`num_position_embeddings` is {positions}, which is no square")));
+                }
+                TowerKind::DeepStack { side, layers: listed("deepstack_visual_indexes")? }
+            }
+            other => return Err(refused(format!("`model_type` {other:?} is not supported"))),
+        };
+        let config = Self {
+            layers,
+            hidden: size("hidden_size")?,
+            inner: size("intermediate_size")?,
+            heads: size("num_heads")?,
+            out: size("out_hidden_size")?,
+            channels: size_or("in_channels", json["in_chans"].as_u64().map(|size| size as usize).or(Some(3)))?,
+            patch: size("patch_size")?,
+            temporal_patch: size_or("temporal_patch_size", Some(2))?,
+            merge: size_or("spatial_merge_size", Some(2))?,
+            kind,
+        };
+        if !config.hidden.is_multiple_of(config.heads) || !(config.hidden / config.heads).is_multiple_of(4) {
+            let (hidden, heads) = (config.hidden, config.heads);
+            return Err(refused(format!("`hidden_size` {hidden} in {heads} heads is not a multiple of 4 in each")));
+        }
+        match config.kind {
+            TowerKind::Windows { window, .. } if window < config.patch * config.merge => {
+                Err(refused(format!("`window_size` {window} is smaller than a square of patches")))
+            }
+            _ => Ok(config),
+        }
+    }
+
+    /// Number of weights in the matrices.
+    pub(in crate::model) fn numbers(&self) -> u128 {
+        let [hidden, inner, out, layers, patch] =
+            [self.hidden, self.inner, self.out, self.layers, self.patch_numbers()].map(|size| size as u128);
+        let square = hidden * (self.merge * self.merge) as u128;
+        let (projections, mergers) = match &self.kind {
+            TowerKind::Windows { .. } => (3, 1),
+            TowerKind::DeepStack { layers, .. } => (2, 1 + layers.len() as u128),
+        };
+        hidden * patch + layers * hidden * (4 * hidden + projections * inner) + mergers * square * (square + out)
+    }
+
+    /// Numbers of a patch.
+    pub(super) fn patch_numbers(&self) -> usize {
+        self.channels * self.temporal_patch * self.patch * self.patch
+    }
+
+    /// Merged squares along a side of a window; the largest number without windows.
+    pub(super) fn window_side(&self) -> usize {
+        match self.kind {
+            TowerKind::Windows { window, .. } => window / self.merge / self.patch,
+            TowerKind::DeepStack { .. } => usize::MAX / 2,
+        }
+    }
+
+    /// Whether a layer attends to whole frames.
+    pub(super) fn is_full(&self, layer: usize) -> bool {
+        match &self.kind {
+            TowerKind::Windows { full_layers, .. } => full_layers.contains(&layer),
+            TowerKind::DeepStack { .. } => true,
+        }
+    }
+}

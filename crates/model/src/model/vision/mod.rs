@@ -1,0 +1,321 @@
+//! Vision towers: from the patches of images and videos to embeddings for the language model.
+//!
+//! Patches are computed window by window, or frame by frame; squares of patches become one
+//! embedding at the end. Names of parameters are those of the checkpoint below `visual.`.
+
+pub(super) mod config;
+mod order;
+
+use tch::{Device, Kind, Tensor};
+
+use super::plain::{angles, rms_norm, rotate};
+use super::{upload, zeros};
+use r1_base::error::{self, Error, Result};
+
+pub use config::{TowerKind, VisionConfig};
+use order::{AttentionSegments, PatchOrder};
+
+/// Start of the names of its parameters in a model.
+pub(super) const TOWER: &str = "visual.";
+const EPS: f64 = 1e-6;
+const ROPE_BASE: f64 = 10_000.0;
+
+/// A weight `[out, in]` and a bias `[out]`.
+#[derive(Debug)]
+struct VisionLinear {
+    weight: Tensor,
+    bias: Tensor,
+}
+
+impl VisionLinear {
+    fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(x.f_linear(&self.weight, Some(&self.bias))?)
+    }
+}
+
+/// A LayerNorm, or an RMSNorm without a bias.
+#[derive(Debug)]
+struct VisionNorm {
+    weight: Tensor,
+    bias: Option<Tensor>,
+}
+
+impl VisionNorm {
+    fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        if self.bias.is_none() {
+            return rms_norm(x, &self.weight, EPS, false);
+        }
+        Ok(x.f_layer_norm(self.weight.size(), Some(&self.weight), self.bias.as_ref(), EPS, false)?)
+    }
+}
+
+/// A feed-forward block: gated, or with one activation (GELU).
+#[derive(Debug)]
+enum VisionBlock {
+    Gated { gate: VisionLinear, up: VisionLinear, down: VisionLinear },
+    Plain([VisionLinear; 2]),
+}
+
+impl VisionBlock {
+    fn apply(&self, x: &Tensor) -> Result<Tensor> {
+        match self {
+            Self::Gated { gate, up, down } => down.apply(&gate.apply(x)?.f_silu()?.f_mul(&up.apply(x)?)?),
+            Self::Plain([first, second]) => second.apply(&first.apply(x)?.f_gelu("tanh")?),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct VisionLayer {
+    attention_norm: VisionNorm,
+    block_norm: VisionNorm,
+    qkv: VisionLinear,
+    proj: VisionLinear,
+    block: VisionBlock,
+}
+
+/// Makes one embedding of a square of patches.
+#[derive(Debug)]
+struct Merger {
+    norm: VisionNorm,
+    linears: [VisionLinear; 2],
+}
+
+impl Merger {
+    /// x `[P, E]` to `[squares, out]`. The norm is over patches, or over squares.
+    fn apply(&self, x: &Tensor, square: i64) -> Result<Tensor> {
+        let x = if self.norm.weight.size()[0] == square { x.f_view([-1, square])? } else { x.shallow_clone() };
+        let normed = self.norm.apply(&x)?.f_view([-1, square])?;
+        self.linears[1].apply(&self.linears[0].apply(&normed)?.f_gelu("none")?)
+    }
+}
+
+/// A vision tower. See the module documentation.
+#[derive(Debug)]
+pub struct VisionTower {
+    pub config: VisionConfig,
+    /// `[E, channels, frames, patch, patch]`, and `[E]`.
+    embed: (Tensor, Option<Tensor>),
+    /// `[side * side, E]`
+    positions: Option<Tensor>,
+    layers: Vec<VisionLayer>,
+    merger: Merger,
+    deep_mergers: Vec<Merger>,
+    named: Vec<(String, Tensor)>,
+    device: Device,
+    kind: Kind,
+}
+
+/// What a tower computes of images.
+#[derive(Debug)]
+pub struct ImageFeatures {
+    /// `[squares, out]`, in the order of the input.
+    pub embeddings: Tensor,
+    /// The same shape for each of the language model's first layers, to whose output they are
+    /// added.
+    pub deep: Vec<Tensor>,
+}
+
+/// Creates the parameters of a tower.
+struct TowerMaker {
+    named: Vec<(String, Tensor)>,
+    options: (Kind, Device),
+}
+
+impl TowerMaker {
+    fn tensor(&mut self, name: &str, shape: &[usize]) -> Result<Tensor> {
+        let shape: Vec<i64> = shape.iter().map(|size| *size as i64).collect();
+        let tensor = zeros(&shape, self.options.0, self.options.1)?.f_set_requires_grad(true)?;
+        self.named.push((name.to_owned(), tensor.shallow_clone()));
+        Ok(tensor)
+    }
+
+    fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<VisionLinear> {
+        let weight = self.tensor(&format!("{name}.weight"), &[outputs, inputs])?;
+        Ok(VisionLinear { weight, bias: self.tensor(&format!("{name}.bias"), &[outputs])? })
+    }
+
+    fn norm(&mut self, name: &str, size: usize, biased: bool) -> Result<VisionNorm> {
+        let weight = self.tensor(&format!("{name}.weight"), &[size])?;
+        let bias = biased.then(|| self.tensor(&format!("{name}.bias"), &[size])).transpose()?;
+        Ok(VisionNorm { weight, bias })
+    }
+
+    fn layer(&mut self, config: &VisionConfig, layer: usize) -> Result<VisionLayer> {
+        let (hidden, inner) = (config.hidden, config.inner);
+        let name = |part: &str| format!("blocks.{layer}.{part}");
+        let biased = matches!(config.kind, TowerKind::DeepStack { .. });
+        Ok(VisionLayer {
+            attention_norm: self.norm(&name("norm1"), hidden, biased)?,
+            block_norm: self.norm(&name("norm2"), hidden, biased)?,
+            qkv: self.linear(&name("attn.qkv"), 3 * hidden, hidden)?,
+            proj: self.linear(&name("attn.proj"), hidden, hidden)?,
+            block: match config.kind {
+                TowerKind::Windows { .. } => VisionBlock::Gated {
+                    gate: self.linear(&name("mlp.gate_proj"), inner, hidden)?,
+                    up: self.linear(&name("mlp.up_proj"), inner, hidden)?,
+                    down: self.linear(&name("mlp.down_proj"), hidden, inner)?,
+                },
+                TowerKind::DeepStack { .. } => VisionBlock::Plain([
+                    self.linear(&name("mlp.linear_fc1"), inner, hidden)?,
+                    self.linear(&name("mlp.linear_fc2"), hidden, inner)?,
+                ]),
+            },
+        })
+    }
+
+    /// `names` are those of the norm and of the projections; `normed` is the size of the norm.
+    fn merger(&mut self, config: &VisionConfig, names: [&str; 3], normed: usize) -> Result<Merger> {
+        let square = config.hidden * config.merge * config.merge;
+        let biased = matches!(config.kind, TowerKind::DeepStack { .. });
+        Ok(Merger {
+            norm: self.norm(names[0], normed, biased)?,
+            linears: [self.linear(names[1], square, square)?, self.linear(names[2], config.out, square)?],
+        })
+    }
+}
+
+impl VisionTower {
+    /// A tower without values: the caller reads [`parameters`](Self::parameters).
+    pub fn empty(config: VisionConfig, device: Device, kind: Kind) -> Result<Self> {
+        let mut maker = TowerMaker { named: Vec::new(), options: (kind, device) };
+        let hidden = config.hidden;
+        let kernel = [hidden, config.channels, config.temporal_patch, config.patch, config.patch];
+        let weight = maker.tensor("patch_embed.proj.weight", &kernel)?;
+        let (embed, positions, names) = match config.kind {
+            TowerKind::Windows { .. } => ((weight, None), None, ["merger.ln_q", "merger.mlp.0", "merger.mlp.2"]),
+            TowerKind::DeepStack { side, .. } => {
+                let bias = maker.tensor("patch_embed.proj.bias", &[hidden])?;
+                let positions = maker.tensor("pos_embed.weight", &[side * side, hidden])?;
+                let names = ["merger.norm", "merger.linear_fc1", "merger.linear_fc2"];
+                ((weight, Some(bias)), Some(positions), names)
+            }
+        };
+        let layers = (0..config.layers).map(|layer| maker.layer(&config, layer)).collect::<Result<_>>()?;
+        let merger = maker.merger(&config, names, hidden)?;
+        let mut deep_mergers = Vec::new();
+        if let TowerKind::DeepStack { layers, .. } = &config.kind {
+            for index in 0..layers.len() {
+                let names =
+                    ["norm", "linear_fc1", "linear_fc2"].map(|part| format!("deepstack_merger_list.{index}.{part}"));
+                let names = [names[0].as_str(), &names[1], &names[2]];
+                deep_mergers.push(maker.merger(&config, names, hidden * config.merge * config.merge)?);
+            }
+        }
+        let named = maker.named;
+        Ok(Self { config, embed, positions, layers, merger, deep_mergers, named, device, kind })
+    }
+
+    /// Names and shallow clones of the parameters.
+    pub fn parameters(&self) -> Vec<(String, Tensor)> {
+        self.named.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect()
+    }
+
+    /// The features of patches `[P, numbers of a patch]`. `grids` are frames, rows and columns of
+    /// patches of each image or video. Differentiable.
+    ///
+    /// # Errors
+    /// `Kind::Internal` if there are other patches than the grids have.
+    pub fn forward(&self, patches: &Tensor, grids: &[[usize; 3]]) -> Result<ImageFeatures> {
+        let (config, merge) = (&self.config, self.config.merge);
+        let count: usize = grids.iter().map(|grid| grid.iter().product::<usize>()).sum();
+        let fits = grids.iter().all(|[_, rows, columns]| rows % merge == 0 && columns % merge == 0);
+        if !fits || patches.size() != [count as i64, config.patch_numbers() as i64] {
+            let message = format!("patches {:?} do not fit to the grids {grids:?}", patches.size());
+            return Err(Error::new(error::Kind::Internal, message));
+        }
+        let order = PatchOrder::new(config, grids);
+        let squares = upload(&Tensor::f_from_slice(&order.squares)?, self.device)?;
+        let (weight, bias) = &self.embed;
+        let embedded = patches.f_to_kind(self.kind)?.f_linear(&weight.f_flatten(1, -1)?, bias.as_ref())?;
+        let (unit, hidden) = ((merge * merge) as i64, config.hidden as i64);
+        let mut x = embedded.f_view([-1, unit, hidden])?.f_index_select(0, &squares)?.f_view([-1, hidden])?;
+        if let Some(positions) = &self.positions {
+            x = x.f_add(&self.interpolated(positions, &order.positions, grids)?)?;
+        }
+        let angles = self.angles(&order.positions)?;
+        let [windows, frames] =
+            [AttentionSegments::new(&order.windows, self.device)?, AttentionSegments::new(&order.frames, self.device)?];
+        // From the order of windows to the one of the input.
+        let back = squares.f_argsort(0, false)?;
+        let merged = |merger: &Merger, x: &Tensor| -> Result<Tensor> {
+            Ok(merger.apply(x, unit * hidden)?.f_index_select(0, &back)?)
+        };
+        let mut deep = Vec::new();
+        for (number, layer) in self.layers.iter().enumerate() {
+            let segments = if config.is_full(number) { &frames } else { &windows };
+            x = self.layer(layer, &x, &angles, segments)?;
+            if let TowerKind::DeepStack { layers, .. } = &config.kind
+                && let Some(index) = layers.iter().position(|layer| *layer == number)
+            {
+                deep.push(merged(&self.deep_mergers[index], &x)?);
+            }
+        }
+        Ok(ImageFeatures { embeddings: merged(&self.merger, &x)?, deep })
+    }
+
+    /// Learned embeddings `[P, E]` of the places of patches in their frames, between the learned
+    /// ones (bilinear).
+    fn interpolated(&self, table: &Tensor, places: &[[i64; 2]], grids: &[[usize; 3]]) -> Result<Tensor> {
+        let side = table.size()[0].isqrt();
+        // In f32, as in the reference.
+        let between = |index: i64, size: usize| {
+            let at = index as f32 * (side - 1) as f32 / (size.max(2) - 1) as f32;
+            let low = at.floor();
+            [(low as i64, 1.0 - (at - low)), ((low as i64 + 1).min(side - 1), at - low)]
+        };
+        let (mut indices, mut weights) = (Vec::new(), Vec::new());
+        let sizes = grids
+            .iter()
+            .flat_map(|&[frames, rows, columns]| std::iter::repeat_n([rows, columns], frames * rows * columns));
+        for (&[row, column], [rows, columns]) in places.iter().zip(sizes) {
+            for (down, share) in between(row, rows) {
+                for (right, other) in between(column, columns) {
+                    indices.push(down * side + right);
+                    weights.push(share * other);
+                }
+            }
+        }
+        let indices = upload(&Tensor::f_from_slice(&indices)?, self.device)?;
+        let weights = upload(&Tensor::f_from_slice(&weights)?, self.device)?.f_view([-1, 4, 1])?;
+        let wide = if self.kind == Kind::Double { Kind::Double } else { Kind::Float };
+        let rows = table.f_index_select(0, &indices)?.f_view([-1, 4, table.size()[1]])?.f_to_kind(wide)?;
+        Ok(rows.f_mul(&weights.f_to_kind(wide)?)?.f_sum_dim_intlist(&[1][..], false, None)?.f_to_kind(self.kind)?)
+    }
+
+    /// Cosines and sines `[P, D]` of rows and columns, each in a half of the frequencies.
+    fn angles(&self, positions: &[[i64; 2]]) -> Result<(Tensor, Tensor)> {
+        let size = self.config.hidden / self.config.heads;
+        let wide = if self.kind == Kind::Double { Kind::Double } else { Kind::Float };
+        // Frequencies are computed in f32, as in the reference.
+        let exponents = Tensor::f_arange_start_step(0, (size / 2) as i64, 2, (Kind::Float, Device::Cpu))?;
+        let exponents = exponents.f_div_scalar((size / 2) as f64)?;
+        let frequencies = Tensor::f_pow_scalar(ROPE_BASE, &exponents)?.f_reciprocal()?.f_to_kind(wide)?;
+        let flat: Vec<i64> = positions.iter().flatten().copied().collect();
+        let positions = Tensor::f_from_slice(&flat)?.f_to_kind(wide)?.f_view([-1, 2, 1])?;
+        let half = positions.f_mul(&frequencies)?.f_flatten(1, 2)?;
+        angles(&upload(&half, self.device)?, 1.0, wide)
+    }
+
+    fn layer(
+        &self,
+        layer: &VisionLayer,
+        x: &Tensor,
+        angles: &(Tensor, Tensor),
+        segments: &AttentionSegments,
+    ) -> Result<Tensor> {
+        let heads = self.config.heads as i64;
+        let normed = layer.attention_norm.apply(x)?;
+        let qkv = layer.qkv.apply(&normed)?.f_view([x.size()[0], 3, heads, -1])?.f_unbind(1)?;
+        let [q, k, v] = qkv.as_slice() else {
+            return Err(Error::new(error::Kind::Internal, "a projection does not have three parts"));
+        };
+        // In at least f32, as in the reference.
+        let rotated = |x: &Tensor| -> Result<Tensor> {
+            Ok(rotate(&x.f_to_kind(angles.0.kind())?, &angles.0, &angles.1)?.f_to_kind(self.kind)?)
+        };
+        let seen = segments.attend(&rotated(q)?, &rotated(k)?, v)?.f_flatten(1, 2)?;
+        let x = x.f_add(&layer.proj.apply(&seen)?)?;
+        Ok(x.f_add(&layer.block.apply(&layer.block_norm.apply(&x)?)?)?)
+    }
+}

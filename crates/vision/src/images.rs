@@ -1,0 +1,210 @@
+//! The images of a run. Each is stored once, by the SHA-256 of its file, and has a number. In a
+//! directory its file is NUMBER-HASH.EXTENSION.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::fs;
+use std::io::Cursor;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use image::ImageFormat;
+
+use r1_base::error::{Error, Kind, Result};
+use sha2::{Digest, Sha256};
+
+use crate::{DecodeLimits, Grid, Patches, Processor, RgbImage, decode};
+
+/// An image of a run.
+#[derive(Debug)]
+pub struct StoredImage {
+    /// SHA-256 of the file, in hexadecimal digits.
+    pub hash: String,
+    pub grid: Grid,
+    /// The file as it was given.
+    pub file: Vec<u8>,
+}
+
+/// The images of a run by number and by hash, for all threads.
+#[derive(Debug)]
+pub struct Images {
+    processor: Processor,
+    limits: DecodeLimits,
+    table: RwLock<ImageTable>,
+}
+
+#[derive(Debug, Default)]
+struct ImageTable {
+    images: Vec<Arc<StoredImage>>,
+    numbers: HashMap<String, u32>,
+    /// The directory of their files.
+    dir: Option<PathBuf>,
+}
+
+impl Images {
+    /// Without images. `processor` is the one of the model.
+    pub fn new(processor: Processor, limits: DecodeLimits) -> Self {
+        Self { processor, limits, table: RwLock::default() }
+    }
+
+    /// The preprocessing of the images.
+    pub fn processor(&self) -> &Processor {
+        &self.processor
+    }
+
+    /// Adds the file of an image and returns its number; an equal file has the number of the first.
+    ///
+    /// # Errors
+    /// As [`decode()`] and [`Processor::grid`]; [`Kind::Store`] if the file can't be written.
+    pub fn add(&self, file: &[u8]) -> Result<u32> {
+        let hash = hash_of(file);
+        if let Some(number) = self.number(&hash) {
+            return Ok(number);
+        }
+        let image = decode(file, &self.limits)?;
+        let grid = self.processor.grid(image.width, image.height)?;
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(number) = table.numbers.get(&hash) {
+            return Ok(*number);
+        }
+        let number = u32::try_from(table.images.len()).ok().filter(|number| *number < 1 << 31);
+        let number = number.ok_or_else(|| Error::new(Kind::Data, "a run can't have more than 2^31 images"))?;
+        let image = StoredImage { hash: hash.clone(), grid, file: file.to_vec() };
+        if let Some(dir) = &table.dir {
+            write(dir, number, &image)?;
+        }
+        table.numbers.insert(hash, number);
+        table.images.push(Arc::new(image));
+        Ok(number)
+    }
+
+    /// Adds an image of pixels, as a PNG file.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add); [`Kind::Data`] for an image without pixels.
+    pub fn add_pixels(&self, image: &RgbImage) -> Result<u32> {
+        let (RgbImage { width, height, data }, mut file) = (image, Cursor::new(Vec::new()));
+        let size = |side: &usize| u32::try_from(*side).unwrap_or(u32::MAX);
+        let color = image::ExtendedColorType::Rgb8;
+        image::write_buffer_with_format(&mut file, data, size(width), size(height), color, ImageFormat::Png)
+            .map_err(|error| Error::new(Kind::Data, format!("{width} x {height} pixels are no image: {error}")))?;
+        self.add(file.get_ref())
+    }
+
+    /// Reads the images that a run stored in `dir`, before others are added. They have the numbers
+    /// that they had in the run. A missing directory has none.
+    ///
+    /// # Errors
+    /// [`Kind::Store`] for a file that is damaged or missing.
+    pub fn read_from(&self, dir: &Path) -> Result<()> {
+        let failed = |why: String| Error::new(Kind::Store, why).at_path(dir);
+        let mut files = Vec::new();
+        for entry in fs::read_dir(dir).into_iter().flatten() {
+            let name = entry.map_err(|error| failed(error.to_string()))?.file_name();
+            let stem = name.to_str().and_then(|name| name.split_once('.')).and_then(|(stem, _)| stem.split_once('-'));
+            let number = stem.and_then(|(number, hash)| Some((number.parse::<usize>().ok()?, hash.to_owned())));
+            files.extend(number.map(|(number, hash)| (number, hash, dir.join(&name))));
+        }
+        files.sort();
+        for (index, (number, hash, path)) in files.into_iter().enumerate() {
+            let file = fs::read(&path).map_err(|error| Error::io(Kind::Store, "read the image", &path, &error))?;
+            if number != index || hash_of(&file) != hash || self.add(&file)? as usize != index {
+                let message = "the stored images of the run are damaged, or one is missing";
+                return Err(Error::new(Kind::Store, message).at_path(&path));
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores the images in `dir`, those that are added later when they are added.
+    ///
+    /// # Errors
+    /// [`Kind::Store`] with the path.
+    pub fn store_in(&self, dir: &Path) -> Result<()> {
+        let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
+        for (number, image) in (0..).zip(&table.images) {
+            write(dir, number, image)?;
+        }
+        table.dir = Some(dir.to_owned());
+        Ok(())
+    }
+
+    /// The number of an image by its hash.
+    pub fn number(&self, hash: &str) -> Option<u32> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).numbers.get(hash).copied()
+    }
+
+    /// An image by its number.
+    ///
+    /// # Errors
+    /// [`Kind::Internal`] for a number without an image.
+    pub fn image(&self, number: u32) -> Result<Arc<StoredImage>> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        let image = table.images.get(number as usize).cloned();
+        image.ok_or_else(|| Error::new(Kind::Internal, format!("there is no image {number}")))
+    }
+
+    /// The media type of an image, such as `image/png`, and its file in base64.
+    ///
+    /// # Errors
+    /// [`Kind::Env`] for an unknown hash.
+    pub fn encoded(&self, hash: &str) -> Result<(&'static str, String)> {
+        let unknown = || Error::new(Kind::Env, format!("there is no image {hash}"));
+        let image = self.image(self.number(hash).ok_or_else(unknown)?)?;
+        let media_type = image::guess_format(&image.file).map_or("image/png", |format| format.to_mime_type());
+        Ok((media_type, BASE64_STANDARD.encode(&image.file)))
+    }
+
+    /// Tokens of the language model in the place of an image.
+    ///
+    /// # Errors
+    /// As [`image`](Self::image).
+    pub fn tokens(&self, number: u32) -> Result<usize> {
+        Ok(self.processor.tokens(self.image(number)?.grid))
+    }
+
+    /// Rows and columns of the tokens of an image.
+    ///
+    /// # Errors
+    /// As [`image`](Self::image).
+    pub fn token_grid(&self, number: u32) -> Result<[usize; 2]> {
+        let Grid { rows, columns, .. } = self.image(number)?.grid;
+        Ok([rows, columns].map(|count| count / self.processor.merge_size))
+    }
+
+    /// The input of the vision tower for an image, computed from its file.
+    ///
+    /// # Errors
+    /// As [`image`](Self::image).
+    pub fn patches(&self, number: u32) -> Result<Patches> {
+        self.processor.image(&decode(&self.image(number)?.file, &self.limits)?)
+    }
+}
+
+/// SHA-256 in hexadecimal digits.
+fn hash_of(file: &[u8]) -> String {
+    Sha256::digest(file).iter().fold(String::with_capacity(64), |mut hash, byte| {
+        // Writing to a string can't fail.
+        let _ = write!(hash, "{byte:02x}");
+        hash
+    })
+}
+
+/// Writes the file of an image, unless it is there.
+fn write(dir: &Path, number: u32, image: &StoredImage) -> Result<()> {
+    let extension = image::guess_format(&image.file).map_or("img", |format| format.extensions_str()[0]);
+    let path = dir.join(format!("{number:06}-{}.{extension}", image.hash));
+    let failed = |error: &std::io::Error| Error::io(Kind::Store, "write the image", &path, error);
+    if path.exists() {
+        return Ok(());
+    }
+    fs::create_dir_all(dir).map_err(|error| failed(&error))?;
+    let unfinished = dir.join(format!(".{number:06}.unfinished"));
+    let written = fs::File::create(&unfinished).and_then(|mut file| {
+        std::io::Write::write_all(&mut file, &image.file)?;
+        file.sync_all()
+    });
+    written.and_then(|()| fs::rename(&unfinished, &path)).map_err(|error| failed(&error))
+}

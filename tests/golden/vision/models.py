@@ -1,0 +1,138 @@
+"""Writes qwen2_5_vl/ and qwen3_vl/: tiny vision-language models with random weights, as transformers saves them, and
+golden.safetensors: images, rows of token ids with the places of images, logits, the gradients of the loss, and greedy tokens, by
+transformers in f64.
+
+    pip install transformers==5.24 torch 'pillow<13'; python3 models.py
+"""
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+
+HERE = Path(__file__).parent
+IMAGE, VIDEO, START, END = 60, 61, 62, 63
+PROCESSOR = {
+    "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4, "temporal_patch_size": 2, "merge_size": 2,
+    "size": {"shortest_edge": 256, "longest_edge": 1536},
+    "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
+SIZES = [(40, 24), (17, 31), (24, 24)]
+# Numbers below 0 are images: -1 is the first one. Between them text.
+ROWS = [
+    [1, 2, START, -1, END, 3, 4, 5, 6],
+    [7, START, -2, END, 8, START, -3, END, 9, 10, 11],
+    [12, 13, 14, 15, 16, 17],
+    [7, START, -2, END, 8, 20, 21, START, -1, END, 22, START, -1, END, 23, 24],
+]
+TEXT = {
+    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 512, "rms_norm_eps": 1e-5, "use_cache": True,
+    "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None,
+}
+TOKENS = {"image_token_id": IMAGE, "video_token_id": VIDEO, "vision_start_token_id": START, "vision_end_token_id": END}
+
+
+def qwen2_5_vl():
+    vision = {
+        "depth": 2, "hidden_size": 16, "intermediate_size": 24, "num_heads": 2, "out_hidden_size": 32, "in_channels": 3,
+        "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2, "window_size": 16, "fullatt_block_indexes": [1],
+    }
+    rope = {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [1, 1, 2]}
+    text = {**TEXT, "rope_parameters": rope, "tie_word_embeddings": False}
+    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=False, **TOKENS)
+    return Qwen2_5_VLForConditionalGeneration, config
+
+
+def qwen3_vl():
+    vision = {
+        "depth": 3, "hidden_size": 16, "intermediate_size": 24, "num_heads": 2, "out_hidden_size": 32, "in_channels": 3,
+        "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2, "num_position_embeddings": 36,
+        "deepstack_visual_indexes": [0, 2],
+    }
+    rope = {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
+    text = {**TEXT, "head_dim": 8, "rope_parameters": rope, "tie_word_embeddings": True}
+    config = Qwen3VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **TOKENS)
+    return Qwen3VLForConditionalGeneration, config
+
+
+def inputs(row, images):
+    """Ids with a placeholder for each token of an image, and the arguments that transformers' model takes."""
+    ids = []
+    for number in row:
+        if number >= 0:
+            ids.append(number)
+        else:
+            t, h, w = images[-1 - number][1].tolist()
+            ids += [IMAGE] * (t * h * w // 4)
+    ids = torch.tensor([ids])
+    own = [images[-1 - number] for number in row if number < 0]
+    more = {}
+    if own:
+        more = {"pixel_values": torch.cat([patches for patches, _ in own]), "image_grid_thw": torch.stack([grid for _, grid in own])}
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": (ids == IMAGE).int(), **more}
+
+
+def write(name, family, config):
+    torch.manual_seed(7)
+    config._attn_implementation = "eager"
+    model = family(config).eval()
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            is_scale = key.endswith("weight") and parameter.dim() == 1
+            parameter.copy_(torch.randn_like(parameter) * 0.15 + (1.0 if is_scale else 0.0))
+    folder = HERE / name
+    folder.mkdir(exist_ok=True)
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR, indent=1) + "\n")
+    model = model.double()
+    processor = Qwen2VLImageProcessorPil(**{key: value for key, value in PROCESSOR.items() if key != "image_processor_type"})
+    random = np.random.default_rng(3)
+    tensors, images = {}, []
+    for number, (width, height) in enumerate(SIZES):
+        image = Image.fromarray(random.integers(0, 256, (height, width, 3), dtype=np.uint8))
+        file = io.BytesIO()
+        image.save(file, "PNG")
+        tensors[f"image.{number}"] = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+        made = processor(images=image, return_tensors="pt")
+        images.append((made["pixel_values"].double(), made["image_grid_thw"][0]))
+    total, count = 0.0, 0
+    for number, row in enumerate(ROWS):
+        given = inputs(row, images)
+        logits = model(**given).logits[0]
+        targets = given["input_ids"][0, 1:]
+        counted = targets != IMAGE
+        total = total + torch.nn.functional.cross_entropy(logits[:-1][counted], targets[counted], reduction="sum")
+        count += int(counted.sum())
+        tensors[f"logits.{number}"] = logits.detach().float().contiguous()
+    (total / count).backward()
+    for key, parameter in model.named_parameters():
+        short = key.replace("model.visual.", "visual.").replace("model.language_model.", "model.")
+        # A tower that no row uses has no gradient.
+        tensors[f"gradient.{short}"] = parameter.grad.float().contiguous()
+    greedy = []
+    for row in (ROWS[1], ROWS[3]):
+        given = inputs(row, images)
+        made = model.generate(**given, max_new_tokens=8, do_sample=False, eos_token_id=None)
+        greedy.append(made[0, given["input_ids"].shape[1]:].tolist())
+    metadata = {
+        "rows": json.dumps(ROWS), "greedy": json.dumps(greedy), "loss": json.dumps((total / count).item()),
+        "image_token_id": str(IMAGE),
+    }
+    save_file(tensors, folder / "golden.safetensors", metadata)
+
+
+def main():
+    write("qwen2_5_vl", *qwen2_5_vl())
+    write("qwen3_vl", *qwen3_vl())
+
+
+if __name__ == "__main__":
+    main()
