@@ -61,7 +61,7 @@ return r1.recipe {
   },
   cold_start = {
     data = { train = r1.data.generate { count = 100000, seed = 7, row = demonstration } },
-    trainer = r1.sft { steps = 300, batch_size = 32, lr = 2e-3, warmup = 30 },
+    trainer = r1.sft { steps = 300, batch_size = 32, lr = 1e-3, warmup = 30 },
   },
   data = {
     train = r1.data.generate { count = 100000, seed = 1, row = world.new },

@@ -138,7 +138,7 @@ impl RecordedRun {
     /// The tokenizer and template of a model directory, with the images of the run.
     fn with_images(&self, dir: &Path, style: &Style) -> Result<Arc<Renderer>> {
         let renderer = Renderer::load_styled(dir, style)?;
-        load::read_images(&renderer, dir)?;
+        load::attach_images(&renderer, dir)?;
         if let Some(images) = renderer.images() {
             images.read_from(&self.run.path().join(store::IMAGES))?;
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{MODEL_NANO, local_model_dir, model_dir, read_images, read_images_of};
+use super::{MODEL_NANO, attach_images, attach_stand_in_images, local_model_dir, model_dir};
 use crate::config::Settings;
 use crate::error::Result;
 use crate::hub::Fetching;
@@ -40,8 +40,8 @@ impl Loaded {
             style.template_kwargs.clear();
         }
         let renderer = Arc::new(Renderer::load_styled(&dir, &style)?);
-        read_images(&renderer, &dir)?;
-        read_images_of(&renderer, &script.settings.policy, stands_in)?;
+        attach_images(&renderer, &dir)?;
+        attach_stand_in_images(&renderer, &script.settings.policy, stands_in)?;
         let max_context = if stands_in { 0 } else { context_of(&dir, &script.settings) };
         Ok(Self { stands_in, ..Self::with(script, renderer, max_context)? })
     }

@@ -38,15 +38,15 @@ pub fn load_renderer(dir: &Path, style: &Style, reporter: &Reporter) -> Result<A
     if renderer.template().is_default() {
         reporter.warn("the model has no chat template: plain ChatML is used, which may differ from its training");
     }
-    read_images(&renderer, dir)?;
+    attach_images(&renderer, dir)?;
     Ok(Arc::new(renderer))
 }
 
 /// Gives the renderer a table of images, if the model in `dir` reads them.
 ///
 /// # Errors
-/// [`Kind::Model`] for a model whose processor is missing, or not the one of its vision tower.
-pub fn read_images(renderer: &Renderer, dir: &Path) -> Result<()> {
+/// [`Kind::Model`] for a model without its processor, and a processor of another vision tower.
+pub fn attach_images(renderer: &Renderer, dir: &Path) -> Result<()> {
     let Some(vision) = Config::load(dir).ok().and_then(|config| config.vision) else { return Ok(()) };
     let wrong = |message: &str| {
         let hint = "preprocessor_config.json must be the file of this model";
@@ -56,18 +56,17 @@ pub fn read_images(renderer: &Renderer, dir: &Path) -> Result<()> {
     let processor = processor.ok_or_else(|| wrong("the model reads images, and has no preprocessor_config.json"))?;
     let VisionConfig { patch, temporal_patch, merge, .. } = vision.tower;
     if [processor.patch_size, processor.temporal_patch_size, processor.merge_size] != [patch, temporal_patch, merge] {
-        return Err(wrong("the patches of preprocessor_config.json are not those of `vision_config` in config.json"));
+        return Err(wrong("preprocessor_config.json and `vision_config` in config.json have different patch sizes"));
     }
     renderer.tokenizer().set_images(Arc::new(Images::new(processor, DecodeLimits::default())))
 }
 
-/// Gives a renderer images, if the model of a recipe may read them, although the renderer is that
-/// of another one: a new model with a vision tower, or one that is not on this machine
-/// (`stands_in`).
+/// Gives a table of images to the renderer of another model, if the model of the recipe may read
+/// images: a new model with a vision tower, or one that is not on this machine (`stands_in`).
 ///
 /// # Errors
 /// [`Kind::Model`] for settings of a new tower that contradict each other.
-pub fn read_images_of(renderer: &Renderer, policy: &PolicySettings, stands_in: bool) -> Result<()> {
+pub fn attach_stand_in_images(renderer: &Renderer, policy: &PolicySettings, stands_in: bool) -> Result<()> {
     let new = policy.init.as_ref().and_then(|init| init.vision.clone());
     if new.is_none() && !stands_in {
         return Ok(());

@@ -83,9 +83,7 @@ impl Prompt {
                 return Ok(Self::raw(observation, ids, last));
             }
         };
-        if renderer.images().is_none() {
-            Self::refuse_images(messages)?;
-        }
+        Self::refuse_images(renderer, messages)?;
         let prefixed = renderer.prefixes(messages, tools).map_err(stop_of)?;
         let (ids, continues) = prompt_ids(renderer, tools, messages, last).map_err(stop_of)?;
         Ok(Self::new(observation, ids, continues, count, prefixed))
@@ -100,15 +98,15 @@ impl Prompt {
         counts: bool,
     ) -> Result<(Self, usize), Stop> {
         let Observation::Messages(messages) = &observation else { return Err(not_messages().into()) };
-        if renderer.images().is_none() {
-            Self::refuse_images(messages)?;
-        }
+        Self::refuse_images(renderer, messages)?;
         let tokens = if counts { renderer.count(messages, tools).map_err(stop_of)? } else { 0 };
         Ok((Self { observation, ids: Vec::new(), new_row: true, continues: None, prefixed: false }, tokens))
     }
 
-    pub(super) fn refuse_images(messages: &[Message]) -> Result<(), Stop> {
-        let Some(hash) = messages.iter().find_map(|message| message.content.images().next()) else { return Ok(()) };
+    /// Refuses images for a policy that reads text only.
+    fn refuse_images(renderer: &Renderer, messages: &[Message]) -> Result<(), Stop> {
+        let image = messages.iter().find_map(|message| message.content.images().next());
+        let Some(hash) = image.filter(|_| renderer.images().is_none()) else { return Ok(()) };
         let message = format!("the observation contains the image {hash} and this policy can't see images");
         let error = Error::new(Kind::Env, message).hint("use a vision model, or describe the image in text");
         Err(Stop::Failed(Failure::new(Status::EnvError, error)))

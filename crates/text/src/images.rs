@@ -48,7 +48,7 @@ pub(super) fn shown(part: &str) -> &str {
     if part.starts_with(MARK) { IMAGE_TOKENS[1] } else { part }
 }
 
-/// Ids in runs: those of text, and `None` for each image.
+/// Divides ids into texts and images: `None` is an image.
 pub(super) fn runs(ids: &[u32]) -> impl Iterator<Item = Option<&[u32]>> {
     ids.chunk_by(|one, other| match (image_number(*one), image_number(*other)) {
         (None, None) => true,

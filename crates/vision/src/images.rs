@@ -15,7 +15,7 @@ use image::ImageFormat;
 use r1_base::error::{Error, Kind, Result};
 use sha2::{Digest, Sha256};
 
-use crate::{DecodeLimits, Grid, Patches, Processor, RgbImage, decode};
+use crate::{DecodeLimits, Grid, Patches, Processor, decode};
 
 /// An image of a run.
 #[derive(Debug)]
@@ -80,16 +80,21 @@ impl Images {
         Ok(number)
     }
 
-    /// Adds an image of pixels, as a PNG file.
+    /// Adds an image of pixels, three bytes each, row by row, as a PNG file. `width` is the number
+    /// of pixels of a row.
     ///
     /// # Errors
-    /// As [`add`](Self::add); [`Kind::Data`] for an image without pixels.
-    pub fn add_pixels(&self, image: &RgbImage) -> Result<u32> {
-        let (RgbImage { width, height, data }, mut file) = (image, Cursor::new(Vec::new()));
-        let size = |side: &usize| u32::try_from(*side).unwrap_or(u32::MAX);
-        let color = image::ExtendedColorType::Rgb8;
+    /// As [`add`](Self::add); [`Kind::Data`] for bytes that are not whole rows.
+    pub fn add_rgb(&self, data: &[u8], width: usize) -> Result<u32> {
+        let height = data.len() / 3 / width.max(1);
+        if height == 0 || data.len() != 3 * width * height {
+            let message = format!("{} bytes are not rows of {width} pixels with three bytes each", data.len());
+            return Err(Error::new(Kind::Data, message));
+        }
+        let size = |side: usize| u32::try_from(side).unwrap_or(u32::MAX);
+        let (mut file, color) = (Cursor::new(Vec::new()), image::ExtendedColorType::Rgb8);
         image::write_buffer_with_format(&mut file, data, size(width), size(height), color, ImageFormat::Png)
-            .map_err(|error| Error::new(Kind::Data, format!("{width} x {height} pixels are no image: {error}")))?;
+            .map_err(|error| Error::new(Kind::Data, format!("can't write the image: {error}")))?;
         self.add(file.get_ref())
     }
 
@@ -118,7 +123,7 @@ impl Images {
         Ok(())
     }
 
-    /// Stores the images in `dir`, those that are added later when they are added.
+    /// Stores the images in `dir`. An image that is added later is stored when it is added.
     ///
     /// # Errors
     /// [`Kind::Store`] with the path.

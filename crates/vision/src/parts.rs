@@ -1,8 +1,8 @@
 //! Images in the messages of a row: they are stored, and replaced by their hashes.
 //!
-//! A part of a message is read in r1's form and in those of OpenAI's API and of Hugging Face's
-//! datasets. A row can also have its images in the column `images`, in the order of the marks
-//! `<image>` in its messages, as datasets for verl do.
+//! A part of a message is read in the forms of r1, OpenAI's API, and Hugging Face's datasets. A row
+//! can also have its images in the column `images`, in the order of the marks `<image>` in its
+//! messages, as datasets for verl do.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -10,7 +10,7 @@ use r1_base::error::{Error, Kind, Result};
 use r1_base::json::Odd;
 use serde_json::{Value, json};
 
-use crate::{Images, RgbImage};
+use crate::Images;
 
 /// The place of an image of the column `images`.
 const MARK: &str = "<image>";
@@ -87,11 +87,7 @@ fn source(source: &Value, images: &Images) -> Result<u32> {
         return images.add(&file);
     }
     if let (Some(data), Some(width)) = (bytes(&source["rgb"]), source["width"].as_u64()) {
-        let width = width as usize;
-        if width == 0 || data.is_empty() || !data.len().is_multiple_of(3 * width) {
-            return wrong(&format!("has {} bytes, no rows of {width} pixels with three bytes each", data.len()));
-        }
-        return images.add_pixels(&RgbImage { width, height: data.len() / 3 / width, data });
+        return images.add_rgb(&data, width as usize);
     }
     let url = source.as_str().or_else(|| source["url"].as_str());
     let encoded = match (url, source["base64"].as_str()) {

@@ -259,7 +259,7 @@ fn images_are_stored_once_and_have_their_numbers_again() {
     assert_eq!([&alpha, &grey, &alpha].map(|file| first.add(file).unwrap()), [0, 1, 0]);
     first.store_in(&dir).unwrap();
     let pixels = RgbImage { width: 2, height: 3, data: (0..18).collect() };
-    assert_eq!(first.add_pixels(&pixels).unwrap(), 2);
+    assert_eq!(first.add_rgb(&pixels.data, pixels.width).unwrap(), 2);
     assert_eq!(decode(&first.image(2).unwrap().file, &DecodeLimits::default()).unwrap(), pixels);
     let names = || {
         let names = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());

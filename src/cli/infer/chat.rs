@@ -14,6 +14,7 @@ use tokio::runtime::Runtime;
 
 pub(super) use super::answer::{AnswerEvent, ChatStats, ModelReply, QuestionAnswer, ShowAnswer};
 pub(super) use super::backend::Backend;
+use super::images::AskedQuestion;
 use super::recipe::{Beginning, Begun, begin, failed, messages_of, replace_system, shown, wait};
 use crate::cli::generation::serve;
 use crate::error::{Error, Kind, Result, Subject};
@@ -46,8 +47,7 @@ pub(super) struct Chat {
     /// The conversation so far; `None` before the first question, and if each question begins a
     /// new task.
     attempt: Option<Attempt>,
-    /// Each question with the conversation before it.
-    questions: Vec<(String, Option<Attempt>)>,
+    questions: Vec<AskedQuestion>,
     /// Hashes of the images that the next question shows.
     pub(super) images: Vec<String>,
     /// The last question that was stopped and undone, for `/retry`.
@@ -133,6 +133,7 @@ impl Chat {
         self.first.clear();
         self.attempt = None;
         self.questions.clear();
+        self.images.clear();
         self.stopped = None;
         self.loaded = false;
         self.stats.context = None;
@@ -151,9 +152,13 @@ impl Chat {
 
     /// Undoes the last question and returns it.
     pub(super) fn undo(&mut self) -> Result<Option<String>> {
+        Ok(self.undone()?.map(|question| question.text))
+    }
+
+    fn undone(&mut self) -> Result<Option<AskedQuestion>> {
         self.stopped = None;
-        let Some((question, before)) = self.questions.pop() else { return Ok(None) };
-        self.recall(before);
+        let Some(mut question) = self.questions.pop() else { return Ok(None) };
+        self.recall(question.before.take());
         self.apply_system()?;
         Ok(Some(question))
     }
@@ -162,7 +167,10 @@ impl Chat {
     pub(super) fn again(&mut self) -> Result<Option<String>> {
         match self.stopped.take() {
             Some(question) => Ok(Some(question)),
-            None => self.undo(),
+            None => Ok(self.undone()?.map(|question| {
+                self.images = question.images;
+                question.text
+            })),
         }
     }
 
@@ -222,9 +230,13 @@ impl Chat {
     }
 
     /// The questions of a conversation, each with the conversation before it.
-    fn questions_of(&self, messages: &[Message]) -> Result<Vec<(String, Option<Attempt>)>> {
+    fn questions_of(&self, messages: &[Message]) -> Result<Vec<AskedQuestion>> {
         let questions = messages.iter().enumerate().filter(|(_, message)| message.role == Role::User);
-        questions.map(|(at, message)| Ok((message.content.text(), self.conversation(&messages[..at])?))).collect()
+        let asked = |(at, message): (usize, &Message)| {
+            let (text, images) = (message.content.text(), message.content.images().map(str::to_owned).collect());
+            Ok(AskedQuestion { text, images, before: self.conversation(&messages[..at])? })
+        };
+        questions.map(asked).collect()
     }
 
     /// A conversation with a model alone; `None` if it has a system prompt at most.
@@ -309,8 +321,8 @@ impl Chat {
             self.recall(before);
             self.stopped = Some(input.text());
         } else {
-            self.questions.push((input.text(), before));
-            self.images.clear();
+            let images = std::mem::take(&mut self.images);
+            self.questions.push(AskedQuestion { text: input.text(), images, before });
         }
         answer.seconds = started.elapsed().as_secs_f64();
         self.stats.questions += 1;

@@ -1,10 +1,20 @@
-//! Images that the next question of a chat shows.
+//! Questions of a chat with their images.
 
 use std::path::Path;
 
 use super::chat::Chat;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Content, Part};
+use crate::rollout::Attempt;
+
+/// A question of the conversation.
+pub(super) struct AskedQuestion {
+    pub text: String,
+    /// Hashes of its images.
+    pub images: Vec<String>,
+    /// The conversation before it.
+    pub before: Option<Attempt>,
+}
 
 impl Chat {
     /// Shows the image of a file with the next question.

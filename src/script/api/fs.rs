@@ -85,29 +85,31 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     super::namespace(lua, r1, "r1.fs", table)
 }
 
-/// The content of a file, or the checksum of a recorded one that is known.
-pub(super) enum ReadFile {
+/// The content of a file, or what the caller has for its checksum.
+pub(super) enum ReadFile<T> {
     Bytes(Vec<u8>),
-    Known(String),
+    Known(T),
 }
 
-/// Reads a file and records its content, or its checksum if it is long. A file whose checksum is
-/// recorded and `known` is not read again.
-pub(super) fn file(
+/// Reads a file and records its content, or its checksum if it is long. A recorded file is not read
+/// again if `lookup` has something for its checksum.
+pub(super) fn file<T>(
     lua: &Lua,
     host: &Host,
     function: &str,
     path: &str,
-    known: &dyn Fn(&str) -> bool,
-) -> mlua::Result<Result<ReadFile, NilReason>> {
+    lookup: impl Fn(&str) -> Option<T>,
+) -> mlua::Result<Result<ReadFile<T>, NilReason>> {
     let content = match recorded_call(lua, host, function, path, read)? {
         Ok(content) => content,
         Err(reason) => return Ok(Err(reason)),
     };
     Ok(Ok(match content {
         FileContent::Text { text } => ReadFile::Bytes(text.into_bytes()),
-        FileContent::Checksum { sha256, .. } if known(&sha256) => ReadFile::Known(sha256),
-        FileContent::Checksum { sha256, .. } => ReadFile::Bytes(again(host, path, &sha256).map_err(raise)?),
+        FileContent::Checksum { sha256, .. } => match lookup(&sha256) {
+            Some(value) => ReadFile::Known(value),
+            None => ReadFile::Bytes(again(host, path, &sha256).map_err(raise)?),
+        },
     }))
 }
 

@@ -11,7 +11,7 @@ use super::outcome::NilReason;
 use crate::error::Kind;
 use crate::script::runtime::bind::bind;
 use crate::script::runtime::host::Host;
-use crate::vision::{Images, RgbImage};
+use crate::vision::Images;
 
 const NAME: &str = "r1.image";
 pub(super) const FIELDS: [&str; 4] = ["path", "bytes", "rgb", "width"];
@@ -37,32 +37,21 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 
 /// The number of an image; the inner error is about its file.
 fn number(lua: &Lua, host: &Host, images: &Images, fields: &TableFields<'_>) -> mlua::Result<Result<u32, NilReason>> {
-    let [path, bytes, rgb, width] =
-        [fields.get("path")?, fields.get("bytes")?, fields.get("rgb")?, fields.get("width")?];
+    let [path, bytes, rgb] = [fields.get("path")?, fields.get("bytes")?, fields.get("rgb")?];
+    // Without a width, pixels are no rows.
+    let row = fields.read::<Option<usize>>("width")?.unwrap_or(0);
     let added = match (&path, &bytes, &rgb) {
         // A row of a dataset of images has both.
         (_, Value::String(bytes), Value::Nil) => images.add(&bytes.as_bytes()),
         (Value::String(path), Value::Nil, Value::Nil) => {
-            let stored = |hash: &str| images.number(hash).is_some();
-            match fs::file(lua, host, NAME, &path.to_string_lossy(), &stored)? {
+            match fs::file(lua, host, NAME, &path.to_string_lossy(), |hash| images.number(hash))? {
                 Err(reason) => return Ok(Err(reason)),
-                Ok(fs::ReadFile::Known(hash)) => return Ok(Ok(images.number(&hash).unwrap_or_default())),
+                Ok(fs::ReadFile::Known(number)) => Ok(number),
                 Ok(fs::ReadFile::Bytes(file)) => images.add(&file),
             }
         }
-        (Value::Nil, Value::Nil, Value::String(_) | Value::Buffer(_)) => {
-            let data = match &rgb {
-                Value::Buffer(buffer) => buffer.to_vec(),
-                Value::String(text) => text.as_bytes().to_vec(),
-                _ => Vec::new(),
-            };
-            let side = width.as_usize().filter(|width| *width > 0 && data.len().is_multiple_of(3 * width));
-            let Some(width) = side.filter(|_| !data.is_empty()) else {
-                let why = format!("{} bytes are not rows of `width` pixels with three bytes each", data.len());
-                return Err(fields.refuse("width", &why, &width));
-            };
-            images.add_pixels(&RgbImage { width, height: data.len() / 3 / width, data })
-        }
+        (Value::Nil, Value::Nil, Value::String(pixels)) => images.add_rgb(&pixels.as_bytes(), row),
+        (Value::Nil, Value::Nil, Value::Buffer(pixels)) => images.add_rgb(&pixels.to_vec(), row),
         _ => {
             let why = "takes `path` (a file), `bytes` (the content of a file), or `rgb` and `width` (pixels)";
             return Err(fail(lua, NAME, why));

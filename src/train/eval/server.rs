@@ -9,7 +9,7 @@ use crate::config::refuse_reply_prefix;
 use crate::config::{PolicySettings, Settings};
 use crate::error::Result;
 use crate::hub::Fetching;
-use crate::load::{MODEL_NANO, read_images_of, text_dir};
+use crate::load::{MODEL_NANO, attach_stand_in_images, text_dir};
 use crate::mdp::{Policy, Trajectory};
 use crate::remote::{Patience, Server, ServerOptions, ServerPolicy};
 use crate::rollout::{OnFinished, Pool, PoolOptions, Spec, no_progress};
@@ -118,6 +118,6 @@ pub fn counting_renderer(script: &Script, fetching: Fetching<'_>) -> Result<Arc<
         style.format = FormatChoice::Is(Format::from_name("hermes")?);
     }
     let renderer = Renderer::load_styled(&dir, &style)?;
-    read_images_of(&renderer, &script.settings.policy, true)?;
+    attach_stand_in_images(&renderer, &script.settings.policy, true)?;
     Ok(Arc::new(renderer))
 }

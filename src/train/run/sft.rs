@@ -16,7 +16,7 @@ use super::run_state::{RunState, no_training_data};
 use crate::adamw::{self, AdamW};
 use crate::config::{Decay, Sft, Trainer};
 use crate::error::{Error, Kind, Result};
-use crate::load::{adapter, model_dir, read_images};
+use crate::load::{adapter, attach_images, model_dir};
 use crate::model::{Model, available_memory};
 use crate::rl::pack::Row;
 use crate::rl::schedule::Schedule;
@@ -159,7 +159,7 @@ impl<'a> SupervisedTraining<'a> {
         // A renderer of any format: the renderers of the rows share its tokenizer and template.
         let style = Style { format: FormatChoice::named("answer")?, ..script.style()? };
         let base = Renderer::load_styled(&load_from, &style)?;
-        read_images(&base, &load_from)?;
+        attach_images(&base, &load_from)?;
         options.ranks.refuse_images(&base)?;
         if let Some(images) = base.images() {
             images.read_from(&dir.path().join(IMAGES))?;

@@ -1,8 +1,8 @@
 //! Images in the tokens of a model: their positions (M-RoPE, arXiv:2409.12191) and embeddings.
 //!
-//! All tokens of an image have its id (`r1_base::mdp::image_id`). The positions of a token are its
-//! time, row and column; those of a text are equal. An image of r rows and c columns advances the
-//! positions of the text after it by the larger of both.
+//! All tokens of an image have its id (`r1_base::mdp::image_id`). A token has three positions:
+//! time, row and column. For a token of text they are equal. An image of r rows and c columns
+//! advances the positions of the text after it by the larger of both.
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
@@ -193,7 +193,7 @@ impl CachedImages {
         &mut self.slots[slot]
     }
 
-    /// The images of the first `length` tokens of a slot are those of another, too.
+    /// Copies the images of the first `length` tokens of a slot to another one.
     pub(super) fn copy(&mut self, from: usize, to: usize, length: usize) {
         let copied = self.slot(from).truncated(length);
         *self.slot(to) = copied;

@@ -11,8 +11,8 @@ use super::vision::TOWER;
 use super::weights;
 use r1_base::error::Result;
 
-/// The name of a tensor in r1: those of the text model as in a text model, those of a vision tower
-/// with the prefix [`TOWER`].
+/// The name of a tensor in r1: a tensor of the text model has its name in a text model, and a
+/// tensor of the vision tower has the prefix [`TOWER`].
 pub(super) fn name_of(name: &str) -> String {
     let name = name.replacen("model.language_model.", "model.", 1);
     name.strip_prefix("model.").filter(|name| name.starts_with(TOWER)).map_or(name.clone(), str::to_owned)

@@ -347,7 +347,7 @@ impl Config {
             object.insert("rope_theta".to_owned(), json!(rope.theta));
         }
         families::write(self, &mut object);
-        Value::Object(self.vision.as_ref().map_or_else(|| object.clone(), |vision| vision.with_text(object.clone())))
+        Value::Object(object)
     }
 
     /// Longest supported sequence: `max_position_embeddings`, times `factor` with dynamic rotary

@@ -192,6 +192,9 @@ pub(super) fn write(config: &Config, object: &mut Map<String, Value>) {
         Architecture::Lfm2 => lfm2::write(object),
         _ => {}
     }
+    if let Some(vision) = &config.vision {
+        *object = vision.with_text(std::mem::take(object));
+    }
 }
 
 /// Defaults of a family for missing fields.

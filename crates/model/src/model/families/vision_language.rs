@@ -1,7 +1,7 @@
 //! Models that see images: the parts of their `config.json`.
 //!
 //! The fields of the text model are in `text_config`, or beside `vision_config` in files of older
-//! versions of transformers. They are read as those of a text model.
+//! versions of transformers. They are read like the file of a text model.
 
 use serde_json::{Map, Value, json};
 
@@ -43,7 +43,7 @@ pub struct VisionPart {
     pub tower: VisionConfig,
     /// The token that stands for an image in a text.
     pub image_token: u32,
-    /// The fields of the file beside those of the text model.
+    /// The fields of the file that are not fields of the text model.
     fields: Map<String, Value>,
     /// Whether the fields of the text model are in `text_config`.
     nested: bool,

@@ -15,7 +15,7 @@ const FAMILIES: [&str; 2] = ["qwen2_5_vl", "qwen3_vl"];
 
 struct Golden {
     dir: PathBuf,
-    /// Ids, with those of images.
+    /// Ids of text and images.
     rows: Vec<Vec<u32>>,
     greedy: Vec<Vec<u32>>,
     loss: f64,

@@ -1,7 +1,7 @@
 //! Vision towers: from the patches of images and videos to embeddings for the language model.
 //!
 //! Patches are computed window by window, or frame by frame; squares of patches become one
-//! embedding at the end. Names of parameters are those of the checkpoint below `visual.`.
+//! embedding at the end. Parameters have their names in the checkpoint, without `visual.`.
 
 pub(super) mod config;
 mod order;
@@ -164,7 +164,7 @@ impl TowerMaker {
         })
     }
 
-    /// `names` are those of the norm and of the projections; `normed` is the size of the norm.
+    /// `names` are the names of the norm and of the projections; `normed` is the size of the norm.
     fn merger(&mut self, config: &VisionConfig, names: [&str; 3], normed: usize) -> Result<Merger> {
         let square = config.hidden * config.merge * config.merge;
         let biased = matches!(config.kind, TowerKind::DeepStack { .. });
