@@ -150,7 +150,7 @@ impl Rope {
         let kinds: Vec<Value> = kind.filter(|kind| !kind.is_null()).collect();
         let theta = inner.number("rope_theta")?.unwrap_or(default.theta);
         let partial = inner.number("partial_rotary_factor")?.unwrap_or(default.partial);
-        let sections = inner.sections()?;
+        let sections = inner.sections();
         let kind = match kinds.as_slice() {
             [] => "default",
             [kind] => kind.as_str().unwrap_or_default(),
@@ -332,12 +332,11 @@ impl RopeFields<'_> {
         number.map(Some).ok_or_else(|| self.wrong(name, &value, "it must be a number above 0"))
     }
 
-    fn sections(&mut self) -> Result<Option<Sections>> {
+    /// `None` for another value than three numbers: a text model does not use it.
+    fn sections(&mut self) -> Option<Sections> {
         let interleaved = self.take("mrope_interleaved") == Some(Value::Bool(true));
-        let Some(value) = self.take("mrope_section") else { return Ok(None) };
-        let sizes = serde_json::from_value(value.clone());
-        let sizes = sizes.map_err(|_| self.wrong("mrope_section", &value, "it must be a list of three numbers"))?;
-        Ok(Some(Sections { sizes, interleaved }))
+        let sizes = serde_json::from_value(self.take("mrope_section")?).ok()?;
+        Some(Sections { sizes, interleaved })
     }
 
     fn required(&mut self, name: &str) -> Result<f64> {

@@ -127,7 +127,7 @@ impl VisionPart {
         let rope = config.ropes.first();
         let pairs = rope.map_or(0, |rope| rope.rotated(config.head_dim) / 2);
         let Some(sections) = rope.and_then(|rope| rope.sections) else {
-            return bad("mrope_section", "is missing".to_owned());
+            return bad("mrope_section", "must be a list of three numbers".to_owned());
         };
         let sum = sections.sizes.iter().try_fold(0_usize, |sum, size| sum.checked_add(*size));
         if sum != Some(pairs) {

@@ -297,8 +297,8 @@ fn configs_of_vision_models_that_contradict_themselves_are_refused() {
         "`image_token_id` is 64; `vocab_size` is 64",
         "`image_token_id` is -1 in config.json; it must be a token id",
         "`mrope_section` is [1, 1, 1]; a head has 4 pairs",
-        "`rope_parameters.mrope_section` is [1,1] in config.json; it must be a list of three numbers",
-        "`mrope_section` is missing",
+        "`mrope_section` must be a list of three numbers",
+        "`mrope_section` must be a list of three numbers",
     ];
     assert_eq!(cases.join("\n"), expected.join("\n"));
 }
