@@ -139,12 +139,17 @@ nano *args: build
     {{bin}} sft scripts/nano.lua --out models/r1-nano {{args}}
 
 # Measure parity with transformers and write docs/lab/parity.md (6 GB of memory; installs transformers)
-parity: parity-models parity-checkpoints
+parity: parity-models parity-vision parity-checkpoints
 
 # The tables of models in docs/lab/parity.md (6 GB of memory)
 parity-models: build
-    @{{torch}} && cargo nextest run --release --run-ignored only --no-capture -E 'test(parity_table)' \
+    @{{torch}} && cargo nextest run --release --run-ignored only --no-capture -E 'test(=model::tests::table::parity_table)' \
         | python3 benches/pages.py write docs/lab/parity.md 'just parity-models'
+
+# The table of vision-language models in docs/lab/parity.md
+parity-vision:
+    @{{torch}} && cargo nextest run --release -p r1-model --run-ignored only --no-capture -E 'test(vision_parity_table)' \
+        | python3 benches/pages.py write docs/lab/parity.md 'just parity-vision'
 
 # The tables of checkpoints in docs/lab/parity.md (installs transformers)
 parity-checkpoints: build
@@ -223,6 +228,10 @@ bench-decode *args: build
 # GRPO and SFT of a real model compared with TRL: `just bench-real --model DIR`
 bench-real *args: build
     benches/run.sh real {{args}}
+
+# Images beside transformers and TRL: preprocessing, prefill, a GRPO step; writes docs/guide/images.md (10 minutes)
+bench-images *args: build
+    benches/run.sh images {{args}} | python3 benches/pages.py write docs/guide/images.md 'just bench-images'
 
 # Two processes on two cores beside one process, and torch's DistributedDataParallel; writes docs/guide/scale.md
 bench-scale *args: build

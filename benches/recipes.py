@@ -55,6 +55,7 @@ RECIPES = {
     "gym": [],
     "verl_reward": [],
     "trl_rewards": [],
+    "visual_grid": [],
 }
 COMPARED = "frozen_lake"
 # Algorithm -> overrides. All sample 64 trajectories per step and start from the same model.

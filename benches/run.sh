@@ -9,6 +9,8 @@
 #       GRPO and SFT of a real model, with TRL: time of a step by parts, memory, rewards
 #   benches/run.sh update [--repetitions N] [--threads N]
 #       updates of that model, with transformers: time, memory, rows merged over steps
+#   benches/run.sh images [--images N] [--repetitions N] [--only preprocessing|prefill|grpo]
+#       preprocessing, prefill and a GRPO step with images, with transformers and TRL
 #   benches/run.sh scripts [--repetitions N]
 #       environment steps with gymnasium, waits, reloads, limits
 #   benches/run.sh scale [--steps N]
@@ -19,7 +21,7 @@ cd "$(dirname "$0")/.."
 
 script=compare
 target=r1
-case "${1:-}" in decode | update | scripts) script=$1 target=$1; shift ;; real | scale) script=$1; shift ;; esac
+case "${1:-}" in decode | update | scripts | images) script=$1 target=$1; shift ;; real | scale) script=$1; shift ;; esac
 
 fail() { echo "error: $1" >&2; echo "  hint: $2" >&2; exit 1; }
 
@@ -47,6 +49,12 @@ if [ "$script" = scripts ] && ! "$venv/bin/python" -c 'import gymnasium' 2> /dev
   [ -z "${R1_PEERS_VENV:-}" ] || fail "$venv lacks gymnasium" "install it there, or leave R1_PEERS_VENV out"
   "$venv/bin/pip" install --quiet --disable-pip-version-check gymnasium==1.4.0 ||
     fail "pip could not install gymnasium" "check the network and run this again"
+fi
+
+if [ "$script" = images ] && ! "$venv/bin/python" -c 'import torchvision, PIL' 2> /dev/null; then
+  [ -z "${R1_PEERS_VENV:-}" ] || fail "$venv lacks torchvision or pillow" "install them there, or leave R1_PEERS_VENV out"
+  "$venv/bin/pip" install --quiet --disable-pip-version-check torchvision==0.26.0 'pillow<13' ||
+    fail "pip could not install torchvision" "check the network and run this again"
 fi
 
 LIBTORCH=$(setup/libtorch.sh) && export LIBTORCH

@@ -37,6 +37,17 @@ local function text_of(message)
   return table.concat(texts)
 end
 
+local function is_image(part) return part.type == "image" or part.type == "image_url" end
+
+-- A message's images, as parts.
+local function images_of(message)
+  local images = {}
+  for _, part in ipairs(type(message.content) == "table" and message.content or {}) do
+    if is_image(part) then images[#images + 1] = part end
+  end
+  return images
+end
+
 -- A copy of a message with more text at its end.
 local function with_text(message, text)
   local copy = table.clone(message)
@@ -63,51 +74,82 @@ local function attach(self, messages, text, place)
   return shown
 end
 
--- Changes the content of old tool results: all but the last `keep`; with `over`, the oldest and
--- only as many as needed.
-local function change_results(self, settings, change)
+-- Shows changed(count), with the oldest `count` items changed; with `over`, only as many as needed.
+local function change_oldest(self, count, over, changed)
+  if count <= 0 or over and fits(self.messages, over) then return self end
+  if over then count = tools.fewest(count, function(n) return fits(changed(n), over) end) end
+  self.messages = changed(count)
+  self.least = over ~= nil and not fits(self.messages, over)
+  return self
+end
+
+-- Changes the text of old tool results: all but the last `keep`, with `over` as above.
+local function change_results(self, settings, keeps_images, change)
   local places = {}
   for k, message in ipairs(self.messages) do
     if message.role == "tool" then places[#places + 1] = k end
   end
-  local count = #places - (settings.keep or 1)
-  if count <= 0 then return self end
   local function changed(n)
     local shown = table.clone(self.messages)
     for k = 1, n do
       local message = table.clone(shown[places[k]])
-      local content = text_of(message)
+      local content, images = text_of(message), images_of(message)
       local short = change(content)
       -- The result must not get longer.
-      if #short < #content then message.content = short end
+      if #short < #content or #images > 0 and not keeps_images then
+        message.content = short
+        if keeps_images and #images > 0 then
+          table.insert(images, 1, { type = "text", text = short })
+          message.content = images
+        end
+      end
       shown[places[k]] = message
     end
     return shown
   end
-  if settings.over then
-    if fits(self.messages, settings.over) then return self end
-    count = tools.fewest(count, function(n) return fits(changed(n), settings.over) end)
-  end
-  self.messages = changed(count)
-  self.least = settings.over ~= nil and not fits(self.messages, settings.over)
-  return self
+  return change_oldest(self, #places - (settings.keep or 1), settings.over, changed)
 end
 
---- Replaces old tool results by `text`; their calls stay. `keep`: number of last results that are
---- not changed (1); `over`: only while there are more tokens than this, oldest first.
+--- Replaces old tool results, images included, by `text`; their calls stay. `keep`: number of last
+--- results that are not changed (1); `over`: only while there are more tokens than this, oldest
+--- first.
 function Context:drop_tool_results(given)
   local settings = options("drop_tool_results", given, { keep = "count", over = "count", text = "string" })
   local text = settings.text or "(result left out)"
-  return change_results(self, settings, function() return text end)
+  return change_results(self, settings, false, function() return text end)
 end
 
 --- Truncates old tool results to the first `head` characters (200) and the last `tail` (0). `keep`
---- and `over` as above.
+--- and `over` as above. Their images stay.
 function Context:shorten_tool_results(given)
   local known = { keep = "count", over = "count", head = "count", tail = "count" }
   local settings = options("shorten_tool_results", given, known)
   local head, tail = settings.head or 200, settings.tail or 0
-  return change_results(self, settings, function(content) return clip(content, head, tail) end)
+  return change_results(self, settings, true, function(content) return clip(content, head, tail) end)
+end
+
+--- Replaces old images by `text` ("[image removed]"): all but the last `keep` (1). `over` as above.
+function Context:drop_images(given)
+  local settings = options("drop_images", given, { keep = "count", over = "count", text = "string" })
+  local places = {}
+  for k, message in ipairs(self.messages) do
+    for n, part in ipairs(type(message.content) == "table" and message.content or {}) do
+      if is_image(part) then places[#places + 1] = { message = k, part = n } end
+    end
+  end
+  local function changed(n)
+    local shown = table.clone(self.messages)
+    for index = 1, n do
+      local k = places[index].message
+      if shown[k] == self.messages[k] then
+        shown[k] = table.clone(shown[k])
+        shown[k].content = table.clone(shown[k].content)
+      end
+      shown[k].content[places[index].part] = { type = "text", text = settings.text or "[image removed]" }
+    end
+    return shown
+  end
+  return change_oldest(self, #places - (settings.keep or 1), settings.over, changed)
 end
 
 --- Adds notes of a scratchpad: the `most` (3) that are most similar to `query` (default: the last
@@ -151,7 +193,9 @@ local function summarizer(settings)
   return function(messages, earlier)
     local lines = { settings.instruction or INSTRUCTION, "" }
     if earlier then lines[#lines + 1] = "Summary of what came before: " .. earlier end
-    for _, message in ipairs(messages) do lines[#lines + 1] = message.role .. ": " .. text_of(message) end
+    for _, message in ipairs(messages) do
+      lines[#lines + 1] = message.role .. ": " .. text_of(message) .. string.rep(" [image]", #images_of(message))
+    end
     local options = { max_new_tokens = settings.max_new_tokens or 256, model = settings.model, train = settings.train }
     local text, why = generate(table.concat(lines, "\n"), options)
     if text == nil then error("summarize: no summary: " .. why, 0) end

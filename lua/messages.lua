@@ -31,7 +31,12 @@ function messages.observation(result)
   if type(result) ~= "table" or type(result.content) ~= "string" then
     error("r1.observation: takes a result of r1.call_tools, or text", 2)
   end
-  return { role = "tool", content = result.content, name = result.name, tool_call_id = result.call_id }
+  local content = result.content
+  if result.images then
+    content = table.clone(result.images)
+    if result.content ~= "" then table.insert(content, 1, { type = "text", text = result.content }) end
+  end
+  return { role = "tool", content = content, name = result.name, tool_call_id = result.call_id }
 end
 
 --- Appends to a list and returns the list.

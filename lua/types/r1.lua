@@ -51,9 +51,10 @@ function Group:refuse(trajectory, message, hint) end
 
 ---A part of a message's content.
 ---@class r1.Part
----@field type string text or image
+---@field type string text or image; image_url is an image in the form of OpenAI
 ---@field text? string
----@field hash? string Hash of an image
+---@field hash? string Hash of an image. An image of a message may also have `path`, `bytes`, `base64`, `url`, or `rgb` and `width`, as in r1.image
+---@field [any] any
 
 ---A parsed tool call; a call that could not be parsed has only `error`.
 ---@class r1.ToolCall
@@ -85,6 +86,7 @@ function Group:refuse(trajectory, message, hint) end
 ---@field reward number Process reward
 ---@field call_id? string
 ---@field files? ({ name: string, size: number, content?: string })[] Files that a program wrote, with keep_files of r1.tools.python; `content` is nil if they are too large to keep
+---@field images? r1.Part[] Images for a policy that reads images; r1.observation shows them after the text
 
 ---The policy's response of one step.
 ---@class r1.Action
@@ -529,6 +531,11 @@ function Context:last_turns(n) end
 ---@param options? { keep?: number, over?: number, text?: string }
 ---@return r1.Context
 function Context:drop_tool_results(options) end
+
+---Replaces old images by a short text, such as the screenshots of earlier steps.
+---@param options? { keep?: number, over?: number, text?: string }
+---@return r1.Context
+function Context:drop_images(options) end
 
 ---Shortens old tool results to their beginning and end.
 ---@param options? { keep?: number, over?: number, head?: number, tail?: number }
@@ -1609,10 +1616,11 @@ r1.process = {}
 function r1.process.run(argv, options) end
 
 ---Returns an image as a part of a message, for a policy that reads images. The run stores the image once, by the SHA-256 of its file. PNG, JPEG, WebP and GIF (its first frame) are read.
----@param image { path?: string, bytes?: string, rgb?: string|buffer, width?: number }
----@return r1.Part?
+---@param image { path?: string, bytes?: string, base64?: string, url?: string, rgb?: string|buffer, width?: number, type?: string, hash?: string, image?: any, image_url?: any } An image in any form, also a part of a message
+---@param options? { max_pixels?: number }
+---@return r1.Part? # Part with the hash of the image
 ---@return string? # Error message
-function r1.image(image) end
+function r1.image(image, options) end
 
 r1.fs = {}
 

@@ -42,6 +42,12 @@ function grid_world.best(away, at, best)
   return best
 end
 
+--- Row and column of the player and of the goal.
+function grid_world.described(world, at)
+  local function both(number) return `{(number - 1) // SIZE + 1} {(number - 1) % SIZE + 1}` end
+  return `{both(at)} {both(world.goal)}`
+end
+
 --- A world in which the goal can be reached. Its answer is the best first move, which `r1 check`
 --- replies.
 function grid_world.new()

@@ -11,12 +11,12 @@ use super::source::model_dir;
 use crate::config::{DeviceChoice, Dtype, PolicySettings, VisionInit, refuse_server};
 use crate::error::{Error, Kind, Result};
 use crate::hub::Fetching;
-use crate::model::{Config, Model, RewardModel, VisionConfig};
+use crate::model::{Config, Model, RewardModel, TowerKind, VisionConfig};
 use crate::native::compute_kind;
 use crate::store::verify;
 use crate::telemetry::Reporter;
 use crate::text::{Renderer, Style};
-use crate::vision::{DecodeLimits, Images, Processor};
+use crate::vision::{DecodeLimits, ImageSizes, Images, Processor};
 
 /// Loads the policy: model on its device, tokenizer and template for the recipe's tool format.
 pub fn load_policy(
@@ -52,9 +52,13 @@ pub fn attach_images(renderer: &Renderer, dir: &Path) -> Result<()> {
         let hint = "preprocessor_config.json must be the file of this model";
         Error::new(Kind::Model, message).at_path(dir).hint(hint)
     };
-    let processor = renderer.tokenizer().image_processor()?;
-    let processor = processor.ok_or_else(|| wrong("the model reads images, and has no preprocessor_config.json"))?;
     let VisionConfig { patch, temporal_patch, merge, .. } = vision.tower;
+    let processor = renderer.tokenizer().image_processor(patch, merge)?;
+    let processor = processor.ok_or_else(|| wrong("the model reads images, and has no preprocessor_config.json"))?;
+    let reads_tiles = matches!(vision.tower.kind, TowerKind::Tiles { .. });
+    if matches!(processor.sizes, ImageSizes::Tiles(_)) != reads_tiles {
+        return Err(wrong("preprocessor_config.json is the file of a model of another family"));
+    }
     if [processor.patch_size, processor.temporal_patch_size, processor.merge_size] != [patch, temporal_patch, merge] {
         return Err(wrong("preprocessor_config.json and `vision_config` in config.json have different patch sizes"));
     }

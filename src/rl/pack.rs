@@ -14,7 +14,7 @@ use super::advantages::Advantages;
 use super::aggregate::first_steps;
 use super::rows::StepRow;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Routing, Step, Support, Trajectory, image_number};
+use crate::mdp::{Routing, Step, Support, Trajectory, image_id, image_number};
 use crate::native::upload;
 
 /// One training sequence: a table with one row per token. Forward passes, losses and the critic
@@ -218,8 +218,9 @@ pub fn micro_batches<R: Borrow<Row>>(rows: &[R], tokens: usize, shards: usize) -
 /// Bundles of rows of at most `tokens` tokens. Within a bundle, neighbours in lexicographic order
 /// share a prefix of at least a quarter of the shorter one.
 fn bundles(rows: &[&Row], tokens: usize) -> Vec<Vec<usize>> {
+    let ids = comparable_ids(rows);
     let mut order: Vec<usize> = (0..rows.len()).collect();
-    order.sort_by(|&a, &b| rows[a].ids.cmp(&rows[b].ids).then(a.cmp(&b)));
+    order.sort_by(|&a, &b| ids[a].cmp(&ids[b]).then(a.cmp(&b)));
     let alike = |a: &Row, b: &Row| {
         let common = a.ids.iter().zip(&b.ids).take_while(|(a, b)| a == b).count();
         4 * common >= a.len().min(b.len())
@@ -239,6 +240,18 @@ fn bundles(rows: &[&Row], tokens: usize) -> Vec<Vec<usize>> {
         }
     }
     bundles
+}
+
+/// The ids of rows, with images numbered in the order of the rows: processes of a run have other
+/// numbers for the same images, and have to make the same micro-batches.
+fn comparable_ids(rows: &[&Row]) -> Vec<Vec<u32>> {
+    let mut numbers: HashMap<u32, u32> = HashMap::new();
+    let mut comparable = |id: u32| {
+        let Some(number) = image_number(id) else { return id };
+        let next = numbers.len() as u32;
+        image_id(*numbers.entry(number).or_insert(next))
+    };
+    rows.iter().map(|row| row.ids.iter().map(|&id| comparable(id)).collect()).collect()
 }
 
 /// The tensors of one micro-batch: T tokens of packed rows, of which N are sampled. The model reads

@@ -89,7 +89,7 @@ fn program(tool: &ToolRecord, prelude: String, timed_out: bool) -> (InterpreterR
             ok: tool.ok,
             timed_out,
             seconds: tool.seconds,
-            files: Vec::new(),
+            ..InterpreterOutput::default()
         },
     )
 }

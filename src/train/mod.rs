@@ -16,6 +16,7 @@
 mod eval;
 mod gradient_exchange;
 mod gradient_sum;
+mod image_exchange;
 mod learn;
 mod options;
 mod parameter_shards;

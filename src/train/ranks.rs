@@ -2,6 +2,7 @@
 //! rank runs the same loop with the same numbers; rank 0 alone writes the run directory.
 
 use std::cell::Cell;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,12 +12,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
+use super::image_exchange::ImageExchange;
 use crate::error::{Error, Kind, Result};
+use crate::mdp::Trajectory;
 use crate::model::Model;
 use crate::process_group::ProcessGroup;
 use crate::script::Script;
 use crate::telemetry::{Metrics, counted};
-use crate::text::Renderer;
+use crate::vision::Images;
 
 /// The ranks of a run. The default is a run of one process.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +30,8 @@ pub struct Ranks {
     samplers: usize,
     /// Number of barriers so far, the same on all ranks.
     barriers: Arc<AtomicU64>,
+    /// The images of this rank; `None` for a policy that reads text only.
+    images: Option<Arc<ImageExchange>>,
 }
 
 impl Ranks {
@@ -70,6 +75,12 @@ impl Ranks {
             return Err(Error::new(Kind::Usage, message).hint("start more with --nproc: the others learn"));
         }
         Ok(Self { samplers, ..self.clone() })
+    }
+
+    /// The ranks of a policy that reads images, if there are `images`.
+    #[must_use]
+    pub(crate) fn with_images(&self, images: Option<&Arc<Images>>) -> Self {
+        Self { images: images.map(|images| Arc::new(ImageExchange::new(images))), ..self.clone() }
     }
 
     /// Whether there are ranks that only sample.
@@ -194,6 +205,25 @@ impl Ranks {
         all.into_iter().enumerate().map(of_rank).collect()
     }
 
+    /// As [`all_of`](Self::all_of), for trajectories. Every rank gets all images of the others, and
+    /// the trajectories have the numbers that images have on this rank.
+    pub(crate) fn all_trajectories<T: Serialize + DeserializeOwned>(
+        &self,
+        part: Result<(Vec<Trajectory>, T)>,
+    ) -> Result<Vec<(Vec<Trajectory>, T)>> {
+        let (Some(images), Some(group)) = (&self.images, &self.group) else { return self.all_of(part) };
+        let received = images.receive(group)?;
+        let part = images.insert(received).and(part).and_then(|(mut trajectories, more)| {
+            let hashes = images.hashes(&mut trajectories)?;
+            Ok((hashes, trajectories, more))
+        });
+        let renumbered = |(hashes, mut trajectories, more): (HashMap<u32, String>, Vec<Trajectory>, T)| {
+            images.renumber(&mut trajectories, &hashes)?;
+            Ok((trajectories, more))
+        };
+        self.all_of(part)?.into_iter().map(renumbered).collect()
+    }
+
     /// The time and the size of what the step exchanged.
     pub(crate) fn log(&self, metrics: &mut Metrics) {
         if let Some(group) = &self.group {
@@ -225,19 +255,6 @@ impl Ranks {
         }
         let sum = checksum(&model.parameters())?;
         self.require_same_facts(&[("checksum of the weights".to_owned(), format!("{sum:016x}"))])
-    }
-
-    /// Refuses a policy that reads images if there are several processes, which have no common
-    /// numbers of images.
-    ///
-    /// # Errors
-    /// `Kind::Usage`.
-    pub(crate) fn refuse_images(&self, renderer: &Renderer) -> Result<()> {
-        if self.group.is_none() || renderer.images().is_none() {
-            return Ok(());
-        }
-        Err(Error::new(Kind::Usage, "a model that reads images is trained and evaluated by one process")
-            .hint("leave out --nproc"))
     }
 
     /// Loads something on all ranks. If ranks have different versions, because a file was edited
@@ -354,7 +371,9 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+    use crate::mdp::{image_id, image_number, testing};
     use crate::process_group::Rendezvous;
+    use crate::vision::{DecodeLimits, Processor, decode};
 
     /// A rank, which a thread is here.
     fn connected(rank: usize, size: usize, port: u16, listener: Option<TcpListener>) -> Ranks {
@@ -390,6 +409,49 @@ mod tests {
         let expected = [(true, vec![]), (false, vec![0, 1, 2]), (false, vec![3, 4])];
         for (one, (learns, shares)) in all.into_iter().zip(expected) {
             assert_eq!(one, (learns, shares, (1, 1), false));
+        }
+    }
+
+    /// The colours of an image name it here.
+    #[test]
+    fn images_travel_with_trajectories_and_get_the_numbers_of_the_rank() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let rank = |rank: usize, listener: Option<TcpListener>| {
+            std::thread::spawn(move || {
+                let json = serde_json::json!({ "patch_size": 8, "image_mean": [0, 0, 0], "image_std": [1, 1, 1] });
+                let images = Images::new(Processor::from_json(&json).unwrap(), DecodeLimits::default());
+                let images = Arc::new(images);
+                let ranks = connected(rank, 3, port, listener).with_images(Some(&images));
+                let id = |color: u8| image_id(images.add_rgb(&[color; 3 * 64 * 64], 64).unwrap());
+                let color = |number: u32| {
+                    let file = &images.image(number).unwrap().file;
+                    u32::from(decode(file, &DecodeLimits::default()).unwrap().data[0])
+                };
+                let exchange = |colors: &[u8]| -> Vec<Vec<u32>> {
+                    let prompt: Vec<u32> = colors.iter().map(|&color| id(color)).collect();
+                    let local = Ok((vec![testing::trajectory(vec![testing::step(&prompt, &[3])])], colors.len()));
+                    let colors = |(mut all, count): (Vec<Trajectory>, usize)| {
+                        let ids = all.remove(0).steps.remove(0).prompt_ids;
+                        assert_eq!(ids.len(), count);
+                        ids.into_iter().map(|id| color(image_number(id).unwrap())).collect()
+                    };
+                    ranks.all_trajectories(local).unwrap().into_iter().map(colors).collect()
+                };
+                // Both images that only this rank has are numbered before those of others.
+                let own = [10 + rank as u8, 20 + rank as u8];
+                let first = exchange(&[&own[..], &[5], &[[6], [6], [7]][rank]].concat());
+                let second = exchange(&[[20], [12], [30]][rank]);
+                let third = exchange(&[30, 6]);
+                let received = ranks.all_trajectories(Ok((Vec::new(), ()))).unwrap().len();
+                (own.map(|color| id(color) - image_id(0)), first, second, third, received, images.since(0).len())
+            })
+        };
+        let all = [rank(0, Some(listener)), rank(1, None), rank(2, None)].map(|rank| rank.join().unwrap());
+        let first = vec![vec![10, 20, 5, 6], vec![11, 21, 5, 6], vec![12, 22, 5, 7]];
+        let second = vec![vec![20], vec![12], vec![30]];
+        for one in all {
+            assert_eq!(one, ([0, 1], first.clone(), second.clone(), vec![vec![30, 6]; 3], 3, 10));
         }
     }
 

@@ -3,17 +3,19 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use serde_json::json;
 
 use super::infer::{bodies, delta, finish, serving, streamed};
 use super::{directory, printed, r1, shown, succeed};
 
-fn script() -> String {
+pub(crate) fn script() -> String {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/visual_grid.lua").display().to_string()
 }
 
 /// The picture world with a smaller cold start.
-fn grid(dir: &Path, name: &str, more: &[&str]) -> PathBuf {
+pub(crate) fn grid(dir: &Path, name: &str, more: &[&str]) -> PathBuf {
     let script = script();
     let small = [
         "run",
@@ -35,12 +37,12 @@ fn grid(dir: &Path, name: &str, more: &[&str]) -> PathBuf {
     dir.join("runs").join(name)
 }
 
-fn weights(run: &Path, step: u64) -> Vec<u8> {
+pub(crate) fn weights(run: &Path, step: u64) -> Vec<u8> {
     fs::read(run.join(format!("checkpoints/step-{step:06}/model.safetensors"))).unwrap()
 }
 
 /// The numbers of the stored images, which their names begin with.
-fn stored(run: &Path) -> Vec<usize> {
+pub(crate) fn stored(run: &Path) -> Vec<usize> {
     let names = fs::read_dir(run.join("images")).unwrap().map(|entry| entry.unwrap().file_name());
     let number = |name: std::ffi::OsString| name.to_str().unwrap().split_once('-').unwrap().0.parse().unwrap();
     let mut numbers: Vec<usize> = names.map(number).collect();
@@ -73,8 +75,6 @@ fn a_run_with_pictures_resumes_to_the_same_weights_and_is_replayed() {
         assert!(output.ends_with(same), "{output}");
         succeed(dir, &["traj", "verify", run]);
     }
-    let output = printed(dir, &["run", &script(), "--resume", "whole", "-q", "--nproc", "2", "trainer.steps=4"]);
-    assert!(output.contains("a model that reads images is trained and evaluated by one process"), "{output}");
     // A picture that is damaged is reported with its file.
     let first = fs::read_dir(halted.join("images")).unwrap().next().unwrap().unwrap().path();
     fs::write(&first, "nothing").unwrap();
@@ -155,4 +155,65 @@ fn servers_get_images_as_their_apis_want_them() {
     assert!(!stored(&dir.path().join("runs/e")).is_empty());
     let output = printed(dir.path(), &["replay", "e", "eval-0-0-0", "-q"]);
     assert!(output.contains("as recorded"), "{output}");
+}
+
+#[test]
+fn anthropics_api_gets_images_as_blocks() {
+    let dir = directory(&[], false);
+    let script = script();
+    let server = serving(|_, _| {
+        let delta = json!({ "type": "text_delta", "text": "up" });
+        streamed(&[
+            json!({ "type": "message_start", "message": { "usage": { "input_tokens": 20, "output_tokens": 1 } } }),
+            json!({ "type": "content_block_start", "index": 0, "content_block": { "type": "text", "text": "" } }),
+            json!({ "type": "content_block_delta", "index": 0, "delta": delta }),
+            json!({ "type": "message_delta", "delta": { "stop_reason": "end_turn" }, "usage": { "output_tokens": 1 } }),
+            json!({ "type": "message_stop" }),
+        ])
+    });
+    let base = format!("policy.api_base={}/v1", server.url);
+    let args = ["eval", &script, &base, "policy.api=anthropic", "policy.model=m", "policy.init=null"];
+    let args = [&args[..], &["cold_start=false", "-q", "eval.limit=1", "--name", "e"]].concat();
+    let output = r1(dir.path(), &args).env("NO_PROXY", "127.0.0.1").output().unwrap();
+    assert!(output.status.success(), "{}", shown(dir.path(), &output));
+    let bodies = bodies(&server);
+    let block = &bodies[0]["messages"][0]["content"][0];
+    assert_eq!(block["type"], "image");
+    assert_eq!((&block["source"]["type"], &block["source"]["media_type"]), (&json!("base64"), &json!("image/png")));
+    assert!(block["source"]["data"].as_str().unwrap().starts_with("iVBOR"), "{block}");
+}
+
+/// A dataset as published: its figures are bytes in Parquet, and have marks in the text.
+#[test]
+fn geometry3k_is_read_as_published_and_as_prepared_for_verl() {
+    let dir = directory(&[], false);
+    let dir = dir.path();
+    let run = grid(dir, "a", &["trainer.steps=1"]);
+    let image = fs::read(fs::read_dir(run.join("images")).unwrap().next().unwrap().unwrap().path()).unwrap();
+    let figure = json!({ "bytes": { "$r1": "bytes", "value": BASE64_STANDARD.encode(&image) }, "path": "1.png" });
+    let published = json!({ "images": [figure], "problem": "<image>Find x.", "answer": "2 \\sqrt { 3 }" });
+    let prompt = json!([{ "role": "user", "content": "<image>Find x." }]);
+    let verl = json!({
+        "data_source": "hiyouga/geometry3k", "images": [figure], "prompt": prompt,
+        "reward_model": { "style": "rule", "ground_truth": "3" }, "extra_info": { "index": 0, "split": "train" },
+    });
+    let model = "policy.model=runs/a/checkpoints/step-000001";
+    let recipe = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/geometry3k.lua").display().to_string();
+    for (name, row) in [("published", published), ("verl", verl)] {
+        fs::write(dir.join(format!("{name}.jsonl")), format!("{row}\n")).unwrap();
+        let (rows, file) = (format!("{name}.jsonl"), format!("{name}.parquet"));
+        succeed(dir, &["data", "dedup", &rows, "--out", &file]);
+        let data = [format!("data.train.path={file}"), format!("data.eval.path={file}")];
+        let columns = ["data.train.columns.images=images", "data.eval.columns.images=images"];
+        let args =
+            [&["eval", &recipe, model, "policy.init=null", "cold_start=false", "-q", "--name", name][..], &columns];
+        let args: Vec<&str> = args.concat().into_iter().chain(data.iter().map(String::as_str)).collect();
+        succeed(dir, &args);
+        let shown = printed(dir, &["traj", "show", name, "eval-0-0-0", "--json"]);
+        assert!(shown.contains("Find x.") && !shown.contains("<image>Find"), "{shown}");
+        // The row is stored with the hash of its image.
+        assert!(!shown.contains("$r1"), "{shown}");
+        let output = printed(dir, &["replay", name, "eval-0-0-0", "-q"]);
+        assert!(output.contains("as recorded"), "{output}");
+    }
 }

@@ -30,6 +30,7 @@ mod gguf;
 mod gpu_check;
 mod hub;
 mod images;
+mod images_processes;
 mod index;
 mod index_dense;
 mod infer;

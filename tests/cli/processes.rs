@@ -196,7 +196,7 @@ t:update(batch)"#;
     assert!(error.contains("several processes can't read a program from standard input"), "{error}");
 }
 
-fn without_seconds(value: &mut Value) {
+pub(super) fn without_seconds(value: &mut Value) {
     match value {
         Value::Object(fields) => {
             fields.retain(|name, _| !name.contains("second"));

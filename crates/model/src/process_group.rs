@@ -296,7 +296,7 @@ impl ProcessGroup {
         in_buckets(tensors, |bucket| {
             let bytes = bucket.numel() * bucket.kind().elt_size_in_bytes();
             let sends = if self.rank == from { bytes * (self.size - 1) } else { 0 };
-            let broadcast = || self.collectives.broadcast(&bucket, from).map_err(|error| lost("send weights", &error));
+            let broadcast = || self.collectives.broadcast(&bucket, from).map_err(|error| lost("send tensors", &error));
             self.timed(sends, broadcast)?;
             Ok(bucket)
         })

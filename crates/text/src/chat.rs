@@ -25,7 +25,12 @@ pub fn chat_messages(
     let mut converted = Vec::with_capacity(messages.len());
     // Ids of calls without a result so far.
     let mut open: Vec<String> = Vec::new();
+    // Images of results. APIs have text in results, so that a message of the user follows them.
+    let mut shown: Vec<Part> = Vec::new();
     for (index, message) in messages.iter().enumerate() {
+        if message.role != Role::Tool && !shown.is_empty() {
+            converted.push(user(&Content::Parts(std::mem::take(&mut shown)), images)?);
+        }
         let text = message.content.text();
         converted.push(match message.role {
             Role::System => ChatMessage::System(text),
@@ -42,7 +47,10 @@ pub fn chat_messages(
             Role::Tool => {
                 let id = message.tool_call_id.as_ref().filter(|id| open.contains(id));
                 match (id, format) {
-                    (Some(id), _) => ChatMessage::Result { id: id.clone(), text },
+                    (Some(id), _) => {
+                        shown.extend(message.content.images().map(|hash| Part::Image { hash: hash.to_owned() }));
+                        ChatMessage::Result { id: id.clone(), text }
+                    }
                     (None, Some(format)) if message.content.images().next().is_none() => {
                         ChatMessage::User(format.result(std::slice::from_ref(message))?)
                     }
@@ -50,6 +58,9 @@ pub fn chat_messages(
                 }
             }
         });
+    }
+    if !shown.is_empty() {
+        converted.push(user(&Content::Parts(shown), images)?);
     }
     Ok(converted)
 }

@@ -4,8 +4,7 @@ use r1_base::error::{Error, Kind, Result};
 use r1_base::mdp::{Content, Message, Part};
 use r1_vision::Images;
 
-use super::images::{IMAGE_TOKENS, MARK};
-use super::marks::SEPARATOR;
+use super::mark_text::{MARK, SEPARATOR};
 
 /// The number of images in messages.
 pub(super) fn count(messages: &[Message]) -> usize {
@@ -41,11 +40,11 @@ pub(super) fn check_printed(text: &str, messages: &[Message]) -> Result<()> {
 }
 
 /// The messages with marks in the place of images.
-pub(super) fn marked(messages: &[Message]) -> Vec<Message> {
-    let [before, _, after] = IMAGE_TOKENS;
+pub(super) fn marked(messages: &[Message], images: &Images) -> Vec<Message> {
+    let template_text = images.processor().template_text();
     let text = |part: &Part| match part {
         Part::Text { text } => text.clone(),
-        Part::Image { hash } => format!("{before}{SEPARATOR}{MARK}{hash}{SEPARATOR}{after}"),
+        Part::Image { hash } => format!("{SEPARATOR}{MARK}{hash}{template_text}{SEPARATOR}"),
     };
     let mut messages = messages.to_vec();
     for message in &mut messages {
@@ -55,3 +54,6 @@ pub(super) fn marked(messages: &[Message]) -> Vec<Message> {
     }
     messages
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
 //! Images in messages: their tokens in a prompt.
 //!
 //! A template prints the messages with a mark in the place of each image, between separators
-//! (`marks`). When the text is encoded, the mark becomes the tokens of the image.
+//! (`marks`). When the text is encoded, the mark becomes the tokens of the image and of the text
+//! around them.
 
 use std::sync::Arc;
 
@@ -9,11 +10,7 @@ use r1_base::error::{Error, Kind, Result};
 use r1_base::mdp::{image_id, image_number};
 use r1_vision::Images;
 
-/// Begins the mark of an image; its hash follows. The character does not occur in text.
-pub(super) const MARK: &str = "\u{FFFF}image:";
-
-/// Tokens of Qwen's models: before the tokens of an image, in their place, and after them.
-pub const IMAGE_TOKENS: [&str; 3] = ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"];
+use super::mark_text::{HASH, MARK};
 
 /// What a tokenizer knows of images.
 #[derive(Debug)]
@@ -24,10 +21,21 @@ pub(super) struct ImageText {
 }
 
 impl ImageText {
-    /// The ids of the image if `text` is a mark.
-    pub(super) fn ids(&self, text: &str) -> Result<Option<Vec<u32>>> {
-        let Some(number) = text.strip_prefix(MARK).and_then(|hash| self.images.number(hash)) else { return Ok(None) };
-        Ok(Some(vec![image_id(number); self.images.tokens(number)?]))
+    /// The ids of the image if `text` is a mark. `encode` gives the ids of text.
+    pub(super) fn ids(&self, text: &str, encode: impl Fn(&str) -> Result<Vec<u32>>) -> Result<Option<Vec<u32>>> {
+        let hash = text.strip_prefix(MARK).and_then(|mark| mark.get(..HASH));
+        let Some(number) = hash.and_then(|hash| self.images.number(hash)) else { return Ok(None) };
+        let mut ids = Vec::new();
+        for (text, tokens) in self.images.text(number)? {
+            ids.extend(encode(&text)?);
+            ids.extend(std::iter::repeat_n(image_id(number), tokens));
+        }
+        Ok(Some(ids))
+    }
+
+    /// The token that stands for an image in a text.
+    pub(super) fn token(&self) -> &'static str {
+        self.images.processor().special_tokens()[1]
     }
 
     /// Refuses ids of text that stand for an image, without one.
@@ -35,17 +43,9 @@ impl ImageText {
         if !self.placeholder.is_some_and(|placeholder| ids.contains(&placeholder)) {
             return Ok(());
         }
-        Err(Error::new(
-            Kind::Env,
-            format!("a text has {}, which stands for an image, and there is none", IMAGE_TOKENS[1]),
-        )
-        .hint("give the image as a part of the message: r1.image { path = … }"))
+        Err(Error::new(Kind::Env, format!("a text has {}, which stands for an image, and there is none", self.token()))
+            .hint("give the image as a part of the message: r1.image { path = … }"))
     }
-}
-
-/// A rendering with the token that stands for an image in place of its mark.
-pub(super) fn shown(part: &str) -> &str {
-    if part.starts_with(MARK) { IMAGE_TOKENS[1] } else { part }
 }
 
 /// Divides ids into texts and images: `None` is an image.
@@ -55,9 +55,4 @@ pub(super) fn runs(ids: &[u32]) -> impl Iterator<Item = Option<&[u32]>> {
         (one, other) => one == other,
     })
     .map(|run| run.first().is_none_or(|id| image_number(*id).is_none()).then_some(run))
-}
-
-/// The text of the tokens of an image.
-pub(super) fn placeholder() -> &'static str {
-    IMAGE_TOKENS[1]
 }

@@ -17,14 +17,10 @@ use regex::{Regex, RegexBuilder};
 use serde_json::{Map, Value};
 
 use super::Tokenizer;
-use super::images::shown;
+use super::mark_text::{SEPARATOR, shown};
 use super::tool_format::ToolFormat;
 use r1_base::error::{Error, Kind, Result};
 use r1_base::mdp::{Content, Message, Part, Role};
-
-/// Separates the characters of a special token's text. No token contains it, and its characters do
-/// not occur in text.
-pub(super) const SEPARATOR: &str = "\u{F8FF}\u{FFFE}";
 
 /// Maximum bytes of a compiled pattern; a vocabulary may have thousands of special tokens.
 const PATTERN_BYTES: usize = 64 << 20;

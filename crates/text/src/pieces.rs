@@ -4,7 +4,7 @@
 //! between them. To get the ids of a rollout, tokenize the same pieces, not the whole text.
 
 use super::Tokenizer;
-use super::marks::SEPARATOR;
+use super::mark_text::SEPARATOR;
 use r1_base::error::Result;
 
 /// Text with one writer.

@@ -71,7 +71,8 @@ impl Renderer {
 
     pub(super) fn with_template(tokenizer: Arc<Tokenizer>, template: Template, format: Format) -> Result<Self> {
         let probed = template.for_probes();
-        let between = Between::from_template(&probed);
+        // What is printed before a message can depend on an image in it.
+        let between = if template.takes_parts() { None } else { Between::from_template(&probed) };
         let render = |messages: Value, prompt: bool| probed.render(&messages, None, prompt);
         let user = json!({"role": "user", "content": "u"});
         let question = render(json!([user]), false).unwrap_or_default();
@@ -273,8 +274,8 @@ impl Renderer {
     pub(super) fn turns(&self, messages: &[Message], preceding: &Preceding<'_>, tools: &[Value]) -> Result<Vec<Turn>> {
         let messages: &[Message] =
             if self.special_tokens_in_messages { messages } else { &self.marks.disabled(messages) };
-        if image_marks::count(messages) > 0 {
-            return self.turns_as_given(&image_marks::marked(messages), preceding, tools);
+        if let Some(images) = self.images().filter(|_| image_marks::count(messages) > 0) {
+            return self.turns_as_given(&image_marks::marked(messages, images), preceding, tools);
         }
         self.turns_as_given(messages, preceding, tools)
     }

@@ -17,8 +17,9 @@ use chrono::format::{Item, StrftimeItems};
 use minijinja::value::Kwargs;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value as Jinja, context};
 use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
+use super::mark_text::{IMAGE, restored, to_parts};
 use super::time_limit::TimeLimit;
 use super::tokenizer::{TEMPLATES, Tokenizer};
 use super::{filters, jinja, train_tokenizer};
@@ -58,6 +59,8 @@ pub struct Template {
     switches: Map<String, Value>,
     /// Maximum bytes of a rendering.
     longest: usize,
+    /// Whether contents are lists of parts, as in the templates of Idefics3 and SmolVLM.
+    takes_parts: bool,
     /// For probes: a rendering exceeded a limit, so no other is tried.
     spent: Option<Arc<AtomicBool>>,
 }
@@ -139,6 +142,7 @@ impl Template {
             is_default: false,
             switches: Map::new(),
             longest: LONGEST,
+            takes_parts: false,
             spent: None,
         };
         for (name, source) in [(DEFAULT, Some(source)), (TOOL_USE, tool_use)] {
@@ -154,7 +158,15 @@ impl Template {
                 return Err(Error::new(Kind::Model, message).at(format!("{}:{line}", new.origin)));
             }
         }
+        let parts = json!([{ "type": "image" }, { "type": "text", "text": "probe" }]);
+        let printed = new.for_probes().render(&json!([{ "role": "user", "content": parts }]), None, false);
+        new.takes_parts = printed.is_ok_and(|text| text.contains(IMAGE) && text.contains("probe"));
         Ok(new)
+    }
+
+    /// Whether contents are lists of parts, for which the template prints `<image>` itself.
+    pub(super) fn takes_parts(&self) -> bool {
+        self.takes_parts
     }
 
     /// The template with variables set for every rendering.
@@ -227,9 +239,20 @@ impl Template {
         tools: Option<&[Value]>,
         add_generation_prompt: bool,
     ) -> Result<String> {
+        let (mut messages, mut marks) = (Jinja::from_serialize(messages), Vec::new());
+        if self.takes_parts {
+            let mut values = serde_json::to_value(&messages).unwrap_or_default();
+            marks = to_parts(&mut values);
+            messages = Jinja::from_serialize(&values);
+        }
+        let text = self.render_values(&messages, tools, add_generation_prompt)?;
+        Ok(if marks.is_empty() { text } else { restored(&text, &marks) })
+    }
+
+    fn render_values(&self, messages: &Jinja, tools: Option<&[Value]>, add_generation_prompt: bool) -> Result<String> {
         let name = if tools.is_some() && self.has_tool_use { TOOL_USE } else { DEFAULT };
         let context = context! {
-            messages => Jinja::from_serialize(messages),
+            messages,
             tools => Jinja::from_serialize(tools),
             documents => (),
             add_generation_prompt,

@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::images::{self, ImageText};
 use r1_base::error::{Error, Kind, Result};
+use r1_vision::IMAGE_TOKENS;
 
 /// The files of a tokenizer; [`Tokenizer::save`] writes them unchanged.
 const FILES: [&str; 8] = [
@@ -274,7 +275,7 @@ impl Tokenizer {
         let text = |run: Option<&[u32]>| match run {
             Some(ids) => self.inner.decode(ids, skip_special).unwrap_or_default(),
             None if skip_special => String::new(),
-            None => images::placeholder().to_owned(),
+            None => self.images.get().map_or(IMAGE_TOKENS[1], ImageText::token).to_owned(),
         };
         images::runs(ids).map(text).collect()
     }

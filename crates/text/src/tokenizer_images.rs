@@ -6,13 +6,13 @@ use r1_base::error::{Error, Kind, Result};
 use r1_vision::{Images, Processor};
 
 use super::Tokenizer;
-use super::images::{IMAGE_TOKENS, ImageText};
+use super::images::ImageText;
 
 impl Tokenizer {
     /// The ids of a part of a prompt: text, or the mark of an image.
     pub(super) fn encode_part(&self, part: &str) -> Result<Vec<u32>> {
         let Some(images) = self.images.get() else { return self.encode(part) };
-        if let Some(ids) = images.ids(part)? {
+        if let Some(ids) = images.ids(part, |text| self.encode(text))? {
             return Ok(ids);
         }
         let ids = self.encode(part)?;
@@ -25,7 +25,8 @@ impl Tokenizer {
     /// # Errors
     /// [`Kind::Model`] for a tokenizer without the tokens around an image.
     pub fn set_images(&self, images: Arc<Images>) -> Result<()> {
-        if let Some(missing) = IMAGE_TOKENS.iter().find(|name| self.id_of(name).is_none()) {
+        let tokens = images.processor().special_tokens();
+        if let Some(missing) = tokens.iter().find(|name| self.id_of(name).is_none()) {
             let message = format!("the tokenizer has no token {missing}, which a model that reads images needs");
             return Err(Error::new(Kind::Model, message).at(self.origin()));
         }
@@ -37,7 +38,8 @@ impl Tokenizer {
     /// messages are checked.
     pub fn set_images_of_another_model(&self, images: Arc<Images>) {
         // A second call has the same images.
-        let _ = self.images.set(ImageText { images, placeholder: self.id_of(IMAGE_TOKENS[1]) });
+        let [_, token, _] = images.processor().special_tokens();
+        let _ = self.images.set(ImageText { images, placeholder: self.id_of(token) });
     }
 
     /// The images that messages can have; `None` for a policy that reads text only.
@@ -45,19 +47,25 @@ impl Tokenizer {
         self.images.get().map(|images| &images.images)
     }
 
-    /// The settings of the processor of images, if the model has one.
+    /// The settings of the processor of images, if the model has one. `patch` and `merge` are sizes
+    /// of the vision tower, which files of Idefics3 and SmolVLM don't have.
     ///
     /// # Errors
     /// [`Kind::Model`] for a file that can't be read.
-    pub fn image_processor(&self) -> Result<Option<Processor>> {
+    pub fn image_processor(&self, patch: usize, merge: usize) -> Result<Option<Processor>> {
         for name in ["preprocessor_config.json", "processor_config.json"] {
             let mut json = self.json(name)?;
             if !json["image_processor"].is_null() {
                 json = json["image_processor"].take();
             }
-            if !json["patch_size"].is_null() {
-                return Processor::from_json(&json).map(Some);
+            let Some(fields) = json.as_object_mut().filter(|fields| fields.contains_key("image_mean")) else {
+                continue;
+            };
+            if !fields.contains_key("patch_size") {
+                fields.insert("patch_size".to_owned(), patch.into());
+                fields.insert("merge_size".to_owned(), merge.into());
             }
+            return Processor::from_json(&json).map(Some);
         }
         Ok(None)
     }

@@ -15,10 +15,10 @@ use image::ImageFormat;
 use r1_base::error::{Error, Kind, Result};
 use sha2::{Digest, Sha256};
 
-use crate::{DecodeLimits, Grid, Patches, Processor, decode};
+use crate::{DecodeLimits, Filter, Grid, ImageSizes, Patches, Processor, decode, resize};
 
 /// An image of a run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct StoredImage {
     /// SHA-256 of the file, in hexadecimal digits.
     pub hash: String,
@@ -65,17 +65,24 @@ impl Images {
         }
         let image = decode(file, &self.limits)?;
         let grid = self.processor.grid(image.width, image.height)?;
+        self.insert(StoredImage { hash, grid, file: file.to_vec() })
+    }
+
+    /// Adds an image of another process, which has decoded it, and returns its number here.
+    ///
+    /// # Errors
+    /// [`Kind::Store`] if the file can't be written.
+    pub fn insert(&self, image: StoredImage) -> Result<u32> {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(number) = table.numbers.get(&hash) {
+        if let Some(number) = table.numbers.get(&image.hash) {
             return Ok(*number);
         }
         let number = u32::try_from(table.images.len()).ok().filter(|number| *number < 1 << 31);
         let number = number.ok_or_else(|| Error::new(Kind::Data, "a run can't have more than 2^31 images"))?;
-        let image = StoredImage { hash: hash.clone(), grid, file: file.to_vec() };
         if let Some(dir) = &table.dir {
             write(dir, number, &image)?;
         }
-        table.numbers.insert(hash, number);
+        table.numbers.insert(image.hash.clone(), number);
         table.images.push(Arc::new(image));
         Ok(number)
     }
@@ -96,6 +103,23 @@ impl Images {
         image::write_buffer_with_format(&mut file, data, size(width), size(height), color, ImageFormat::Png)
             .map_err(|error| Error::new(Kind::Data, format!("can't write the image: {error}")))?;
         self.add(file.get_ref())
+    }
+
+    /// The number of an image with at most `max_pixels` pixels: the image itself, or a smaller one
+    /// with about the same quotient of its sides, by Pillow's bicubic resampling.
+    ///
+    /// # Errors
+    /// As [`image`](Self::image) and [`add`](Self::add).
+    pub fn reduced(&self, number: u32, max_pixels: usize) -> Result<u32> {
+        let image = decode(&self.image(number)?.file, &self.limits)?;
+        let pixels = image.width * image.height;
+        if pixels <= max_pixels {
+            return Ok(number);
+        }
+        let scale = (max_pixels as f64 / pixels as f64).sqrt();
+        let side = |side: usize| ((side as f64 * scale) as usize).max(1);
+        let smaller = resize(&image, side(image.width), side(image.height), Filter::Bicubic);
+        self.add_rgb(&smaller.data, smaller.width)
     }
 
     /// Reads the images that a run stored in `dir`, before others are added. They have the numbers
@@ -141,6 +165,12 @@ impl Images {
         self.table.read().unwrap_or_else(PoisonError::into_inner).numbers.get(hash).copied()
     }
 
+    /// The images from number `first` on.
+    pub fn since(&self, first: usize) -> Vec<Arc<StoredImage>> {
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.images.get(first..).unwrap_or_default().to_vec()
+    }
+
     /// An image by its number.
     ///
     /// # Errors
@@ -170,13 +200,25 @@ impl Images {
         Ok(self.processor.tokens(self.image(number)?.grid))
     }
 
-    /// Rows and columns of the tokens of an image.
+    /// Rows and columns of the tokens of an image that follow each other; the tokens of a tile are
+    /// one row.
     ///
     /// # Errors
     /// As [`image`](Self::image).
     pub fn token_grid(&self, number: u32) -> Result<[usize; 2]> {
-        let Grid { rows, columns, .. } = self.image(number)?.grid;
-        Ok([rows, columns].map(|count| count / self.processor.merge_size))
+        let grid @ Grid { frames, rows, columns, .. } = self.image(number)?.grid;
+        Ok(match self.processor.sizes {
+            ImageSizes::Pixels { .. } => [rows, columns].map(|count| count / self.processor.merge_size),
+            ImageSizes::Tiles(_) => [1, self.processor.tokens(grid) / frames],
+        })
+    }
+
+    /// What is in the place of an image in a text (see [`Processor::text`]).
+    ///
+    /// # Errors
+    /// As [`image`](Self::image).
+    pub fn text(&self, number: u32) -> Result<Vec<(String, usize)>> {
+        Ok(self.processor.text(self.image(number)?.grid))
     }
 
     /// The input of the vision tower for an image, computed from its file.

@@ -1,4 +1,4 @@
-//! Images in the messages of a row: they are stored, and replaced by their hashes.
+//! Images in messages and in rows: they are stored, and replaced by their hashes.
 //!
 //! A part of a message is read in the forms of r1, OpenAI's API, and Hugging Face's datasets. A row
 //! can also have its images in the column `images`, in the order of the marks `<image>` in its
@@ -34,7 +34,9 @@ pub fn store_images(row: &mut Value, images: &Images) -> Result<()> {
             *content = with_column(text, &mut rest, images)?;
         }
         for part in content.as_array_mut().into_iter().flatten() {
-            if let Some(number) = number(part, images)? {
+            if !column.is_empty() && is_bare(part) {
+                *part = next(&mut rest, images)?;
+            } else if let Some(number) = store_part(part, images)? {
                 *part = stored(number, images)?;
             }
         }
@@ -54,8 +56,7 @@ fn with_column<'a>(text: &str, rest: &mut impl Iterator<Item = &'a Value>, image
     let mut parts = Vec::new();
     for (index, piece) in text.split(MARK).enumerate() {
         if index > 0 {
-            let missing = || Error::new(Kind::Data, format!("a message has `{MARK}`, and the row no image for it"));
-            parts.push(stored(source(rest.next().ok_or_else(missing)?, images)?, images)?);
+            parts.push(next(rest, images)?);
         }
         if !piece.is_empty() {
             parts.push(json!({ "type": "text", "text": piece }));
@@ -64,12 +65,54 @@ fn with_column<'a>(text: &str, rest: &mut impl Iterator<Item = &'a Value>, image
     Ok(Value::Array(parts))
 }
 
+/// The next image of the column, as a part.
+fn next<'a>(rest: &mut impl Iterator<Item = &'a Value>, images: &Images) -> Result<Value> {
+    let missing = || Error::new(Kind::Data, format!("a message has `{MARK}`, and the row no image for it"));
+    stored(source(rest.next().ok_or_else(missing)?, images)?, images)
+}
+
+/// Whether a part stands for an image of the row, as in datasets for TRL.
+fn is_bare(part: &Value) -> bool {
+    let fields = part.as_object().into_iter().flatten();
+    part["type"] == "image" && fields.filter(|(_, value)| !value.is_null()).count() == 1
+}
+
 fn stored(number: u32, images: &Images) -> Result<Value> {
     Ok(json!({ "type": "image", "hash": images.image(number)?.hash }))
 }
 
-/// The number of the image of a part; `None` for other parts, and for images that are stored.
-fn number(part: &Value, images: &Images) -> Result<Option<u32>> {
+/// Stores the images in the columns `images` and `image` of a row, and replaces them by parts with
+/// their hashes. Other values of these columns stay: paths, and URLs of the web.
+///
+/// # Errors
+/// [`Kind::Data`] for an image that can't be read.
+pub fn store_columns(row: &mut Value, images: &Images) -> Result<()> {
+    for column in ["images", "image"] {
+        let values = match row.get_mut(column) {
+            Some(Value::Array(list)) => &mut list[..],
+            Some(one) => std::slice::from_mut(one),
+            None => &mut [],
+        };
+        for value in values.iter_mut().filter(|value| has_file(value)) {
+            *value = stored(source(value, images)?, images)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a value of a column has the file of an image, or its pixels.
+fn has_file(value: &Value) -> bool {
+    let url = value.as_str().or_else(|| value["url"].as_str());
+    ["bytes", "base64", "rgb"].iter().any(|name| !value[*name].is_null())
+        || url.is_some_and(|url| url.starts_with("data:image/"))
+}
+
+/// Stores the image of a part of a message, and returns its number; `None` for other parts, and for
+/// images that are stored.
+///
+/// # Errors
+/// [`Kind::Data`] for an image that can't be read.
+pub fn store_part(part: &Value, images: &Images) -> Result<Option<u32>> {
     match part["type"].as_str() {
         Some("image_url") => source(&part["image_url"], images).map(Some),
         Some("image") if !part["hash"].is_null() => Ok(None),
@@ -82,7 +125,7 @@ fn number(part: &Value, images: &Images) -> Result<Option<u32>> {
 /// Stores an image: text with a data URL, or a table with `url`, `base64`, `bytes`, or `rgb` and
 /// `width`.
 fn source(source: &Value, images: &Images) -> Result<u32> {
-    let wrong = |why: &str| Err(Error::new(Kind::Data, format!("an image of the row {why}")));
+    let wrong = |why: &str| Err(Error::new(Kind::Data, format!("an image {why}")));
     if let Some(file) = bytes(&source["bytes"]) {
         return images.add(&file);
     }

@@ -1,25 +1,32 @@
-//! The image processor of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5: from pixels to the patches
-//! that the vision tower reads.
+//! The image processors of Qwen2-VL, Qwen2.5-VL, Qwen3-VL and Qwen3.5, and of Idefics3 and SmolVLM:
+//! from pixels to the patches that the vision tower reads.
 
 use r1_base::error::{Error, Kind, Result, suggest};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::{RgbImage, resize_bicubic};
+use crate::tiles::{AROUND, TileSizes, texts};
+use crate::{Filter, RgbImage, resize};
 
 const CHANNELS: usize = 3;
 /// Largest quotient of the sides, as in the reference.
 const LONGEST: f64 = 200.0;
 
-/// Names of `image_processor_type` with this preprocessing.
-const TYPES: [&str; 3] = ["Qwen2VLImageProcessor", "Qwen2VLImageProcessorFast", "Qwen2VLImageProcessorPil"];
+/// Values of `image_processor_type`; they may end with `Fast` or `Pil`.
+const TYPES: [&str; 3] = ["Qwen2VLImageProcessor", "Idefics3ImageProcessor", "SmolVLMImageProcessor"];
+
+/// Tokens of Qwen's models: before the tokens of an image, in their place, and after them.
+pub const IMAGE_TOKENS: [&str; 3] = ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"];
 
 /// Patches along time, height and width, before they are merged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grid {
+    /// Pairs of frames of a video, or tiles of an image.
     pub frames: usize,
     pub rows: usize,
     pub columns: usize,
+    /// Rows and columns of tiles; 0 for an image that is not divided.
+    pub tiles: [usize; 2],
 }
 
 impl Grid {
@@ -38,6 +45,17 @@ pub struct Patches {
     pub values: Vec<f32>,
 }
 
+/// The sizes to which images are resized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageSizes {
+    /// Numbers of pixels ([`smart_resize`]).
+    Pixels {
+        min: usize,
+        max: usize,
+    },
+    Tiles(TileSizes),
+}
+
 /// The settings of a processor, from `preprocessor_config.json`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Processor {
@@ -45,8 +63,7 @@ pub struct Processor {
     pub temporal_patch_size: usize,
     /// Patches along each side that become one token.
     pub merge_size: usize,
-    pub min_pixels: usize,
-    pub max_pixels: usize,
+    pub sizes: ImageSizes,
     pub rescale_factor: f64,
     pub mean: [f32; CHANNELS],
     pub std: [f32; CHANNELS],
@@ -57,8 +74,7 @@ pub struct Processor {
 struct ProcessorFields {
     image_processor_type: Option<String>,
     patch_size: usize,
-    #[serde(default = "two")]
-    temporal_patch_size: usize,
+    temporal_patch_size: Option<usize>,
     #[serde(default = "two")]
     merge_size: usize,
     min_pixels: Option<usize>,
@@ -97,7 +113,9 @@ impl Processor {
     pub fn from_json(json: &Value) -> Result<Self> {
         let wrong = |message: String| Error::new(Kind::Model, message).at("preprocessor_config.json");
         let fields = ProcessorFields::deserialize(json).map_err(|error| wrong(error.to_string()))?;
-        if let Some(name) = fields.image_processor_type.as_deref().filter(|name| !TYPES.contains(name)) {
+        let name = fields.image_processor_type.as_deref().unwrap_or(TYPES[0]);
+        let short = ["Fast", "Pil"].iter().find_map(|end| name.strip_suffix(end)).unwrap_or(name);
+        if !TYPES.contains(&short) {
             let message = format!("image_processor_type `{name}` is not supported");
             return Err(wrong(message).hint(suggest(name, TYPES)));
         }
@@ -108,28 +126,33 @@ impl Processor {
                 return Err(wrong(format!("`{name}` = false is not supported")));
             }
         }
-        if let Some(resample) = fields.resample.filter(|resample| *resample != 3) {
-            return Err(wrong(format!("`resample` = {resample} is not supported")).hint("3 is bicubic"));
-        }
+        let (patch, merge) = (fields.patch_size, fields.merge_size);
+        let frames = fields.temporal_patch_size.unwrap_or(if short == TYPES[0] { 2 } else { 1 });
         let size = fields.size.as_ref();
         let min = fields.min_pixels.or(size.and_then(|size| size.shortest_edge)).unwrap_or(56 * 56);
         let max = fields.max_pixels.or(size.and_then(|size| size.longest_edge)).unwrap_or(28 * 28 * 1280);
-        let sizes = [fields.patch_size, fields.temporal_patch_size, fields.merge_size, min, max];
-        if sizes.contains(&0) || sizes.iter().any(|size| *size > 1 << 30) || min > max {
+        let numbers = [patch, frames, merge, min, max];
+        if numbers.contains(&0) || numbers.iter().any(|size| *size > 1 << 30) || min > max && short == TYPES[0] {
             return Err(wrong(format!(
-                "patch_size, temporal_patch_size, merge_size, min_pixels and max_pixels are {sizes:?}"
+                "patch_size, temporal_patch_size, merge_size, min_pixels and max_pixels are {numbers:?}"
             )));
         }
+        let sizes = if short != TYPES[0] {
+            ImageSizes::Tiles(TileSizes::from_json(json, patch, merge)?)
+        } else if let Some(resample) = fields.resample.filter(|resample| *resample != 3) {
+            return Err(wrong(format!("`resample` = {resample} is not supported")).hint("3 is bicubic"));
+        } else {
+            ImageSizes::Pixels { min, max }
+        };
         let std = fields.image_std;
         if std.contains(&0.0) {
             return Err(wrong("`image_std` has a 0".to_owned()));
         }
         Ok(Self {
-            patch_size: fields.patch_size,
-            temporal_patch_size: fields.temporal_patch_size,
-            merge_size: fields.merge_size,
-            min_pixels: min,
-            max_pixels: max,
+            patch_size: patch,
+            temporal_patch_size: frames,
+            merge_size: merge,
+            sizes,
             rescale_factor: fields.rescale_factor,
             mean: fields.image_mean,
             std,
@@ -141,9 +164,48 @@ impl Processor {
     /// # Errors
     /// As [`smart_resize`].
     pub fn grid(&self, width: usize, height: usize) -> Result<Grid> {
+        let (min, max) = match self.sizes {
+            ImageSizes::Pixels { min, max } => (min, max),
+            ImageSizes::Tiles(sizes) => {
+                let (tiles, side) = (sizes.grid(width, height), sizes.tile / self.patch_size);
+                let [rows, columns] = tiles;
+                return Ok(Grid { frames: rows * columns + 1, rows: side, columns: side, tiles });
+            }
+        };
         let factor = self.patch_size * self.merge_size;
-        let (height, width) = smart_resize((height, width), factor, (self.min_pixels, self.max_pixels))?;
-        Ok(Grid { frames: 1, rows: height / self.patch_size, columns: width / self.patch_size })
+        let (height, width) = smart_resize((height, width), factor, (min, max))?;
+        Ok(Grid { frames: 1, rows: height / self.patch_size, columns: width / self.patch_size, tiles: [0, 0] })
+    }
+
+    /// The special tokens of an image in a text: before its tokens, in their place, and after them.
+    /// The text of tiles has other tokens between them.
+    pub fn special_tokens(&self) -> [&'static str; 3] {
+        match self.sizes {
+            ImageSizes::Pixels { .. } => IMAGE_TOKENS,
+            ImageSizes::Tiles(_) => [AROUND, "<image>", AROUND],
+        }
+    }
+
+    /// What a chat template prints for an image.
+    pub fn template_text(&self) -> String {
+        match self.sizes {
+            ImageSizes::Pixels { .. } => IMAGE_TOKENS.concat(),
+            ImageSizes::Tiles(_) => "<image>".to_owned(),
+        }
+    }
+
+    /// What is in the place of an image of this grid in a text, in order: text, and the number of
+    /// tokens of the image after it.
+    pub fn text(&self, grid: Grid) -> Vec<(String, usize)> {
+        let [before, _, after] = self.special_tokens();
+        let texts = match self.sizes {
+            ImageSizes::Pixels { .. } => vec![before.to_owned()],
+            ImageSizes::Tiles(_) => texts(grid.tiles),
+        };
+        let tokens = self.tokens(grid) / texts.len();
+        let mut pieces: Vec<(String, usize)> = texts.into_iter().map(|text| (text, tokens)).collect();
+        pieces.push((after.to_owned(), 0));
+        pieces
     }
 
     /// Tokens of the language model in the place of an image or video.
@@ -157,6 +219,9 @@ impl Processor {
     /// As [`smart_resize`].
     pub fn image(&self, image: &RgbImage) -> Result<Patches> {
         let grid = self.grid(image.width, image.height)?;
+        if let ImageSizes::Tiles(sizes) = self.sizes {
+            return Ok(self.patches(grid, &sizes.tiles(image).iter().collect::<Vec<_>>()));
+        }
         let frame = self.frame(image, grid);
         Ok(self.patches(grid, &vec![&frame; self.temporal_patch_size]))
     }
@@ -165,8 +230,12 @@ impl Processor {
     /// number is a multiple of `temporal_patch_size`.
     ///
     /// # Errors
-    /// As [`smart_resize`]; [`Kind::Data`] without a frame, and for frames of several sizes.
+    /// As [`smart_resize`]; [`Kind::Data`] without a frame, and for frames of several sizes;
+    /// [`Kind::Model`] for a model that reads images in tiles.
     pub fn video(&self, frames: &[RgbImage]) -> Result<Patches> {
+        if let ImageSizes::Tiles(_) = self.sizes {
+            return Err(Error::new(Kind::Model, "the model reads images in tiles, and no videos"));
+        }
         let Some(first) = frames.first() else { return Err(Error::new(Kind::Data, "the video has no frame")) };
         let size = |frame: &RgbImage| (frame.width, frame.height);
         if let Some(number) = frames.iter().position(|frame| size(frame) != size(first)) {
@@ -183,41 +252,44 @@ impl Processor {
         }
         let count = frames.len().div_ceil(self.temporal_patch_size);
         let grid = Grid { frames: count, ..self.grid(first.width, first.height)? };
-        let resized: Vec<Vec<f32>> = frames.iter().map(|frame| self.frame(frame, grid)).collect();
+        let resized: Vec<RgbImage> = frames.iter().map(|frame| self.frame(frame, grid)).collect();
         let last = resized.len() - 1;
-        let all: Vec<&Vec<f32>> =
+        let all: Vec<&RgbImage> =
             (0..count * self.temporal_patch_size).map(|number| &resized[number.min(last)]).collect();
         Ok(self.patches(grid, &all))
     }
 
-    /// The normalised values of a frame: channel by channel, row by row.
-    fn frame(&self, image: &RgbImage, grid: Grid) -> Vec<f32> {
-        let (width, height) = (grid.columns * self.patch_size, grid.rows * self.patch_size);
-        let resized = resize_bicubic(image, width, height);
-        // The value of each level: rescaled in f64, then normalised in f32, as the reference does.
-        let table = |channel: usize| -> Vec<f32> {
-            let value = |level: u32| (f64::from(level) * self.rescale_factor) as f32;
-            (0..256).map(|level| (value(level) - self.mean[channel]) / self.std[channel]).collect()
-        };
-        let mut values = Vec::with_capacity(width * height * CHANNELS);
-        for channel in 0..CHANNELS {
-            let table = table(channel);
-            values.extend(resized.data.chunks_exact(CHANNELS).map(|pixel| table[usize::from(pixel[channel])]));
-        }
-        values
+    /// A frame in the size of its patches.
+    fn frame(&self, image: &RgbImage, grid: Grid) -> RgbImage {
+        resize(image, grid.columns * self.patch_size, grid.rows * self.patch_size, Filter::Bicubic)
     }
 
-    fn patches(&self, grid: Grid, frames: &[&Vec<f32>]) -> Patches {
+    /// The value of each level of a channel: rescaled in f64, then normalised in f32, as the
+    /// reference does.
+    fn levels(&self, channel: usize) -> [f32; 256] {
+        let value = |level: usize| (level as f64 * self.rescale_factor) as f32;
+        std::array::from_fn(|level| (value(level) - self.mean[channel]) / self.std[channel])
+    }
+
+    /// The patches of frames. Pixels at the right and at the bottom that are no whole patch are
+    /// left out.
+    fn patches(&self, grid: Grid, frames: &[&RgbImage]) -> Patches {
         let size = self.patch_size;
-        let (width, height) = (grid.columns * size, grid.rows * size);
-        let mut values = Vec::with_capacity(frames.len() * width * height * CHANNELS);
+        let levels: [[f32; 256]; CHANNELS] = std::array::from_fn(|channel| self.levels(channel));
+        let mut values = Vec::with_capacity(frames.len() * grid.rows * grid.columns * size * size * CHANNELS);
         for together in frames.chunks_exact(self.temporal_patch_size) {
             for (row, column) in self.merged_order(grid) {
-                for channel in 0..CHANNELS {
-                    for frame in together {
-                        for line in 0..size {
-                            let at = channel * width * height + (row * size + line) * width + column * size;
-                            values.extend_from_slice(&frame[at..at + size]);
+                for (channel, levels) in levels.iter().enumerate() {
+                    for (number, frame) in together.iter().enumerate() {
+                        // An image is a frame that is repeated.
+                        if number > 0 && std::ptr::eq(*frame, together[number - 1]) {
+                            values.extend_from_within(values.len() - size * size..);
+                            continue;
+                        }
+                        for line in row * size..(row + 1) * size {
+                            let at = (line * frame.width + column * size) * CHANNELS;
+                            let pixels = frame.data[at..at + size * CHANNELS].as_chunks::<CHANNELS>().0;
+                            values.extend(pixels.iter().map(|pixel| levels[usize::from(pixel[channel])]));
                         }
                     }
                 }

@@ -10,7 +10,9 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use serde_json::{Value, json};
 
-use crate::{DecodeLimits, Grid, Images, Processor, RgbImage, decode, smart_resize, store_images};
+use crate::{
+    DecodeLimits, Grid, ImageSizes, Images, Processor, RgbImage, decode, smart_resize, store_columns, store_images,
+};
 
 fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/vision")
@@ -82,12 +84,87 @@ fn patches_have_the_bits_of_the_reference() {
         let head = [sizes[0], sizes[1], min, max, patch];
         let Some(case) = cases.next_if(|case| case[..5] == head) else { continue };
         let patches = processor(min as usize, max as usize, patch as usize).image(&image).unwrap();
-        let Grid { frames, rows, columns } = patches.grid;
+        let Grid { frames, rows, columns, .. } = patches.grid;
         assert_eq!((frames, vec![rows as u64, columns as u64]), (1, case[5..7].to_vec()), "{case:?}");
         assert_eq!(checksum(&patches.values), case[7], "{case:?}");
         compared += 1;
     }
     assert!(cases.next().is_none() && compared >= 295, "{compared}");
+}
+
+/// The same for the tiles of Idefics3 and SmolVLM.
+#[test]
+fn tiles_have_the_bits_of_the_reference() {
+    let cases: Vec<[u64; 10]> = serde_json::from_slice(&file("tiles.json")).unwrap();
+    assert_eq!(cases.len(), 300);
+    let mut random = SplitMix(11);
+    for (index, case) in cases.into_iter().enumerate() {
+        let [height, width, patch, merge, tile, longest, divided, rows, columns, expected] = case;
+        // The generator of processor.py has drawn the sizes of the case.
+        for _ in 0..6 {
+            random.next();
+        }
+        let image = random.pixels(index % 3, height as usize, width as usize);
+        let processor = tiles(
+            patch,
+            merge,
+            &json!({
+                "size": { "longest_edge": longest }, "max_image_size": { "longest_edge": tile },
+                "do_image_splitting": divided == 1, "resample": 1,
+            }),
+        );
+        let patches = processor.unwrap().image(&image).unwrap();
+        assert_eq!(patches.grid.tiles, [rows as usize, columns as usize], "{case:?}");
+        assert_eq!(patches.grid.frames as u64, rows * columns + 1, "{case:?}");
+        assert_eq!(checksum(&patches.values), expected, "{case:?}");
+    }
+}
+
+fn tiles(patch: u64, merge: u64, change: &Value) -> r1_base::Result<Processor> {
+    let mut all = json!({
+        "image_processor_type": "SmolVLMImageProcessor", "patch_size": patch, "merge_size": merge,
+        "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
+    });
+    all.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+    Processor::from_json(&all)
+}
+
+#[test]
+fn the_text_of_tiles_has_rows_and_columns() {
+    let sizes = json!({ "size": { "longest_edge": 64 }, "max_image_size": { "longest_edge": 32 } });
+    let processor = tiles(8, 2, &sizes).unwrap();
+    let text = |width, height| processor.text(processor.grid(width, height).unwrap());
+    let around = "<fake_token_around_image>";
+    let piece = |text: &str, tokens: usize| (text.replace('*', around), tokens);
+    let expected = [
+        piece("*<row_1_col_1>", 4),
+        piece("*<row_1_col_2>", 4),
+        piece("\n*<row_2_col_1>", 4),
+        piece("*<row_2_col_2>", 4),
+        piece("\n\n*<global-img>", 4),
+        piece("*", 0),
+    ];
+    assert_eq!(text(60, 60), expected);
+    let whole = json!({ "max_image_size": { "longest_edge": 32 }, "do_image_splitting": false });
+    let whole = tiles(8, 2, &whole).unwrap();
+    assert_eq!(whole.text(whole.grid(60, 60).unwrap()), [piece("*<global-img>", 4), piece("*", 0)]);
+}
+
+#[test]
+fn unsupported_tiles_are_refused() {
+    for (change, message) in [
+        (json!({ "resample": 3 }), "`resample` = 3 is not supported"),
+        (json!({ "max_image_size": { "longest_edge": 24 } }), "a tile has a multiple of 2 patches of 8 pixels"),
+        (json!({ "size": { "longest_edge": 5000 } }), "they are at most 4096"),
+        (json!({ "size": { "height": 5 } }), "missing field `longest_edge`"),
+        (json!({ "image_processor_type": "SmolVLMImageProcessorSlow" }), "`SmolVLMImageProcessorSlow` is not"),
+    ] {
+        let error = tiles(8, 2, &change).unwrap_err();
+        assert!(error.kind == Kind::Model && error.message.contains(message), "{error}");
+    }
+    let frames = [RgbImage { width: 1, height: 1, data: vec![0; 3] }];
+    let whole = json!({ "max_image_size": { "longest_edge": 32 } });
+    assert!(tiles(8, 2, &whole).unwrap().video(&frames).unwrap_err().message.contains("no videos"));
 }
 
 #[test]
@@ -126,7 +203,7 @@ fn unsupported_processors_are_refused() {
         all.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
         Processor::from_json(&all)
     };
-    assert_eq!(of(json!({})).unwrap().max_pixels, 28 * 28 * 1280);
+    assert_eq!(of(json!({})).unwrap().sizes, ImageSizes::Pixels { min: 56 * 56, max: 28 * 28 * 1280 });
     for (change, message) in [
         (json!({ "image_processor_type": "CLIPImageProcessor" }), "image_processor_type `CLIPImageProcessor` is not"),
         (json!({ "patch_size": 0 }), "patch_size, temporal_patch_size"),
@@ -275,6 +352,12 @@ fn images_are_stored_once_and_have_their_numbers_again() {
     second.store_in(&dir).unwrap();
     assert_eq!((second.add(&grey).unwrap(), second.add(&file("palette.png")).unwrap(), names().len()), (1, 3, 4));
     assert_eq!(second.patches(1).unwrap(), first.patches(1).unwrap());
+    // Images of another process.
+    let third = images();
+    third.add(&grey).unwrap();
+    let sent = first.since(0).into_iter().map(|image| third.insert((*image).clone()).unwrap());
+    assert_eq!((sent.collect::<Vec<_>>(), third.since(1).len(), third.since(9).len()), (vec![1, 0, 2], 2, 0));
+    assert_eq!(third.patches(1).unwrap(), first.patches(0).unwrap());
     std::fs::remove_file(dir.join(&expected[1])).unwrap();
     assert_eq!(images().read_from(&dir).unwrap_err().kind, Kind::Store);
     images().read_from(&dir.join("missing")).unwrap();
@@ -310,14 +393,29 @@ fn images_of_rows_are_read_in_all_forms() {
     let text = |text: &str| json!({ "type": "text", "text": text });
     assert_eq!(row["messages"][0]["content"], json!([stored, text("One"), stored, text("two")]));
     assert!(row["images"].is_null());
+    let mut bare = json!({ "image": url, "messages": [{ "content": [{ "type": "image", "text": null }, text("?")] }] });
+    store_images(&mut bare, &images).unwrap();
+    assert_eq!(bare["messages"][0]["content"], json!([stored, text("?")]));
+    // Only files are stored; a path stays.
+    let mut columns =
+        json!({ "images": [{ "bytes": bytes, "path": "a.png" }, url, "a.png"], "image": "registry/name" });
+    store_columns(&mut columns, &images).unwrap();
+    assert_eq!(columns, json!({ "images": [stored, stored, "a.png"], "image": "registry/name" }));
+    // A smaller image has about the number of pixels.
+    let number = images.add(&png).unwrap();
+    let [rows, columns] = images.token_grid(number).unwrap();
+    assert_eq!(images.reduced(number, usize::MAX).unwrap(), number);
+    let smaller = images.reduced(number, 32 * 32).unwrap();
+    let [less, fewer] = images.token_grid(smaller).unwrap();
+    assert!(smaller != number && less <= rows && fewer <= columns, "{less} {fewer}");
     let refused = |column: Value, text: &str| marked(column, text).unwrap_err().message;
     assert_eq!(refused(json!([url]), "none"), "the row has 1 images, and its messages fewer `<image>`");
     assert_eq!(refused(json!([url]), "<image><image>"), "a message has `<image>`, and the row no image for it");
     assert_eq!(
         refused(json!(["https://example.com/a.png"]), "<image>"),
-        "an image of the row is a path or a URL, which are not fetched; give its bytes"
+        "an image is a path or a URL, which are not fetched; give its bytes"
     );
-    assert!(refused(json!([{ "base64": "*" }]), "<image>").starts_with("an image of the row is no base64"));
+    assert!(refused(json!([{ "base64": "*" }]), "<image>").starts_with("an image is no base64"));
     assert!(refused(json!([{ "bytes": "text" }]), "<image>").starts_with("this is text"));
     assert!(refused(json!([{ "rgb": "abcd", "width": 1 }]), "<image>").starts_with("4 bytes are not rows of 1 pixels"));
     assert!(refused(json!([3]), "<image>").contains("has no `bytes`"));

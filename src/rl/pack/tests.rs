@@ -146,6 +146,22 @@ fn rows_with_a_common_prefix_share_a_micro_batch() {
     assert_eq!(micro_batches(&rows, 16, 1), [vec![0, 2], vec![1, 3]]);
 }
 
+/// Rows that differ in an image are in an order that does not depend on its number.
+#[test]
+fn micro_batches_do_not_depend_on_the_numbers_of_images() {
+    let rows = |numbers: [u32; 4]| -> Vec<Row> {
+        let row = |number: u32| {
+            let mut row = row_of(7, 2);
+            row.push(&[image_id(number); 4], None, &Support::default(), 0);
+            row
+        };
+        numbers.map(row).into()
+    };
+    let split = |numbers| micro_batches(&rows(numbers), 12, 1);
+    assert_eq!(split([0, 1, 2, 3]), [vec![0, 1], vec![2, 3]]);
+    assert_eq!(split([3, 1, 0, 2]), split([0, 1, 2, 3]));
+}
+
 /// As many micro-batches for each shard, if there are enough rows, and about as many tokens.
 #[test]
 fn micro_batches_are_a_multiple_of_the_shards() {

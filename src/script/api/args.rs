@@ -86,9 +86,9 @@ fn inside(function: &str, name: &str) -> String {
 
 /// The fields of a table of named arguments; unknown ones are refused.
 pub(crate) struct TableFields<'a> {
-    lua: &'a Lua,
+    pub(super) lua: &'a Lua,
     function: &'static str,
-    table: Table,
+    pub(super) table: Table,
     /// The field whose value the table is, for a table inside another.
     at: Option<&'a str>,
 }

@@ -103,6 +103,8 @@ struct ToolAnswer {
     call_id: Option<String>,
     record: ToolRecord,
     files: Vec<OutputFile>,
+    /// Hashes of images.
+    images: Vec<String>,
 }
 
 impl ToolAnswer {
@@ -129,6 +131,11 @@ impl ToolAnswer {
             }
             table.raw_set("files", files)?;
         }
+        if !self.images.is_empty() {
+            let part = |hash: &String| lua.create_table_from([("type", "image"), ("hash", hash)]);
+            let parts: Vec<Table> = self.images.iter().map(part).collect::<mlua::Result<_>>()?;
+            table.raw_set("images", parts)?;
+        }
         Ok(table)
     }
 }
@@ -142,7 +149,7 @@ enum ReadyCall {
 fn refused(id: Option<String>, kind: CallKind, name: &str, arguments: Json, why: String, reward: f64) -> ReadyCall {
     let name = name.to_owned();
     let record = ToolRecord { name, arguments, kind, output: why, reward, ..ToolRecord::default() };
-    ReadyCall::Refused(ToolAnswer { call_id: id, record, files: Vec::new() })
+    ReadyCall::Refused(ToolAnswer { call_id: id, record, files: Vec::new(), images: Vec::new() })
 }
 
 /// Parses and validates calls, and tells whether they are the script's own. An error of the policy
@@ -313,7 +320,7 @@ impl ReadyCall {
         };
         let CallResult { output, reward, retries, cached } = validated.run(&lua, &call, host).await?;
         let (tool, arguments, hidden) = (validated.tool, validated.arguments, validated.hidden);
-        let Output { text, ok, seconds, files, .. } = output;
+        let Output { text, ok, seconds, files, images, .. } = output;
         let defaults = EnvSettings::default();
         let env = settings_of(&call, &defaults);
         let (of_tool, of_env) = (&tool.rewards, &env.call_rewards);
@@ -327,7 +334,7 @@ impl ReadyCall {
         let (name, kind) = (tool.name.clone(), CallKind::Ran);
         let record =
             ToolRecord { name, arguments, kind, output: text, ok, reward, seconds, retries, cached, hidden: false };
-        Ok(ToolAnswer { call_id, record, files })
+        Ok(ToolAnswer { call_id, record, files, images })
     }
 }
 

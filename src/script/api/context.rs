@@ -8,11 +8,11 @@ use mlua::{Function, Lua, Table};
 use serde_json::Value;
 
 use super::apart::{self, timed};
-use super::args::{fail, fail_with, time_left};
+use super::args::{fail, time_left};
+use super::image;
 use crate::mdp::Message;
 use crate::script::runtime::bind::in_lua;
 use crate::script::runtime::host::Host;
-use crate::script::runtime::messages;
 use crate::text::{Renderer, TimeLimit};
 
 /// Upper bound of the text that a chat template adds around one message, and around all.
@@ -23,7 +23,7 @@ const META: &str = "r1.context";
 
 /// The messages of a list, for a function of `r1.context`.
 fn read(lua: &Lua, list: &Table) -> mlua::Result<Vec<Message>> {
-    messages::messages(list, "messages").map_err(|invalid| fail_with(lua, "r1.context", invalid.of_script()))
+    image::read_messages(lua, "r1.context", list)
 }
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
@@ -36,9 +36,11 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let bytes: usize = messages.iter().map(|message| message.content.text().len() + TEMPLATE_BYTES).sum();
         let tool_bytes: usize = tools.iter().map(|tool| tool.to_string().len()).sum::<usize>() * 2;
         let reasoning: usize = messages.iter().filter_map(|m| m.reasoning_content.as_ref()).map(String::len).sum();
-        let calls = messages.iter().any(|message| !message.tool_calls.is_empty());
+        // An image has many tokens and no text.
+        let others =
+            messages.iter().any(|message| !message.tool_calls.is_empty() || message.content.images().next().is_some());
         let system = if tools.is_empty() { 0 } else { 1024 };
-        if !calls && bytes + reasoning + tool_bytes + system + TEMPLATE_BYTES * 4 <= tokens {
+        if !others && bytes + reasoning + tool_bytes + system + TEMPLATE_BYTES * 4 <= tokens {
             return Ok(true);
         }
         Ok(count(lua, &renderer, &messages, &tools)? <= tokens)

@@ -7,10 +7,11 @@ use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 use tokio::sync::oneshot;
 
-use super::args::{check_text, fail, fail_with};
+use super::args::{check_text, fail};
 use super::argument::{NonNegative, TextArguments, argument};
 use super::arguments::{Arguments, arguments};
 use super::endpoint::ModelEndpoint;
+use super::image;
 use super::outcome::{NilReason, OutsideCall, outcome_of};
 use super::policy::check_stop;
 use crate::error::{Error, Kind, Result};
@@ -18,7 +19,6 @@ use crate::mdp::{Completion, GeneratedText, Message, Outcome, SampledTokens, See
 use crate::script::runtime::bind::bind_async;
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::{Call, Host};
-use crate::script::runtime::messages::messages;
 use crate::script::runtime::named_models::{ModelInput, ResponseOptions, ResponseRequest, shared_models};
 use crate::script::runtime::policy_request::{GenerateOptions, GenerateRequest, PolicyRequest, SampledText};
 
@@ -115,9 +115,7 @@ enum Writer {
 fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Result<GenerateCall> {
     let messages = match prompt {
         Value::String(text) => vec![Message::user(text.to_string_lossy())],
-        Value::Table(list) => {
-            messages(list, "messages").map_err(|invalid| fail_with(lua, NAME, invalid.of_script()))?
-        }
+        Value::Table(list) => image::read_messages(lua, NAME, list)?,
         other => return Err(fail(lua, NAME, format!("takes messages or text, got {}", kind(other)))),
     };
     check_text(lua, NAME, &messages)?;

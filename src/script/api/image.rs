@@ -1,65 +1,153 @@
-//! `r1.image`: an image as a part of a message. The image is stored once in the run, by the SHA-256
-//! of its file, and the part has this hash.
+//! `r1.image`, and images in messages: an image is stored once in the run, by the SHA-256 of its
+//! file, and a part of a message has this hash. `lua/images.lua` walks through messages.
 
 use std::rc::Rc;
 
-use mlua::{Lua, Table, Value};
+use mlua::{Function, Lua, Table, Value};
 
-use super::args::{TableFields, fail, raise, refuse_while_loading};
+use super::args::{TableFields, fail, fail_with, raise, refuse_while_loading};
+use super::argument::{ANY, Whole};
+use super::arguments::{Arguments, arguments};
 use super::fs;
 use super::outcome::NilReason;
-use crate::error::Kind;
-use crate::script::runtime::bind::bind;
+use crate::error::{Error, Kind};
+use crate::mdp::Message;
+use crate::script::runtime::bind::{bind, in_lua};
+use crate::script::runtime::convert::{NonJson, to_json};
 use crate::script::runtime::host::Host;
-use crate::vision::Images;
+use crate::script::runtime::messages;
+use crate::vision::{Images, store_part};
 
 const NAME: &str = "r1.image";
-pub(super) const FIELDS: [&str; 4] = ["path", "bytes", "rgb", "width"];
+pub(super) const FIELDS: [&str; 10] =
+    ["path", "bytes", "rgb", "width", "base64", "url", "type", "hash", "image", "image_url"];
+
+/// Name of the registry entry that holds the functions of `lua/images.lua`.
+const FUNCTIONS: &str = "r1.images";
+
+arguments! {
+    /// Options of `r1.image`.
+    pub(super) struct ImageOptions {
+        max_pixels: Option<Whole<1, ANY>>;
+    }
+}
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
-    let host = host.clone();
-    bind(lua, r1, "image", move |lua, source: Value| {
-        refuse_while_loading(lua, &host, NAME)?;
-        let fields = TableFields::new(lua, NAME, &source, &FIELDS)?;
-        let renderer = host.renderer();
-        let images = renderer.as_ref().and_then(|renderer| renderer.images());
-        let images = images.ok_or_else(|| fail(lua, NAME, "the policy reads text only; use a vision model"))?;
-        let number = match number(lua, &host, images, &fields)? {
+    let shared_host = host.clone();
+    bind(lua, r1, "image", move |lua, (source, options): (Value, Value)| {
+        refuse_while_loading(lua, &shared_host, NAME)?;
+        let source = TableFields::new(lua, NAME, &source, &FIELDS)?.table;
+        let ImageOptions { max_pixels } = ImageOptions::read_optional(lua, NAME, &options)?;
+        let images = images(lua, &shared_host, NAME)?;
+        let number = match number(lua, &shared_host, &images, &source)? {
             Ok(number) => number,
-            Err(reason) => return Ok(Err(reason)),
+            Err(error) => return Ok(Err(NilReason(error.message))),
         };
-        let part = lua.create_table()?;
-        part.raw_set("type", "image")?;
-        part.raw_set("hash", images.image(number).map_err(raise)?.hash.as_str())?;
-        Ok(Ok(part))
+        let reduced = max_pixels.map(|limit| images.reduced(number, limit.into()));
+        match of_file(reduced.unwrap_or(Ok(number)))? {
+            Ok(number) => part(lua, &images, number).map(Ok),
+            Err(error) => Ok(Err(NilReason(error.message))),
+        }
+    })?;
+    let shared_host = host.clone();
+    let store = lua.create_function(move |lua, (source, name): (Table, String)| {
+        let images = images(lua, &shared_host, &name)?;
+        match number(lua, &shared_host, &images, &source)? {
+            Ok(number) => part(lua, &images, number),
+            Err(error) => Err(fail_with(lua, &name, Error { kind: Kind::Env, ..error })),
+        }
+    })?;
+    let functions: Table = in_lua(lua, include_str!("../../../lua/images.lua"), store)?;
+    lua.set_named_registry_value(FUNCTIONS, functions)
+}
+
+/// A function of `lua/images.lua`: `store` or `place`.
+pub(crate) fn function(lua: &Lua, name: &str) -> mlua::Result<Function> {
+    lua.named_registry_value::<Table>(FUNCTIONS)?.raw_get(name)
+}
+
+/// A list of messages with the name `name`, whose images are stored.
+pub(super) fn stored(lua: &Lua, list: &Table, name: &str) -> mlua::Result<Table> {
+    function(lua, "store")?.call((list, name))
+}
+
+/// Reads messages that a script passes to `caller`. Their images are stored.
+pub(super) fn read_messages(lua: &Lua, caller: &str, list: &Table) -> mlua::Result<Vec<Message>> {
+    let list = stored(lua, list, "messages")?;
+    messages::messages(&list, "messages").map_err(|invalid| fail_with(lua, caller, invalid.of_script()))
+}
+
+/// The number of an image that a tool's result has as a part; the inner error is about its file.
+pub(super) fn of_result(lua: &Lua, host: &Host, source: &Table) -> mlua::Result<Result<String, Error>> {
+    let images = images(lua, host, "the result of a tool")?;
+    let number = number(lua, host, &images, source)?;
+    Ok(number.and_then(|number| Ok(images.image(number)?.hash.clone())))
+}
+
+/// The images of the policy. `caller` names the function or the message in errors.
+fn images(lua: &Lua, host: &Host, caller: &str) -> mlua::Result<std::sync::Arc<Images>> {
+    let images = host.renderer().and_then(|renderer| renderer.images().cloned());
+    images.ok_or_else(|| {
+        let error = Error::new(Kind::Script, "the policy reads text only; use a vision model");
+        fail_with(lua, caller, error)
     })
 }
 
-/// The number of an image; the inner error is about its file.
-fn number(lua: &Lua, host: &Host, images: &Images, fields: &TableFields<'_>) -> mlua::Result<Result<u32, NilReason>> {
-    let [path, bytes, rgb] = [fields.get("path")?, fields.get("bytes")?, fields.get("rgb")?];
-    // Without a width, pixels are no rows.
-    let row = fields.read::<Option<usize>>("width")?.unwrap_or(0);
-    let added = match (&path, &bytes, &rgb) {
-        // A row of a dataset of images has both.
-        (_, Value::String(bytes), Value::Nil) => images.add(&bytes.as_bytes()),
-        (Value::String(path), Value::Nil, Value::Nil) => {
-            match fs::file(lua, host, NAME, &path.to_string_lossy(), |hash| images.number(hash))? {
-                Err(reason) => return Ok(Err(reason)),
-                Ok(fs::ReadFile::Known(number)) => Ok(number),
-                Ok(fs::ReadFile::Bytes(file)) => images.add(&file),
-            }
+fn part(lua: &Lua, images: &Images, number: u32) -> mlua::Result<Table> {
+    let part = lua.create_table_with_capacity(0, 2)?;
+    part.raw_set("type", "image")?;
+    part.raw_set("hash", images.image(number).map_err(raise)?.hash.as_str())?;
+    Ok(part)
+}
+
+/// The number of an image in any form, a part of a message or its source; the inner error is about
+/// its file.
+fn number(lua: &Lua, host: &Host, images: &Images, part: &Table) -> mlua::Result<Result<u32, Error>> {
+    let mut source = part.clone();
+    for name in ["image", "image_url"] {
+        if let Value::Table(inner) = part.raw_get(name)? {
+            source = inner;
         }
-        (Value::Nil, Value::Nil, Value::String(pixels)) => images.add_rgb(&pixels.as_bytes(), row),
-        (Value::Nil, Value::Nil, Value::Buffer(pixels)) => images.add_rgb(&pixels.to_vec(), row),
-        _ => {
-            let why = "takes `path` (a file), `bytes` (the content of a file), or `rgb` and `width` (pixels)";
-            return Err(fail(lua, NAME, why));
-        }
-    };
+    }
+    if let Value::String(hash) = source.raw_get("hash")? {
+        let unknown = || Error::new(Kind::Data, format!("there is no image {}", hash.to_string_lossy()));
+        return Ok(images.number(&hash.to_string_lossy()).ok_or_else(unknown));
+    }
+    // A row of a dataset of images has `bytes` and `path`.
+    let has = |name: &str| source.raw_get::<Value>(name).is_ok_and(|value| !value.is_nil() && !value.is_null());
+    if let Value::String(path) = source.raw_get("path")?
+        && !["bytes", "base64", "url", "rgb"].iter().any(|name| has(name))
+    {
+        let file = fs::file(lua, host, NAME, &path.to_string_lossy(), |hash| images.number(hash))?;
+        return match file {
+            Err(NilReason(reason)) => Ok(Err(Error::new(Kind::Data, reason))),
+            Ok(fs::ReadFile::Known(number)) => Ok(Ok(number)),
+            Ok(fs::ReadFile::Bytes(file)) => of_file(images.add(&file)),
+        };
+    }
+    if let Value::Buffer(pixels) = source.raw_get("rgb")? {
+        let width = source.raw_get::<Option<usize>>("width")?;
+        return of_file(images.add_rgb(&pixels.to_vec(), width.unwrap_or(0)));
+    }
+    if !FIELDS.iter().any(|name| *name != "type" && has(name)) {
+        let takes =
+            "`path` (a file), `bytes` (the content of a file), `base64`, a data URL in `url`, or `rgb` and `width`";
+        return Err(fail(lua, NAME, format!("an image has {takes}")));
+    }
+    let mut json = to_json(&Value::Table(part.clone()), "image", NonJson::TagBytes)
+        .map_err(|not_plain| fail_with(lua, NAME, not_plain))?;
+    if json["type"].is_null() {
+        json["type"] = "image".into();
+    }
+    of_file(store_part(&json, images).and_then(|number| {
+        number.ok_or_else(|| Error::new(Kind::Data, "a part with the `type` of an image is `image` or `image_url`"))
+    }))
+}
+
+/// Separates errors about a file from other errors.
+fn of_file(added: Result<u32, Error>) -> mlua::Result<Result<u32, Error>> {
     match added {
-        Ok(number) => Ok(Ok(number)),
-        Err(error) if error.kind == Kind::Data => Ok(Err(NilReason(error.message))),
-        Err(error) => Err(raise(error)),
+        Err(error) if error.kind != Kind::Data => Err(raise(error)),
+        added => Ok(added),
     }
 }

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::args::{FromField, TableFields, check_text};
 use super::argument::argument;
 use super::arguments::{Arguments, arguments};
+use super::image;
 use super::outcome::{OutsideCall, outcome_of};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
@@ -44,7 +45,8 @@ impl FromField for PromptArgument {
         match value {
             Value::String(text) => Ok(Self::Text(text.to_string_lossy())),
             Value::Table(list) => {
-                messages(list, name).map(Self::Messages).map_err(|invalid| fields.raise(invalid.of_script()))
+                let list = image::stored(fields.lua, list, name)?;
+                messages(&list, name).map(Self::Messages).map_err(|invalid| fields.raise(invalid.of_script()))
             }
             other => Err(fields.refuse(name, "messages or text", other)),
         }

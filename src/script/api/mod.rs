@@ -19,7 +19,7 @@ pub(crate) mod format;
 mod fs;
 mod generate;
 mod http;
-mod image;
+pub(crate) mod image;
 mod index;
 mod json;
 mod logprobs;

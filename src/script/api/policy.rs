@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::args::{check_text, fail, fail_with, raise, refused, text};
 use super::argument::{ANY, TextArguments, Whole};
 use super::arguments::{Arguments, arguments};
-use super::context;
+use super::{context, image};
 use crate::error::{Error, Kind, suggest};
 use crate::mdp::{Action, Observation};
 use crate::script::runtime::convert::{self, kind, show};
@@ -169,6 +169,10 @@ impl FlowPolicy {
             return Ok(Observation::TokenIds(ids));
         }
         let list = context::messages_of(lua, table)?.map_or_else(|| table.clone(), |(list, _)| list);
+        let list: Table = match self.channel.steps.get() {
+            0 => image::function(lua, "place")?.call((list, "messages", self.state.raw_get::<Value>("task")?))?,
+            _ => image::stored(lua, &list, "messages")?,
+        };
         let shown = messages(&list, "messages").map_err(|invalid| fail_with(lua, GENERATE, invalid.of_script()))?;
         check_text(lua, GENERATE, &shown)?;
         // The record contains the conversation as it is at the end.

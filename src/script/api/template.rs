@@ -11,13 +11,13 @@ use super::apart::{self, timed};
 use super::args::{check_text, fail, fail_with, in_time, plain, raise, text, time_left};
 use super::arguments::{Arguments, arguments};
 use super::format::{FormatArgument, FormatOfRecipe, LocalFormat};
+use super::image;
 use super::text_files::{TEMPLATE, is_source};
 use crate::error::{Error, Kind, Result};
 use crate::json;
 use crate::mdp::Message;
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::definitions::RecipeFormat;
-use crate::script::runtime::messages::messages;
 use crate::text::schema_order::tool_in_order;
 use crate::text::{Format, FormatChoice, Renderer, Style, Template, TimeLimit};
 
@@ -122,7 +122,7 @@ fn conversation(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Json> {
 
 fn read_messages(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Vec<Message>> {
     let read: Vec<Message> = if let Value::Table(list) = list {
-        messages(list, "messages").map_err(|invalid| fail_with(lua, function, invalid.of_script()))?
+        image::read_messages(lua, function, list)?
     } else {
         let list = conversation(lua, function, list)?;
         let rows = crate::mdp::conversation::messages(&list, "messages")

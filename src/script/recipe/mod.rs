@@ -8,6 +8,7 @@ pub(crate) mod curriculum;
 pub(crate) mod datasets;
 pub(crate) mod envs;
 pub(crate) mod flow;
+mod images;
 pub(crate) mod literal_keys;
 pub(crate) mod load;
 mod outside;

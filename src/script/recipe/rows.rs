@@ -158,6 +158,9 @@ impl Worker {
         let supervised = matches!(self.script.settings.trainer, Trainer::Sft(_));
         let placed = |error: Error| self.about_row(split, index, error);
         columns::decode(&mut row).map_err(|invalid| placed(invalid.into()))?;
+        if !supervised {
+            self.store_row_images(&mut row).map_err(placed)?;
+        }
         let own_reset = supervised || self.envs.of(split, &row).map_err(placed)?.env.own_reset;
         let holds = |name: &&str| {
             row.get(name).is_some_and(|value| value.is_array() || (value.is_string() && *name != "messages"))

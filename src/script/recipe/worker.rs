@@ -123,14 +123,19 @@ impl Worker {
         }
         let call = Call::of_trajectory(EntryPoint::Reset, (seed, 0), &self.vm.limits, context);
         let lua = &self.vm.lua;
-        let input = (convert::from_row(lua, task)?, convert::from_row(lua, &Json::Object(env.kwargs.clone()))?);
-        let (value, size): (Value, Size) =
-            self.vm.call(&call, &reset.measured, input).await.map_err(|failure| with_columns(failure, task))?;
+        let row = convert::from_row(lua, task)?;
+        let kwargs = convert::from_row(lua, &Json::Object(env.kwargs.clone()))?;
+        let (value, size): (Value, Size) = self
+            .vm
+            .call(&call, &reset.measured, (&row, kwargs))
+            .await
+            .map_err(|failure| with_columns(failure, task))?;
         let Value::Table(table) = value else {
             let message = format!("reset returned {}; it must return the state, a table", kind(&value));
             return Err(broken(&reset.function, message));
         };
         let bytes = self.sized(size, &call, &reset.function)?;
+        self.store_images((&call, &reset.function), &table, Some((&row, !loaded.own_reset)))?;
         let state = State::new(lua, table, seed, record.clone(), session, env);
         state.size.set(bytes);
         Ok(state)
@@ -180,7 +185,8 @@ impl Worker {
         let call = self.call_of(EntryPoint::Observe, state);
         let (value, size): (Value, Size) = self.vm.call(&call, &context.measured, (&state.table, budget)).await?;
         self.shown(size, &context.function)?;
-        let (observation, least) = self.observation(&value).map_err(|error| at_function(&context.function, error))?;
+        let (observation, least) =
+            self.observation(&call, &value).map_err(|error| at_function(&context.function, error))?;
         if least && let Some(renderer) = env.renderer.as_ref().or(self.vm.host.renderer.as_ref()) {
             budget::check(renderer, &state.env.schemas, &observation, budget, true)
                 .map_err(|error| Failure::new(Status::ContextOverflow, at_function(&context.function, error)))?;
@@ -217,11 +223,15 @@ impl Worker {
 
     /// Parses the result of a context function: the observation, and whether it could not be
     /// shortened further.
-    fn observation(&self, value: &Value) -> Result<(Observation, bool)> {
+    fn observation(&self, call: &Rc<Call>, value: &Value) -> Result<(Observation, bool)> {
         let wrong = |field: Option<String>, message: String| {
             Error::new(Kind::Script, message).about(Subject::Returned { function: "context".to_owned(), field })
         };
         let of_messages = |invalid: Invalid| wrong(Some(invalid.path.clone()), invalid.to_string());
+        let read = |list: &Table| {
+            let list = self.stored(call, list)?;
+            messages::messages(&list, "messages").map_err(of_messages)
+        };
         let of_ids = |message: String| Err(wrong(Some("token_ids".to_owned()), message));
         let wanted = "context must return messages, text or { token_ids = { … } }";
         let table = match value {
@@ -231,14 +241,13 @@ impl Worker {
         };
         let lua_error = |error: mlua::Error| wrong(None, error.to_string());
         if let Some((messages, least)) = context::messages_of(&self.vm.lua, table).map_err(lua_error)? {
-            let list = messages::messages(&messages, "messages").map_err(of_messages)?;
-            return Ok((Observation::Messages(list), least));
+            return Ok((Observation::Messages(read(&messages)?), least));
         }
         let observation = match table.raw_get("token_ids").map_err(lua_error)? {
             Value::Nil if table.raw_len() == 0 => {
                 Err(wrong(None, format!("context returned an empty table; {wanted}")))
             }
-            Value::Nil => messages::messages(table, "messages").map(Observation::Messages).map_err(of_messages),
+            Value::Nil => read(table).map(Observation::Messages),
             Value::Table(ids) => ids
                 .sequence_values::<u32>()
                 .collect::<mlua::Result<Vec<u32>>>()
@@ -266,6 +275,7 @@ impl Worker {
             None => self.vm.read_result(("step", &env.step.function), &value)?,
         };
         state.size.set(self.sized(size, &call, &env.step.function)?);
+        self.store_images((&call, &env.step.function), &state.table, None)?;
         Self::close_step(state, &call, &mut result);
         Ok(result)
     }

@@ -349,7 +349,7 @@ impl ToolServer {
         session: Option<&SessionServers>,
         tool: &str,
         arguments: &Json,
-    ) -> Result<Output> {
+    ) -> Result<(Output, Vec<Vec<u8>>)> {
         let (options, mask) = self.open(&grants.borrow())?;
         let arguments = arguments.as_object().cloned().unwrap_or_default();
         let reply = match (self.scope, session) {
@@ -358,8 +358,8 @@ impl ToolServer {
             }
             _ => shared(options).call(tool, arguments).await?,
         };
-        let text = mask(reply.text);
-        Ok(Output { text, ok: reply.ok, timed_out: reply.timed_out, seconds: reply.seconds, files: Vec::new() })
+        let McpReply { text, images, ok, timed_out, seconds } = reply;
+        Ok((Output { text: mask(text), ok, timed_out, seconds, ..Output::default() }, images))
     }
 }
 

@@ -12,6 +12,9 @@ use tokio::sync::{Semaphore, watch};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CachedResult {
     pub(crate) text: String,
+    /// Hashes of images.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) images: Vec<String>,
     /// The process reward, if the tool returned one.
     pub(crate) reward: Option<f64>,
 }
@@ -138,7 +141,7 @@ mod tests {
     use super::*;
 
     fn result(text: &str) -> CachedResult {
-        CachedResult { text: text.to_owned(), reward: None }
+        CachedResult { text: text.to_owned(), images: Vec::new(), reward: None }
     }
 
     #[test]

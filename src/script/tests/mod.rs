@@ -21,6 +21,7 @@ mod every_tool;
 mod format;
 mod games;
 mod hidden_tools;
+mod images;
 mod limits;
 mod loss;
 mod mcp;

@@ -162,7 +162,7 @@ impl Connection {
         match answer {
             Ok(CallToolResponse::Complete(result)) => {
                 let ok = result.is_error != Some(true);
-                McpReply { text: content::text(&result), ok, ..McpReply::default() }
+                McpReply { text: content::text(&result), images: content::images(&result), ok, ..McpReply::default() }
             }
             Ok(_) => McpReply::failed(format!("the server `{name}` requests input, which r1 does not support")),
             Err(ServiceError::McpError(error)) => McpReply::failed(&error.message),

@@ -1,9 +1,11 @@
 //! The content of a tool's result as text for the policy.
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
 use rmcp::model::{CallToolResult, ContentBlock, ResourceContents};
 
 /// The text of a result: its blocks, one after the other. Images, audio and binary resources are
-/// marks with type and size, since messages of tools are text.
+/// marks with type and size.
 pub(super) fn text(result: &CallToolResult) -> String {
     let blocks: Vec<String> = result.content.iter().map(block).collect();
     match &result.structured_content {
@@ -11,6 +13,16 @@ pub(super) fn text(result: &CallToolResult) -> String {
         Some(structured) if blocks.is_empty() => structured.to_string(),
         _ => blocks.join("\n"),
     }
+}
+
+/// The files of the images of a result, for policies that read images. Data that is no base64 is an
+/// empty file.
+pub(super) fn images(result: &CallToolResult) -> Vec<Vec<u8>> {
+    let file = |block: &ContentBlock| match block {
+        ContentBlock::Image(image) => Some(BASE64_STANDARD.decode(&image.data).unwrap_or_default()),
+        _ => None,
+    };
+    result.content.iter().filter_map(file).collect()
 }
 
 fn block(block: &ContentBlock) -> String {

@@ -63,6 +63,8 @@ impl fmt::Debug for McpOptions {
 pub struct McpReply {
     /// The text for the policy.
     pub text: String,
+    /// The files of its images, which the text has as marks.
+    pub images: Vec<Vec<u8>>,
     /// Whether the server answered without an error.
     pub ok: bool,
     pub timed_out: bool,

@@ -218,7 +218,7 @@ fn conclude(
         }
         text.push_str(&files::marks(&files));
     }
-    Some(Output { text, ok, timed_out, seconds, files })
+    Some(Output { text, ok, timed_out, seconds, files, ..Output::default() })
 }
 
 fn crash(signal: i32, options: &PythonOptions) -> String {

@@ -114,11 +114,11 @@ pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Eva
             run.path().clone_into(&mut directory);
             write_plan(&directory, &plan)?;
         }
-        if let Some(images) = policy.renderer().images() {
+        if let Some(images) = policy.renderer().images().filter(|_| options.ranks.is_first()) {
             images.store_in(&run.path().join(IMAGES))?;
         }
         let baseline = policies.first().map(|first: &PolicySamples| first.trajectories.as_slice());
-        let mut model = ModelEvaluation::new(run, policy, plan.models[at].seconds, options.ranks.clone());
+        let mut model = ModelEvaluation::new(run, policy, plan.models[at].seconds);
         let origins = origins::origins(&script, origin)?;
         record(&model.run, &script, &overrides, &origins, model.policy.max_context(), STEP)?;
         let done = model.sample(&script, baseline, reporter);

@@ -50,10 +50,9 @@ impl EvalPolicy {
         }
         let dir = model_dir(&policy.model, fetching)?;
         let mut session = Session::open(script, &dir, None, run, fetching)?;
-        ranks.refuse_images(&session.renderer)?;
         // The first Ctrl-C ends an evaluation.
         session.rollouts.patience.set(1);
-        session.ranks = ranks.clone();
+        session.ranks = ranks.with_images(session.renderer.images());
         Ok((Self::Local(Box::new(session)), Some(origins::origin(&policy.model, &dir))))
     }
 
@@ -90,6 +89,14 @@ impl EvalPolicy {
         match self {
             Self::Local(session) => session.max_context,
             Self::Server(session) => session.settings.policy.max_context,
+        }
+    }
+
+    /// The processes that divide rollouts.
+    pub(crate) fn ranks(&self) -> Ranks {
+        match self {
+            Self::Local(session) => session.ranks.clone(),
+            Self::Server(_) => Ranks::default(),
         }
     }
 

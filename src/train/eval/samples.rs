@@ -70,8 +70,8 @@ fn doubts(trajectories: &[Trajectory]) -> Vec<String> {
 }
 
 impl ModelEvaluation {
-    pub(crate) fn new(run: RunDir, policy: EvalPolicy, seconds: f64, ranks: Ranks) -> Self {
-        let (failures, trajectories) = (Failures::default(), Vec::new());
+    pub(crate) fn new(run: RunDir, policy: EvalPolicy, seconds: f64) -> Self {
+        let (failures, trajectories, ranks) = (Failures::default(), Vec::new(), policy.ranks());
         Self { run, policy, failures, trajectories, seconds, sequential: None, ranks }
     }
 
@@ -98,7 +98,9 @@ impl ModelEvaluation {
                 self.policy.has_replied_before();
             }
         }
-        (goes_on, self.trajectories) = self.ranks.of_first((goes_on, std::mem::take(&mut self.trajectories)))?;
+        // Rank 0 has the stored trajectories.
+        let stored = self.ranks.all_trajectories(Ok((std::mem::take(&mut self.trajectories), goes_on)))?;
+        (self.trajectories, goes_on) = stored.into_iter().next().unwrap_or_default();
         self.policy.log().open(self.run.path(), Some(if goes_on { STEP + 1 } else { 0 }), None)?;
         self.policy.log().top_level(&script.logged, goes_on);
         self.policy.log().flush()?;

@@ -176,7 +176,7 @@ impl Training {
 
     /// The trajectories of these ids.
     pub(crate) fn trajectories(&self, ids: &[String]) -> Result<Vec<Trajectory>> {
-        self.step.find((&self.run.dir, &self.run.options.ranks), ids)
+        self.step.find((&self.run.dir, &self.session.ranks), ids)
     }
 
     /// Metrics for the line of this step.
@@ -294,12 +294,8 @@ impl Training {
         if objective.has_reference() {
             self.load_reference()?;
         }
-        let batch = self.step.batch(
-            (&self.run.dir, &self.run.options.ranks),
-            ids,
-            objective.needs(AlgorithmNeed::Greedy),
-            None,
-        )?;
+        let batch =
+            self.step.batch((&self.run.dir, &self.session.ranks), ids, objective.needs(AlgorithmNeed::Greedy), None)?;
         // The running standard deviation of the returns changes with updates only.
         let returns = self.policy.returns;
         let settings = UpdateSettings::new(&learner, &objective, 0.0, self.temperature());

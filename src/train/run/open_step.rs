@@ -107,7 +107,8 @@ impl OpenStep {
                 if let Entry::Vacant(entry) = earlier.entry((split, step)) {
                     // Only rank 0 has the files.
                     let stored = if path.is_file() { read_trajectories(&path) } else { Ok(Vec::new()) };
-                    entry.insert(ranks.all_of(stored)?.into_iter().next().unwrap_or_default());
+                    let all = ranks.all_trajectories(stored.map(|stored| (stored, ())))?;
+                    entry.insert(all.into_iter().next().unwrap_or_default().0);
                 }
                 earlier[&(split, step)].iter().find(|trajectory| trajectory.id == *id).cloned().ok_or_else(missing)
             })

@@ -170,7 +170,7 @@ impl Training {
             ..UpdateSettings::new(&learner, &objective, self.learning_rate(wanted.lr)?, self.temperature())
         };
         let greedy = objective.needs(AlgorithmNeed::Greedy) && wanted.advantages.is_none();
-        let batch = self.step.batch((&self.run.dir, &self.run.options.ranks), ids, greedy, wanted.groups.as_deref())?;
+        let batch = self.step.batch((&self.run.dir, &self.session.ranks), ids, greedy, wanted.groups.as_deref())?;
         let updated = self.update_with(&batch, settings);
         self.step.put_back(batch);
         updated

@@ -160,10 +160,11 @@ impl<'a> SupervisedTraining<'a> {
         let style = Style { format: FormatChoice::named("answer")?, ..script.style()? };
         let base = Renderer::load_styled(&load_from, &style)?;
         attach_images(&base, &load_from)?;
-        options.ranks.refuse_images(&base)?;
         if let Some(images) = base.images() {
             images.read_from(&dir.path().join(IMAGES))?;
-            images.store_in(&dir.path().join(IMAGES))?;
+            if options.ranks.is_first() {
+                images.store_in(&dir.path().join(IMAGES))?;
+            }
             model.set_images(Arc::clone(images));
         }
         let mut samples = Samples::new(worker, base, &script.settings.env.format, &sft, limit);

@@ -109,7 +109,6 @@ impl Training {
         // Also the images of a run that this one begins from, whose trajectories it may repeat.
         let stored = opened.resumed.as_ref().map(|resumed| resumed.source.path.as_path());
         let mut session = Session::open(script, &dir, Some(objective.has_reference()), stored, fetching)?;
-        opened.options.ranks.refuse_images(&session.renderer)?;
         script.settings.policy = written;
         let (script, options) = (&opened.script, &opened.options);
         let mut learner = learner;
@@ -135,7 +134,7 @@ impl Training {
             return Err(Error::new(Kind::Usage, message).at_path(&options.script).hint(hint));
         }
         ranks.require_same_weights(&session.model)?;
-        session.ranks = ranks.clone();
+        session.ranks = ranks.with_images(session.renderer.images());
         let origins = Origins { fork: opened.fork_origin(), ..origins::origins(script, Some(origin))? };
         if let Some(resumed) = &opened.resumed {
             warn_of_data(&resumed.stored.origins, &origins, reporter);
@@ -192,7 +191,7 @@ impl Training {
         }
         let returns = state.returns.map(|[gamma, count, mean, variance]| ReturnScale { gamma, count, mean, variance });
         let run_dir = opened.directory()?;
-        if let Some(images) = session.renderer.images() {
+        if let Some(images) = session.renderer.images().filter(|_| ranks.is_first()) {
             images.store_in(&run_dir.path().join(IMAGES))?;
         }
         record(&run_dir, script, &options.overrides, &origins, session.max_context, state.step)?;

@@ -10,10 +10,10 @@ use crate::load::{IMAGE_FRAMES, IMAGE_MERGE, new_processor};
 use crate::model::{Config, Model};
 use crate::script::{Split, Worker};
 use crate::telemetry::Reporter;
-use crate::text::{IMAGE_TOKENS, Tokenizer, train_tokenizer};
+use crate::text::{Tokenizer, train_tokenizer};
 use crate::train::rows::demonstrations;
 use crate::train::rows::order;
-use crate::vision::{DecodeLimits, Images, Processor};
+use crate::vision::{DecodeLimits, IMAGE_TOKENS, Images, Processor};
 
 /// Writes tokenizer, config and random weights into `dir`.
 pub(crate) fn make(

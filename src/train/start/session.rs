@@ -352,12 +352,12 @@ impl Session {
             // A process that learns has nothing else to show meanwhile.
             let waits = self.ranks.have_roles() && self.ranks.learns();
             let bar = waits.then(|| reporter.bar(label, 0, "trajectories of other processes"));
-            let all = self.ranks.all_of(local.map(|(trajectories, stats)| (trajectories, stats, lines)))?;
+            let all = self.ranks.all_trajectories(local.map(|(trajectories, stats)| (trajectories, (stats, lines))))?;
             if let Some(bar) = bar {
                 bar.finish();
             }
             let (mut trajectories, mut stats) = (Vec::new(), Stats::default());
-            for (of_rank, stats_of_rank, lines) in all {
+            for (of_rank, (stats_of_rank, lines)) in all {
                 trajectories.extend(of_rank);
                 stats.add_beside(&stats_of_rank);
                 // The other processes write no log, and would collect the lines again.

@@ -1,4 +1,4 @@
-"""Writes qwen2_5_vl/ and qwen3_vl/: tiny vision-language models with random weights, as transformers saves them, and
+"""Writes qwen2_5_vl/, qwen3_vl/ and smolvlm/: tiny vision-language models with random weights, as transformers saves them, and
 golden.safetensors: images, rows of token ids with the places of images, logits, the gradients of the loss, and greedy tokens, by
 transformers in f64.
 
@@ -13,7 +13,11 @@ import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import save_file
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from transformers import (
+    Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen3VLConfig, Qwen3VLForConditionalGeneration, SmolVLMConfig,
+    SmolVLMForConditionalGeneration,
+)
+from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 HERE = Path(__file__).parent
@@ -23,13 +27,30 @@ PROCESSOR = {
     "size": {"shortest_edge": 256, "longest_edge": 1536},
     "image_mean": [0.48145466, 0.4578275, 0.40821073], "image_std": [0.26862954, 0.26130258, 0.27577711],
 }
-SIZES = [(40, 24), (17, 31), (24, 24)]
+TILES = {
+    "image_processor_type": "SmolVLMImageProcessor", "size": {"longest_edge": 36}, "max_image_size": {"longest_edge": 18},
+    "do_image_splitting": True, "resample": 1, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
+}
+SIZES = [(40, 24), (9, 31), (24, 24)]
 # Numbers below 0 are images: -1 is the first one. Between them text.
 ROWS = [
     [1, 2, START, -1, END, 3, 4, 5, 6],
     [7, START, -2, END, 8, START, -3, END, 9, 10, 11],
     [12, 13, 14, 15, 16, 17],
     [7, START, -2, END, 8, 20, 21, START, -1, END, 22, START, -1, END, 23, 24],
+]
+
+
+def tiles(number, count):
+    """An image in tiles, with text before each."""
+    return [token for tile in range(count) for token in (50 + tile, number)]
+
+
+TILE_ROWS = [
+    [1, 2, *tiles(-1, 5), 50, 3, 4, 5, 6],
+    [7, *tiles(-2, 3), 50, 8, *tiles(-3, 5), 50, 9, 10, 11],
+    [12, 13, 14, 15, 16, 17],
+    [7, *tiles(-2, 3), 50, 8, 20, 21, *tiles(-1, 5), 50, *tiles(-1, 5), 50, 23, 24],
 ]
 TEXT = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -62,6 +83,27 @@ def qwen3_vl():
     return Qwen3VLForConditionalGeneration, config
 
 
+def smolvlm():
+    vision = {
+        "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 18, "patch_size": 4,
+    }
+    rope = {"rope_type": "default", "rope_theta": 5000.0}
+    text = {**TEXT, "model_type": "llama", "head_dim": 8, "rope_parameters": rope, "tie_word_embeddings": False}
+    config = SmolVLMConfig(text_config=text, vision_config=vision, scale_factor=2, image_token_id=IMAGE, tie_word_embeddings=False)
+    return SmolVLMForConditionalGeneration, config
+
+
+def tile_inputs(row, images):
+    """The same for tiles; a number below 0 is a tile of the image."""
+    ids = torch.tensor([[token for number in row for token in ([number] if number >= 0 else [IMAGE] * 4)]])
+    own = []
+    for tile, number in enumerate(row):
+        if number < 0 and row[tile - 1] == 50:
+            own.append(images[-1 - number])
+    more = {"pixel_values": torch.cat(own, 1)} if own else {}
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **more}
+
+
 def inputs(row, images):
     """Ids with a placeholder for each token of an image, and the arguments that transformers' model takes."""
     ids = []
@@ -79,7 +121,7 @@ def inputs(row, images):
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": (ids == IMAGE).int(), **more}
 
 
-def write(name, family, config):
+def write(name, family, config, rows=ROWS, settings=PROCESSOR, inputs=inputs):
     torch.manual_seed(7)
     config._attn_implementation = "eager"
     model = family(config).eval()
@@ -91,9 +133,10 @@ def write(name, family, config):
     folder.mkdir(exist_ok=True)
     model.save_pretrained(folder)
     (folder / "generation_config.json").unlink(missing_ok=True)
-    (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSOR, indent=1) + "\n")
+    (folder / "preprocessor_config.json").write_text(json.dumps(settings, indent=1) + "\n")
     model = model.double()
-    processor = Qwen2VLImageProcessorPil(**{key: value for key, value in PROCESSOR.items() if key != "image_processor_type"})
+    own = {key: value for key, value in settings.items() if key != "image_processor_type"}
+    processor = Qwen2VLImageProcessorPil(**own) if settings is PROCESSOR else SmolVLMImageProcessorPil(**own)
     random = np.random.default_rng(3)
     tensors, images = {}, []
     for number, (width, height) in enumerate(SIZES):
@@ -102,9 +145,10 @@ def write(name, family, config):
         image.save(file, "PNG")
         tensors[f"image.{number}"] = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
         made = processor(images=image, return_tensors="pt")
-        images.append((made["pixel_values"].double(), made["image_grid_thw"][0]))
+        pixels = made["pixel_values"].double()
+        images.append((pixels, made["image_grid_thw"][0]) if settings is PROCESSOR else pixels)
     total, count = 0.0, 0
-    for number, row in enumerate(ROWS):
+    for number, row in enumerate(rows):
         given = inputs(row, images)
         logits = model(**given).logits[0]
         targets = given["input_ids"][0, 1:]
@@ -114,16 +158,17 @@ def write(name, family, config):
         tensors[f"logits.{number}"] = logits.detach().float().contiguous()
     (total / count).backward()
     for key, parameter in model.named_parameters():
-        short = key.replace("model.visual.", "visual.").replace("model.language_model.", "model.")
+        short = key.replace("model.visual.", "visual.").replace("model.language_model.", "model.").replace("model.text_model.", "model.")
+        short = short.replace("model.vision_model.", "visual.vision_model.").replace("model.connector.", "visual.connector.")
         # A tower that no row uses has no gradient.
         tensors[f"gradient.{short}"] = parameter.grad.float().contiguous()
     greedy = []
-    for row in (ROWS[1], ROWS[3]):
+    for row in (rows[1], rows[3]):
         given = inputs(row, images)
         made = model.generate(**given, max_new_tokens=8, do_sample=False, eos_token_id=None)
         greedy.append(made[0, given["input_ids"].shape[1]:].tolist())
     metadata = {
-        "rows": json.dumps(ROWS), "greedy": json.dumps(greedy), "loss": json.dumps((total / count).item()),
+        "rows": json.dumps(rows), "greedy": json.dumps(greedy), "loss": json.dumps((total / count).item()),
         "image_token_id": str(IMAGE),
     }
     save_file(tensors, folder / "golden.safetensors", metadata)
@@ -132,6 +177,7 @@ def write(name, family, config):
 def main():
     write("qwen2_5_vl", *qwen2_5_vl())
     write("qwen3_vl", *qwen3_vl())
+    write("smolvlm", *smolvlm(), TILE_ROWS, TILES, tile_inputs)
 
 
 if __name__ == "__main__":

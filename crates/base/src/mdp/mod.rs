@@ -31,7 +31,7 @@ pub use error_record::ErrorRecord;
 pub use evaluation::{AtK, Evaluation};
 pub use failing_tools::{FailingTool, failing_tools};
 pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed, Support};
-pub use image_ids::{FIRST_IMAGE_ID, image_id, image_number};
+pub use image_ids::{FIRST_IMAGE_ID, image_id, image_number, renumber_images};
 pub use invalid::Invalid;
 pub use message::{ARGUMENTS_DEPTH, Action, Content, Message, Observation, Part, Role, ToolCall};
 pub use output_file::OutputFile;

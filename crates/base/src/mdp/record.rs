@@ -104,6 +104,9 @@ pub struct InterpreterOutput {
     /// Files that the program wrote, if the tool keeps them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub files: Vec<OutputFile>,
+    /// Hashes of the images that the policy sees after the text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub images: Vec<String>,
 }
 
 impl ExternalCall {

@@ -144,9 +144,9 @@ impl Model {
         });
         let config = UnwrittenFile::bytes("config.json", format!("{config:#}\n").into_bytes());
         let mut stored = self.parameters.stored();
-        if self.config.vision.as_ref().is_some_and(|vision| vision.full_names) {
+        if let Some(vision) = self.config.vision.as_ref().filter(|vision| vision.full_names) {
             for tensor in &mut stored {
-                tensor.name = text_model::full_name(&tensor.name);
+                tensor.name = text_model::full_name(&tensor.name, vision.tower.language());
             }
         }
         Ok(vec![UnwrittenFile::weights(stored, limit), config])

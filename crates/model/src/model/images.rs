@@ -2,7 +2,9 @@
 //!
 //! All tokens of an image have its id (`r1_base::mdp::image_id`). A token has three positions:
 //! time, row and column. For a token of text they are equal. An image of r rows and c columns
-//! advances the positions of the text after it by the larger of both.
+//! advances the positions of the text after it by the larger of both. In models with plain
+//! rotary embeddings, the tokens of each tile of an image are one row, and the column is the
+//! position.
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
@@ -18,11 +20,13 @@ use super::decoder::Residual;
 use super::{ImageFeatures, Model, Span, VisionTower};
 use crate::native::upload;
 
-/// An image in a sequence.
+/// An image in a sequence, or a tile of it.
 #[derive(Clone, Copy, Debug)]
 struct ImageRun {
     number: u32,
-    /// Its first token.
+    /// The token of the image with which it begins.
+    offset: usize,
+    /// Its first token in the sequence.
     start: usize,
     /// Position of its first token.
     position: i64,
@@ -55,7 +59,7 @@ struct PlacedTokens {
 /// Tokens with images among them, on the device.
 #[derive(Debug)]
 pub(super) struct ImageTokens {
-    /// `[T, 3]` i64
+    /// `[T, 3]` i64, `[T]` for plain rotary embeddings.
     pub positions: Tensor,
     /// The images, each once.
     pub numbers: Vec<u32>,
@@ -113,14 +117,18 @@ impl SequenceImages {
                 Some(run) => return Err(incomplete(&run, index)),
                 None => {
                     let [rows, columns] = images.token_grid(number)?;
-                    let run = ImageRun { number, start: index, position: index as i64 + shift, rows, columns };
+                    // The next tile of the image, if there is one.
+                    let last = current.filter(|run| run.number == number);
+                    let next = last.map_or(0, |run| run.offset + run.rows * run.columns);
+                    let offset = if next < images.tokens(number)? { next } else { 0 };
+                    let run = ImageRun { number, offset, start: index, position: index as i64 + shift, rows, columns };
                     self.runs.push(run);
                     run
                 }
             };
-            let offset = index - run.start;
-            let (row, column) = (offset / run.columns, offset % run.columns);
-            placed.images.push((placed.positions.len() as i64, number, offset as i64));
+            let within = index - run.start;
+            let (row, column) = (within / run.columns, within % run.columns);
+            placed.images.push((placed.positions.len() as i64, number, (run.offset + within) as i64));
             placed.positions.push([run.position, run.position + row as i64, run.position + column as i64]);
         }
         Ok(())
@@ -150,8 +158,8 @@ impl PlacedTokens {
         Self { positions, images: each.collect() }
     }
 
-    /// The same on the device.
-    fn upload(self, images: &Images, device: Device) -> Result<ImageTokens> {
+    /// The same on the device, with one position for each token if `flat`.
+    fn upload(self, images: &Images, device: Device, flat: bool) -> Result<ImageTokens> {
         let (mut numbers, mut first, mut end) = (Vec::new(), HashMap::new(), 0);
         for &(_, number, _) in &self.images {
             if first.insert(number, 0).is_none() {
@@ -163,8 +171,9 @@ impl PlacedTokens {
             end += images.tokens(number)? as i64;
         }
         let tensor = |values: Vec<i64>| upload(&Tensor::f_from_slice(&values)?, device);
+        let positions = tensor(self.positions.into_iter().flatten().collect())?.f_view([-1, 3])?;
         Ok(ImageTokens {
-            positions: tensor(self.positions.into_iter().flatten().collect())?.f_view([-1, 3])?,
+            positions: if flat { positions.f_select(1, 2)? } else { positions },
             tokens: tensor(self.images.iter().map(|(token, ..)| *token).collect())?,
             rows: tensor(self.images.iter().map(|(_, number, offset)| first[number] + offset).collect())?,
             numbers,
@@ -254,6 +263,11 @@ impl Model {
         Ok((tower, self.images.as_deref().ok_or_else(|| missing("the run has none"))?))
     }
 
+    /// Whether tokens of images have one position, like text.
+    fn is_flat(&self) -> bool {
+        self.config.ropes.iter().all(|rope| rope.sections.is_none())
+    }
+
     /// Features of images, one after the other. Differentiable.
     fn image_features(&self, numbers: &[u32]) -> Result<ImageFeatures> {
         let (tower, images) = self.seeing()?;
@@ -289,7 +303,7 @@ impl Model {
             Some(tokens) => placed.select(tokens),
             None => placed,
         };
-        placed.upload(images, self.device).map(Some)
+        placed.upload(images, self.device, self.is_flat()).map(Some)
     }
 
     /// The images of spans; `None` if their sequences have none.
@@ -301,7 +315,7 @@ impl Model {
             sequence.place(span.start, span.ids, images, &mut placed)?;
             any |= !sequence.runs.is_empty();
         }
-        if any { placed.upload(images, self.device).map(Some) } else { Ok(None) }
+        if any { placed.upload(images, self.device, self.is_flat()).map(Some) } else { Ok(None) }
     }
 
     /// Embeddings `[T, E]` of ids `[T]` with images among them.

@@ -41,8 +41,8 @@ impl Model {
 
 /// Whether a parameter is the weight of a norm of a vision tower.
 fn is_norm_of_tower(name: &str) -> bool {
-    let norm = [".norm1.weight", ".norm2.weight", ".ln_q.weight", ".norm.weight"].iter().any(|end| name.ends_with(end));
-    name.starts_with(TOWER) && norm
+    const NORMS: [&str; 5] = ["norm1.weight", "norm2.weight", ".ln_q.weight", ".norm.weight", "layernorm.weight"];
+    name.starts_with(TOWER) && NORMS.iter().any(|end| name.ends_with(end))
 }
 
 /// `count` draws of a normal distribution with mean 0 (Box-Muller in f64, for the same rounding on

@@ -319,10 +319,10 @@ pub(super) fn load(parameters: &mut Parameters, dir: &Path) -> Result<LoraConfig
 pub(super) fn unwritten(parameters: &Parameters, config: &LoraConfig) -> Vec<UnwrittenFile> {
     let config = UnwrittenFile::bytes(CONFIG, format!("{:#}\n", config.to_json()).into_bytes());
     let mut tensors = named(parameters);
-    if parameters.vision.is_some() {
+    if let Some(tower) = &parameters.vision {
         // The modules of a model that reads images have these names in PEFT.
         for (name, _) in &mut tensors {
-            *name = text_model::full_name(name);
+            *name = text_model::full_name(name, tower.config.language());
         }
     }
     vec![UnwrittenFile::tensors(WEIGHTS, "the weight", &tensors), config]

@@ -14,18 +14,32 @@ use r1_base::error::Result;
 /// The name of a tensor in r1: a tensor of the text model has its name in a text model, and a
 /// tensor of the vision tower has the prefix [`TOWER`].
 pub(super) fn name_of(name: &str) -> String {
-    let name = name.replacen("model.language_model.", "model.", 1);
-    name.strip_prefix("model.").filter(|name| name.starts_with(TOWER)).map_or(name.clone(), str::to_owned)
+    let name =
+        LANGUAGE.iter().fold(name.to_owned(), |name, part| name.replacen(&format!("model.{part}."), "model.", 1));
+    match name.strip_prefix("model.") {
+        Some(short) if short.starts_with(TOWER) => short.to_owned(),
+        Some(short) if TILES.iter().any(|part| short.starts_with(part)) => format!("{TOWER}{short}"),
+        _ => name,
+    }
 }
 
-/// The name of a tensor as a part of the module tree of transformers.
-pub(super) fn full_name(name: &str) -> String {
-    if name.starts_with(TOWER) {
-        return format!("model.{name}");
+/// The language model in the module trees of transformers.
+const LANGUAGE: [&str; 2] = ["language_model", "text_model"];
+
+/// Modules of a vision tower that reads tiles.
+const TILES: [&str; 2] = ["vision_model.", "connector."];
+
+/// The name of a tensor as a part of the module tree of transformers, in which `language` is the
+/// language model.
+pub(super) fn full_name(name: &str, language: &str) -> String {
+    if let Some(short) = name.strip_prefix(TOWER) {
+        let tiles = TILES.iter().any(|part| short.starts_with(part));
+        return format!("model.{}", if tiles { short } else { name });
     }
-    name.replacen("model.layers.", "model.language_model.layers.", 1)
-        .replacen("model.embed_tokens.", "model.language_model.embed_tokens.", 1)
-        .replacen("model.norm.", "model.language_model.norm.", 1)
+    let parts = ["layers.", "embed_tokens.", "norm."];
+    parts.iter().fold(name.to_owned(), |name, part| {
+        name.replacen(&format!("model.{part}"), &format!("model.{language}.{part}"), 1)
+    })
 }
 
 /// A tensor by the name of the text model. The gate and up projections, or the down projections, of
@@ -62,7 +76,9 @@ pub(super) fn parts<'a>(tensor: &FileTensor<'a>, is_parameter: impl Fn(&str) -> 
 /// Whether a tensor belongs to a part of the model that is not read: the images' or multi-token
 /// prediction.
 pub(super) fn is_beside(name: &str) -> bool {
-    ["mtp.", "model.mtp.", "model.visual.", "visual."].iter().any(|start| name.starts_with(start))
+    ["mtp.", "model.mtp.", "model.visual.", "visual.", "model.vision_model.", "model.connector."]
+        .iter()
+        .any(|start| name.starts_with(start))
 }
 
 /// Number of tensors in `dir` that are not read because they are not part of the text model.

@@ -106,15 +106,15 @@ impl HostTool for LuaTool {
                 }
             };
             let timed_out = result.is_none();
-            let Returned { text, ok, reward, retryable } = if let Some(values) = result {
-                let returned = read_result(name, &self.run, &values)?;
+            let Returned { text, images, ok, reward, retryable } = if let Some(values) = result {
+                let returned = read_result(attempt, &self.run, &values)?;
                 Returned { text: attempt.cut(returned.text), ..returned }
             } else {
                 let seconds = self.timeout.unwrap_or_default().as_secs_f64();
                 Returned { text: format!("Error: timed out after {seconds} s"), ..Returned::default() }
             };
             let seconds = started.elapsed().as_secs_f64();
-            let output = Output { text, ok, timed_out, seconds, files: Vec::new() };
+            let output = Output { text, images, ok, timed_out, seconds, ..Output::default() };
             Ok(AttemptResult { output, reward, retryable })
         })
     }
@@ -146,14 +146,21 @@ fn without_state(lua: &Lua, name: &str, options: &Value) -> mlua::Result<Value> 
 #[derive(Default)]
 struct Returned {
     text: String,
+    /// Hashes of images.
+    images: Vec<String>,
     ok: bool,
     reward: Option<f64>,
     retryable: bool,
 }
 
-/// Text and a process reward; or nil, an error message, a process reward, and whether a retry may
-/// succeed.
-fn read_result(name: &str, run: &Function, values: &(Value, Value, Value, Value)) -> mlua::Result<Returned> {
+/// Text, an image or parts, and a process reward; or nil, an error message, a process reward, and
+/// whether a retry may succeed.
+fn read_result(
+    attempt: &CallAttempt<'_>,
+    run: &Function,
+    values: &(Value, Value, Value, Value),
+) -> mlua::Result<Returned> {
+    let name = &attempt.tool().name;
     let wrong = |field: &str, what: String| {
         let subject = Subject::Returned { function: format!("tool {name}"), field: Some(field.to_owned()) };
         raise(at_definition(run, format!("tool `{name}` {what}")).about(subject))
@@ -168,6 +175,10 @@ fn read_result(name: &str, run: &Function, values: &(Value, Value, Value, Value)
         other => Err(wrong("reward", format!("returned {} as its reward; it must be a number", kind(other)))),
     };
     let (first, second, third, fourth) = values;
+    let parts = first.as_table().map(|table| attempt.in_parts(table)).transpose()?.flatten();
+    if let Some((text, images)) = parts {
+        return Ok(Returned { text, images, ok: true, reward: reward_of(second)?, retryable: false });
+    }
     let text = match first {
         Value::String(text) => text.to_string_lossy(),
         Value::Integer(_) | Value::Number(_) | Value::Boolean(_) => first.to_string()?,
@@ -187,9 +198,9 @@ fn read_result(name: &str, run: &Function, values: &(Value, Value, Value, Value)
                 }
             };
             let reward = reward_of(third)?;
-            return Ok(Returned { text: message.to_string_lossy(), ok: false, reward, retryable });
+            return Ok(Returned { text: message.to_string_lossy(), reward, retryable, ..Returned::default() });
         }
         other => return Err(wrong("result", format!("returned {}; it must return text", kind(other)))),
     };
-    Ok(Returned { text, ok: true, reward: reward_of(second)?, retryable: false })
+    Ok(Returned { text, ok: true, reward: reward_of(second)?, ..Returned::default() })
 }

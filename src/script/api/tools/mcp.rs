@@ -126,9 +126,11 @@ impl HostTool for McpTool {
             let session = attempt.call.session.as_ref().map(|session| &session.servers);
             let live = async {
                 let arguments = &attempt.of.arguments;
-                let output = self.server.call(&attempt.host.grants, session, &self.tool, arguments).await?;
+                let (output, images) = self.server.call(&attempt.host.grants, session, &self.tool, arguments).await?;
                 // Cut before it is recorded: a server may answer with megabytes.
-                Ok(Output { text: attempt.cut(output.text), ..output })
+                let output = Output { text: attempt.cut(output.text), ..output };
+                let named = (1..).zip(images).map(|(number, file)| (format!("image {number}"), Some(file)));
+                attempt.with_images(output, named.collect())
             };
             attempt.recorded("", &[], live).await
         })

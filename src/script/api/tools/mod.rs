@@ -4,6 +4,7 @@
 pub(super) mod declaration;
 pub(super) mod files;
 pub(crate) mod host_tool;
+mod images;
 pub(super) mod limits;
 pub(super) mod lua;
 pub(super) mod mcp;

@@ -1,7 +1,9 @@
 //! `r1.tools.python`: programs in sandboxed interpreters.
 
 use std::cell::RefCell;
+use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use futures_util::future::LocalBoxFuture;
@@ -83,6 +85,12 @@ pub(super) fn declare(lua: &Lua, value: &Value, loader: &RefCell<Loader>) -> mlu
     Ok(tool.tool(lua, "python", &description, parameters, limits, run))
 }
 
+/// Whether a file of a program has the name of an image.
+fn is_image(name: &str) -> bool {
+    let extension = Path::new(name).extension().map(OsStr::to_ascii_lowercase);
+    extension.is_some_and(|kind| ["png", "jpg", "jpeg", "webp", "gif"].iter().any(|image| kind == *image))
+}
+
 impl HostTool for PythonTool {
     fn call<'a>(&'a self, attempt: &'a CallAttempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>> {
         Box::pin(async move {
@@ -105,10 +113,13 @@ impl HostTool for PythonTool {
                 let output_bytes = if of.hidden { call.result } else { 0 };
                 let prelude = &of.prelude;
                 let program = PythonCall { code: &code, prelude, files: &files, session: None, output_bytes };
-                match call.session.as_ref().filter(|_| self.session) {
+                let output = match call.session.as_ref().filter(|_| self.session) {
                     Some(session) => session.run(&python, program).await,
                     None => python.call(program).await,
-                }
+                }?;
+                let files = output.files.iter().filter(|file| is_image(&file.name));
+                let files = files.map(|file| (file.name.clone(), file.content())).collect();
+                attempt.with_images(output, files)
             };
             attempt.recorded(&of.prelude, &of.files, live).await
         })

@@ -54,7 +54,12 @@ impl ValidatedCall {
             output.seconds = started.elapsed().as_secs_f64();
         }
         if let Some(scope) = limits.cache.filter(|_| output.ok && !call.record.is_replay()) {
-            self.keep(scope, call, host, CachedResult { text: output.text.clone(), reward });
+            self.keep(
+                scope,
+                call,
+                host,
+                CachedResult { text: output.text.clone(), images: output.images.clone(), reward },
+            );
         }
         drop(first);
         Ok(CallResult { output, reward, retries, cached: false })
@@ -87,8 +92,8 @@ impl ValidatedCall {
             })
         };
         let result: Option<CachedResult> = call.external_now("cache", request, look).map_err(raise)?;
-        Ok(result.map(|CachedResult { text, reward }| {
-            let output = Output { text, ok: true, ..Output::default() };
+        Ok(result.map(|CachedResult { text, images, reward }| {
+            let output = Output { text, images, ok: true, ..Output::default() };
             CallResult { output, reward, retries: 0, cached: true }
         }))
     }

@@ -103,7 +103,7 @@ impl HostTool for SearchTool {
             let live = self::attempt(self, arguments, attempt.host);
             let result: SearchResult = attempt.call.external("search", request, live).await.map_err(raise)?;
             let SearchResult { text, ok, timed_out, retryable, seconds } = result;
-            let output = Output { text: attempt.cut(text), ok, timed_out, seconds, files: Vec::new() };
+            let output = Output { text: attempt.cut(text), ok, timed_out, seconds, ..Output::default() };
             Ok(AttemptResult { output, reward: None, retryable })
         })
     }

@@ -125,5 +125,5 @@ async fn query(tables: &Arc<Tables>, sql: String, options: &TableOptions) -> Res
         Ok(result) => (show(&result, options), true, false),
         Err(error) => (format!("Error: {error}"), false, error.timed_out()),
     };
-    Ok(Output { text, ok, timed_out, seconds: started.elapsed().as_secs_f64(), files: Vec::new() })
+    Ok(Output { text, ok, timed_out, seconds: started.elapsed().as_secs_f64(), ..Output::default() })
 }

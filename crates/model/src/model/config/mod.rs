@@ -335,7 +335,7 @@ impl Config {
             let mut scaling = parameters;
             let partial = scaling.contains_key("partial_rotary_factor");
             scaling.shift_remove("rope_theta");
-            let plain = rope.scaling == Scaling::None && self.vision.is_none();
+            let plain = rope.scaling == Scaling::None && rope.sections.is_none();
             let scaling = if plain { Value::Null } else { Value::Object(scaling) };
             object.insert("rope_theta".to_owned(), json!(rope.theta));
             object.insert("rope_scaling".to_owned(), scaling);

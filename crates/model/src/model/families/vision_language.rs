@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::vision::config::VisionConfig;
+use super::super::vision::config::{TILES, TowerKind, VisionConfig};
 use super::{Config, Fields};
 use r1_base::error::{Error, Kind, Result};
 
@@ -16,15 +16,35 @@ struct ModelKind {
     class: &'static str,
     /// Whether the vision tower is read; without it the model is a text model.
     tower: bool,
+    /// Class of its text model; `None` for classes that begin like the model's.
+    text: Option<&'static str>,
     /// Whether names of tensors in its checkpoints have the parts of the module tree.
     full_names: bool,
 }
 
+impl ModelKind {
+    /// `model_type` of the text model.
+    fn text_type(&self) -> String {
+        if self.text.is_some() { "llama".to_owned() } else { format!("{}_text", self.model_type) }
+    }
+}
+
+const fn qwen(model_type: &'static str, class: &'static str) -> ModelKind {
+    ModelKind { model_type, class, tower: true, text: None, full_names: false }
+}
+
+/// A model that reads tiles of images, with the language model of Llama.
+const fn tiled(model_type: &'static str, class: &'static str) -> ModelKind {
+    ModelKind { model_type, class, tower: true, text: Some("LlamaForCausalLM"), full_names: true }
+}
+
 const KINDS: &[ModelKind] = &[
-    ModelKind { model_type: "qwen2_5_vl", class: "Qwen2_5_VL", tower: true, full_names: false },
-    ModelKind { model_type: "qwen3_vl", class: "Qwen3VL", tower: true, full_names: true },
-    ModelKind { model_type: "qwen3_5", class: "Qwen3_5", tower: false, full_names: false },
-    ModelKind { model_type: "qwen3_5_moe", class: "Qwen3_5Moe", tower: false, full_names: false },
+    qwen("qwen2_5_vl", "Qwen2_5_VL"),
+    ModelKind { full_names: true, ..qwen("qwen3_vl", "Qwen3VL") },
+    ModelKind { tower: false, ..qwen("qwen3_5", "Qwen3_5") },
+    ModelKind { tower: false, ..qwen("qwen3_5_moe", "Qwen3_5Moe") },
+    tiled("idefics3", "Idefics3"),
+    tiled("smolvlm", "SmolVLM"),
 ];
 
 /// Fields about images.
@@ -35,6 +55,7 @@ const IMAGES: &[&str] = &[
     "vision_start_token_id",
     "vision_end_token_id",
     "vision_token_id",
+    "scale_factor",
 ];
 
 /// The part of a model that sees images.
@@ -43,12 +64,14 @@ pub struct VisionPart {
     pub tower: VisionConfig,
     /// The token that stands for an image in a text.
     pub image_token: u32,
-    /// The fields of the file that are not fields of the text model.
+    /// The fields of the file beside `text_config`.
     fields: Map<String, Value>,
+    /// The names that `text_config` does not have.
+    moved: Vec<String>,
     /// Whether the fields of the text model are in `text_config`.
     nested: bool,
-    /// Whether names of tensors in its checkpoints begin with `model.language_model.` and
-    /// `model.visual.`; otherwise with `model.` and `visual.`.
+    /// Whether names of tensors in its checkpoints have the parts of the module tree, such as
+    /// `model.language_model.`; otherwise they begin with `model.` and `visual.`.
     pub(in crate::model) full_names: bool,
 }
 
@@ -71,13 +94,14 @@ pub(in crate::model) fn text_config(object: &Map<String, Value>) -> Result<Optio
         _ if kind.tower => Map::new(),
         _ => return Err(Fields::missing("text_config")),
     };
-    let text_kind = json!(format!("{}_text", kind.model_type));
+    let text_kind = json!(kind.text_type());
     if let Some(other) = text.get("model_type").filter(|other| **other != text_kind) {
         let expected = format!("`model_type` is {:?}", kind.model_type);
         return Err(Fields::wrong("text_config.model_type", other, &expected));
     }
     text.insert("model_type".to_owned(), text_kind);
-    text.insert("architectures".to_owned(), json!([classes[usize::from(!kind.tower)]]));
+    let class = kind.text.unwrap_or(&classes[usize::from(!kind.tower)]);
+    text.insert("architectures".to_owned(), json!([class]));
     for (name, value) in object {
         let nested = ["text_config", "model_type", "architectures"].contains(&name.as_str());
         if nested || IMAGES.contains(&name.as_str()) {
@@ -101,13 +125,26 @@ pub(in crate::model) fn vision_part(object: &Map<String, Value>) -> Result<Optio
     let Some(token) = present("image_token_id") else { return Err(Fields::missing("image_token_id")) };
     let image_token = token.as_u64().and_then(|id| u32::try_from(id).ok());
     let image_token = image_token.ok_or_else(|| Fields::wrong("image_token_id", token, "it must be a token id"))?;
+    let mut tower = tower.clone();
+    if let (Some(fields), Some(text)) =
+        (tower.as_object_mut(), object.get("text_config").filter(|_| kind.text.is_some()))
+    {
+        // The other towers have these fields.
+        fields.insert("model_type".to_owned(), json!(TILES));
+        fields.insert("out_hidden_size".to_owned(), text["hidden_size"].clone());
+        fields.insert("spatial_merge_size".to_owned(), present("scale_factor").cloned().unwrap_or(json!(2)));
+    }
     let nested = object.contains_key("text_config");
-    let is_own = |name: &str| !nested || IMAGES.contains(&name) || name == "architectures" || name == "model_type";
-    let fields = object.iter().filter(|(name, _)| is_own(name)).map(|(name, value)| (name.clone(), value.clone()));
+    let is_own = |name: &str| name != "text_config" && (!nested || !name.ends_with("dtype"));
+    let fields: Map<_, _> =
+        object.iter().filter(|(name, _)| is_own(name)).map(|(name, value)| (name.clone(), value.clone())).collect();
+    let inner = object.get("text_config").and_then(Value::as_object);
+    let moved = fields.keys().filter(|name| inner.is_some_and(|inner| !inner.contains_key(*name))).cloned().collect();
     Ok(Some(VisionPart {
-        tower: VisionConfig::from_json(tower)?,
+        tower: VisionConfig::from_json(&tower)?,
         image_token,
-        fields: fields.collect(),
+        fields,
+        moved,
         nested,
         full_names: kind.full_names,
     }))
@@ -123,6 +160,9 @@ impl VisionPart {
         }
         if self.image_token as usize >= config.vocab_size {
             return bad("image_token_id", format!("is {}; `vocab_size` is {}", self.image_token, config.vocab_size));
+        }
+        if matches!(self.tower.kind, TowerKind::Tiles { .. }) {
+            return Ok(());
         }
         let rope = config.ropes.first();
         let pairs = rope.map_or(0, |rope| rope.rotated(config.head_dim) / 2);
@@ -150,11 +190,14 @@ impl VisionPart {
             object.extend(text);
             return object;
         }
-        for name in ["tie_word_embeddings", "transformers_version"] {
-            object.extend(text.get(name).map(|value| (name.to_owned(), value.clone())));
+        for (name, value) in text.iter().filter(|(name, _)| !name.ends_with("_token_id")) {
+            object.entry(name).and_modify(|outer| outer.clone_from(value));
         }
-        for name in ["dtype", "torch_dtype", "transformers_version"] {
-            text.shift_remove(name);
+        object.extend(text.get("tie_word_embeddings").map(|tied| ("tie_word_embeddings".to_owned(), tied.clone())));
+        for name in self.moved.iter().map(String::as_str).chain(["dtype", "torch_dtype", "transformers_version"]) {
+            if name != "tie_word_embeddings" {
+                text.shift_remove(name);
+            }
         }
         text.insert("model_type".to_owned(), text_kind);
         object.insert("text_config".to_owned(), Value::Object(text));

@@ -4,6 +4,9 @@ use serde_json::Value;
 
 use r1_base::error::{self, Error, Result};
 
+/// The `model_type` of towers that read tiles.
+pub(in crate::model) const TILES: &str = "idefics3_vision";
+
 /// Largest size in a configuration.
 const LARGEST: u64 = 1 << 24;
 
@@ -44,6 +47,13 @@ pub enum TowerKind {
         /// layers.
         layers: Vec<usize>,
     },
+    /// SigLIP (arXiv:2303.15343): LayerNorm, the learned embedding that is nearest to each patch,
+    /// one projection of merged patches (Idefics3, arXiv:2408.12637; SmolVLM, arXiv:2504.05299).
+    Tiles {
+        /// Learned positions along each side of a tile.
+        side: usize,
+        eps: f64,
+    },
 }
 
 impl VisionConfig {
@@ -64,7 +74,8 @@ impl VisionConfig {
             Some(other) => Err(refused(format!("`{name}` is {other:?}; only {wanted:?} is supported"))),
             None => Ok(()),
         };
-        let layers = size("depth")?;
+        let tiles = json["model_type"] == TILES;
+        let layers = if tiles { size_or("num_hidden_layers", Some(12))? } else { size("depth")? };
         let listed = |name: &str| -> Result<Vec<usize>> {
             let list: Option<Vec<usize>> = serde_json::from_value(json[name].clone()).ok();
             let list = list.filter(|list| list.iter().all(|layer| *layer < layers) && list.is_sorted());
@@ -84,17 +95,29 @@ impl VisionConfig {
                 }
                 TowerKind::DeepStack { side, layers: listed("deepstack_visual_indexes")? }
             }
+            TILES => {
+                only("hidden_act", "gelu_pytorch_tanh")?;
+                let side = size_or("image_size", Some(224))? / size_or("patch_size", Some(32))?;
+                let eps = json["layer_norm_eps"].as_f64().unwrap_or(1e-6);
+                if side == 0 {
+                    return Err(refused("`patch_size` is larger than `image_size`".to_owned()));
+                }
+                TowerKind::Tiles { side, eps }
+            }
             other => return Err(refused(format!("`model_type` {other:?} is not supported"))),
         };
+        // Files of Idefics3 leave out values that are defaults.
+        let default = |value: usize| tiles.then_some(value);
+        let (heads, channels) = if tiles { ("num_attention_heads", "num_channels") } else { ("num_heads", "in_chans") };
         let config = Self {
             layers,
-            hidden: size("hidden_size")?,
-            inner: size("intermediate_size")?,
-            heads: size("num_heads")?,
+            hidden: size_or("hidden_size", default(1152))?,
+            inner: size_or("intermediate_size", default(3072))?,
+            heads: size_or(heads, default(16))?,
             out: size("out_hidden_size")?,
-            channels: size_or("in_channels", json["in_chans"].as_u64().map(|size| size as usize).or(Some(3)))?,
-            patch: size("patch_size")?,
-            temporal_patch: size_or("temporal_patch_size", Some(2))?,
+            channels: size_or("in_channels", json[channels].as_u64().map(|size| size as usize).or(Some(3)))?,
+            patch: size_or("patch_size", default(32))?,
+            temporal_patch: size_or("temporal_patch_size", Some(if tiles { 1 } else { 2 }))?,
             merge: size_or("spatial_merge_size", Some(2))?,
             kind,
         };
@@ -110,6 +133,11 @@ impl VisionConfig {
         }
     }
 
+    /// The language model beside the tower in the module tree of transformers.
+    pub(in crate::model) fn language(&self) -> &'static str {
+        if matches!(self.kind, TowerKind::Tiles { .. }) { "text_model" } else { "language_model" }
+    }
+
     /// Number of weights in the matrices.
     pub(in crate::model) fn numbers(&self) -> u128 {
         let [hidden, inner, out, layers, patch] =
@@ -118,8 +146,13 @@ impl VisionConfig {
         let (projections, mergers) = match &self.kind {
             TowerKind::Windows { .. } => (3, 1),
             TowerKind::DeepStack { layers, .. } => (2, 1 + layers.len() as u128),
+            // One projection without an inner one.
+            TowerKind::Tiles { .. } => (2, 0),
         };
-        hidden * patch + layers * hidden * (4 * hidden + projections * inner) + mergers * square * (square + out)
+        hidden * patch
+            + layers * hidden * (4 * hidden + projections * inner)
+            + mergers * square * square
+            + mergers.max(1) * square * out
     }
 
     /// Numbers of a patch.
@@ -131,7 +164,7 @@ impl VisionConfig {
     pub(super) fn window_side(&self) -> usize {
         match self.kind {
             TowerKind::Windows { window, .. } => window / self.merge / self.patch,
-            TowerKind::DeepStack { .. } => usize::MAX / 2,
+            TowerKind::DeepStack { .. } | TowerKind::Tiles { .. } => usize::MAX / 2,
         }
     }
 
@@ -139,7 +172,7 @@ impl VisionConfig {
     pub(super) fn is_full(&self, layer: usize) -> bool {
         match &self.kind {
             TowerKind::Windows { full_layers, .. } => full_layers.contains(&layer),
-            TowerKind::DeepStack { .. } => true,
+            TowerKind::DeepStack { .. } | TowerKind::Tiles { .. } => true,
         }
     }
 }

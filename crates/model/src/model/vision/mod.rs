@@ -6,6 +6,10 @@
 pub(super) mod config;
 mod order;
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::iter::repeat_n;
+
 use tch::{Device, Kind, Tensor};
 
 use super::plain::{angles, rms_norm, rotate};
@@ -20,16 +24,16 @@ pub(super) const TOWER: &str = "visual.";
 const EPS: f64 = 1e-6;
 const ROPE_BASE: f64 = 10_000.0;
 
-/// A weight `[out, in]` and a bias `[out]`.
+/// A weight `[out, in]`, and a bias `[out]`.
 #[derive(Debug)]
 struct VisionLinear {
     weight: Tensor,
-    bias: Tensor,
+    bias: Option<Tensor>,
 }
 
 impl VisionLinear {
     fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(x.f_linear(&self.weight, Some(&self.bias))?)
+        Ok(x.f_linear(&self.weight, self.bias.as_ref())?)
     }
 }
 
@@ -38,14 +42,15 @@ impl VisionLinear {
 struct VisionNorm {
     weight: Tensor,
     bias: Option<Tensor>,
+    eps: f64,
 }
 
 impl VisionNorm {
     fn apply(&self, x: &Tensor) -> Result<Tensor> {
         if self.bias.is_none() {
-            return rms_norm(x, &self.weight, EPS, false);
+            return rms_norm(x, &self.weight, self.eps, false);
         }
-        Ok(x.f_layer_norm(self.weight.size(), Some(&self.weight), self.bias.as_ref(), EPS, false)?)
+        Ok(x.f_layer_norm(self.weight.size(), Some(&self.weight), self.bias.as_ref(), self.eps, false)?)
     }
 }
 
@@ -69,16 +74,18 @@ impl VisionBlock {
 struct VisionLayer {
     attention_norm: VisionNorm,
     block_norm: VisionNorm,
-    qkv: VisionLinear,
+    /// Queries, keys and values: one projection, or one each.
+    qkv: Vec<VisionLinear>,
     proj: VisionLinear,
     block: VisionBlock,
 }
 
-/// Makes one embedding of a square of patches.
+/// Makes one embedding of a square of patches, with one projection or two.
 #[derive(Debug)]
 struct Merger {
     norm: VisionNorm,
-    linears: [VisionLinear; 2],
+    first: VisionLinear,
+    second: Option<VisionLinear>,
 }
 
 impl Merger {
@@ -86,7 +93,8 @@ impl Merger {
     fn apply(&self, x: &Tensor, square: i64) -> Result<Tensor> {
         let x = if self.norm.weight.size()[0] == square { x.f_view([-1, square])? } else { x.shallow_clone() };
         let normed = self.norm.apply(&x)?.f_view([-1, square])?;
-        self.linears[1].apply(&self.linears[0].apply(&normed)?.f_gelu("none")?)
+        let first = self.first.apply(&normed)?;
+        self.second.as_ref().map_or(Ok(first.shallow_clone()), |second| second.apply(&first.f_gelu("none")?))
     }
 }
 
@@ -120,6 +128,8 @@ pub struct ImageFeatures {
 struct TowerMaker {
     named: Vec<(String, Tensor)>,
     options: (Kind, Device),
+    /// Of the norms.
+    eps: f64,
 }
 
 impl TowerMaker {
@@ -132,36 +142,48 @@ impl TowerMaker {
 
     fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<VisionLinear> {
         let weight = self.tensor(&format!("{name}.weight"), &[outputs, inputs])?;
-        Ok(VisionLinear { weight, bias: self.tensor(&format!("{name}.bias"), &[outputs])? })
+        Ok(VisionLinear { weight, bias: Some(self.tensor(&format!("{name}.bias"), &[outputs])?) })
     }
 
     fn norm(&mut self, name: &str, size: usize, biased: bool) -> Result<VisionNorm> {
         let weight = self.tensor(&format!("{name}.weight"), &[size])?;
         let bias = biased.then(|| self.tensor(&format!("{name}.bias"), &[size])).transpose()?;
-        Ok(VisionNorm { weight, bias })
+        Ok(VisionNorm { weight, bias, eps: self.eps })
     }
 
     fn layer(&mut self, config: &VisionConfig, layer: usize) -> Result<VisionLayer> {
         let (hidden, inner) = (config.hidden, config.inner);
-        let name = |part: &str| format!("blocks.{layer}.{part}");
-        let biased = matches!(config.kind, TowerKind::DeepStack { .. });
-        Ok(VisionLayer {
-            attention_norm: self.norm(&name("norm1"), hidden, biased)?,
-            block_norm: self.norm(&name("norm2"), hidden, biased)?,
-            qkv: self.linear(&name("attn.qkv"), 3 * hidden, hidden)?,
-            proj: self.linear(&name("attn.proj"), hidden, hidden)?,
-            block: match config.kind {
-                TowerKind::Windows { .. } => VisionBlock::Gated {
-                    gate: self.linear(&name("mlp.gate_proj"), inner, hidden)?,
-                    up: self.linear(&name("mlp.up_proj"), inner, hidden)?,
-                    down: self.linear(&name("mlp.down_proj"), hidden, inner)?,
-                },
-                TowerKind::DeepStack { .. } => VisionBlock::Plain([
-                    self.linear(&name("mlp.linear_fc1"), inner, hidden)?,
-                    self.linear(&name("mlp.linear_fc2"), hidden, inner)?,
-                ]),
+        let tiles = matches!(config.kind, TowerKind::Tiles { .. });
+        let start = if tiles { "vision_model.encoder.layers" } else { "blocks" };
+        let name = |part: &str| format!("{start}.{layer}.{part}");
+        let biased = !matches!(config.kind, TowerKind::Windows { .. });
+        let [attention_norm, block_norm] = if tiles { ["layer_norm1", "layer_norm2"] } else { ["norm1", "norm2"] };
+        let (attention_norm, block_norm) =
+            (self.norm(&name(attention_norm), hidden, biased)?, self.norm(&name(block_norm), hidden, biased)?);
+        let (qkv, proj) = if tiles {
+            let each = ["q_proj", "k_proj", "v_proj"].map(|part| name(&format!("self_attn.{part}")));
+            let qkv = each.iter().map(|name| self.linear(name, hidden, hidden)).collect::<Result<_>>()?;
+            (qkv, self.linear(&name("self_attn.out_proj"), hidden, hidden)?)
+        } else {
+            let qkv = vec![self.linear(&name("attn.qkv"), 3 * hidden, hidden)?];
+            (qkv, self.linear(&name("attn.proj"), hidden, hidden)?)
+        };
+        let mut plain = |names: [&str; 2]| -> Result<VisionBlock> {
+            Ok(VisionBlock::Plain([
+                self.linear(&name(names[0]), inner, hidden)?,
+                self.linear(&name(names[1]), hidden, inner)?,
+            ]))
+        };
+        let block = match config.kind {
+            TowerKind::Windows { .. } => VisionBlock::Gated {
+                gate: self.linear(&name("mlp.gate_proj"), inner, hidden)?,
+                up: self.linear(&name("mlp.up_proj"), inner, hidden)?,
+                down: self.linear(&name("mlp.down_proj"), hidden, inner)?,
             },
-        })
+            TowerKind::DeepStack { .. } => plain(["mlp.linear_fc1", "mlp.linear_fc2"])?,
+            TowerKind::Tiles { .. } => plain(["mlp.fc1", "mlp.fc2"])?,
+        };
+        Ok(VisionLayer { attention_norm, block_norm, qkv, proj, block })
     }
 
     /// `names` are the names of the norm and of the projections; `normed` is the size of the norm.
@@ -170,29 +192,53 @@ impl TowerMaker {
         let biased = matches!(config.kind, TowerKind::DeepStack { .. });
         Ok(Merger {
             norm: self.norm(names[0], normed, biased)?,
-            linears: [self.linear(names[1], square, square)?, self.linear(names[2], config.out, square)?],
+            first: self.linear(names[1], square, square)?,
+            second: Some(self.linear(names[2], config.out, square)?),
         })
+    }
+
+    /// The merger of tiles.
+    fn connector(&mut self, config: &VisionConfig) -> Result<Merger> {
+        let norm = self.norm("vision_model.post_layernorm", config.hidden, true)?;
+        let shape = [config.out, config.hidden * config.merge * config.merge];
+        let weight = self.tensor("connector.modality_projection.proj.weight", &shape)?;
+        Ok(Merger { norm, first: VisionLinear { weight, bias: None }, second: None })
     }
 }
 
 impl VisionTower {
     /// A tower without values: the caller reads [`parameters`](Self::parameters).
     pub fn empty(config: VisionConfig, device: Device, kind: Kind) -> Result<Self> {
-        let mut maker = TowerMaker { named: Vec::new(), options: (kind, device) };
+        let eps = if let TowerKind::Tiles { eps, .. } = config.kind { eps } else { EPS };
+        let mut maker = TowerMaker { named: Vec::new(), options: (kind, device), eps };
         let hidden = config.hidden;
         let kernel = [hidden, config.channels, config.temporal_patch, config.patch, config.patch];
-        let weight = maker.tensor("patch_embed.proj.weight", &kernel)?;
-        let (embed, positions, names) = match config.kind {
-            TowerKind::Windows { .. } => ((weight, None), None, ["merger.ln_q", "merger.mlp.0", "merger.mlp.2"]),
+        let (embed, positions) = match config.kind {
+            TowerKind::Windows { .. } => ((maker.tensor("patch_embed.proj.weight", &kernel)?, None), None),
             TowerKind::DeepStack { side, .. } => {
+                let weight = maker.tensor("patch_embed.proj.weight", &kernel)?;
                 let bias = maker.tensor("patch_embed.proj.bias", &[hidden])?;
-                let positions = maker.tensor("pos_embed.weight", &[side * side, hidden])?;
-                let names = ["merger.norm", "merger.linear_fc1", "merger.linear_fc2"];
-                ((weight, Some(bias)), Some(positions), names)
+                ((weight, Some(bias)), Some(maker.tensor("pos_embed.weight", &[side * side, hidden])?))
+            }
+            TowerKind::Tiles { side, .. } => {
+                let kernel = [hidden, config.channels, config.patch, config.patch];
+                let name = |part: &str| format!("vision_model.embeddings.{part}");
+                let weight = maker.tensor(&name("patch_embedding.weight"), &kernel)?;
+                let bias = maker.tensor(&name("patch_embedding.bias"), &[hidden])?;
+                let positions = maker.tensor(&name("position_embedding.weight"), &[side * side, hidden])?;
+                ((weight, Some(bias)), Some(positions))
             }
         };
         let layers = (0..config.layers).map(|layer| maker.layer(&config, layer)).collect::<Result<_>>()?;
-        let merger = maker.merger(&config, names, hidden)?;
+        let merger = match config.kind {
+            TowerKind::Windows { .. } => {
+                maker.merger(&config, ["merger.ln_q", "merger.mlp.0", "merger.mlp.2"], hidden)?
+            }
+            TowerKind::DeepStack { .. } => {
+                maker.merger(&config, ["merger.norm", "merger.linear_fc1", "merger.linear_fc2"], hidden)?
+            }
+            TowerKind::Tiles { .. } => maker.connector(&config)?,
+        };
         let mut deep_mergers = Vec::new();
         if let TowerKind::DeepStack { layers, .. } = &config.kind {
             for index in 0..layers.len() {
@@ -230,10 +276,16 @@ impl VisionTower {
         let embedded = patches.f_to_kind(self.kind)?.f_linear(&weight.f_flatten(1, -1)?, bias.as_ref())?;
         let (unit, hidden) = ((merge * merge) as i64, config.hidden as i64);
         let mut x = embedded.f_view([-1, unit, hidden])?.f_index_select(0, &squares)?.f_view([-1, hidden])?;
+        let tiles = matches!(config.kind, TowerKind::Tiles { .. });
         if let Some(positions) = &self.positions {
-            x = x.f_add(&self.interpolated(positions, &order.positions, grids)?)?;
+            let learned = if tiles {
+                self.nearest(positions, &order.positions, grids)?
+            } else {
+                self.interpolated(positions, &order.positions, grids)?
+            };
+            x = x.f_add(&learned)?;
         }
-        let angles = self.angles(&order.positions)?;
+        let angles = if tiles { None } else { Some(self.angles(&order.positions)?) };
         let [windows, frames] =
             [AttentionSegments::new(&order.windows, self.device)?, AttentionSegments::new(&order.frames, self.device)?];
         // From the order of windows to the one of the input.
@@ -244,7 +296,7 @@ impl VisionTower {
         let mut deep = Vec::new();
         for (number, layer) in self.layers.iter().enumerate() {
             let segments = if config.is_full(number) { &frames } else { &windows };
-            x = self.layer(layer, &x, &angles, segments)?;
+            x = self.layer(layer, &x, angles.as_ref(), segments)?;
             if let TowerKind::DeepStack { layers, .. } = &config.kind
                 && let Some(index) = layers.iter().position(|layer| *layer == number)
             {
@@ -265,9 +317,8 @@ impl VisionTower {
             [(low as i64, 1.0 - (at - low)), ((low as i64 + 1).min(side - 1), at - low)]
         };
         let (mut indices, mut weights) = (Vec::new(), Vec::new());
-        let sizes = grids
-            .iter()
-            .flat_map(|&[frames, rows, columns]| std::iter::repeat_n([rows, columns], frames * rows * columns));
+        let sizes =
+            grids.iter().flat_map(|&[frames, rows, columns]| repeat_n([rows, columns], frames * rows * columns));
         for (&[row, column], [rows, columns]) in places.iter().zip(sizes) {
             for (down, share) in between(row, rows) {
                 for (right, other) in between(column, columns) {
@@ -281,6 +332,30 @@ impl VisionTower {
         let wide = if self.kind == Kind::Double { Kind::Double } else { Kind::Float };
         let rows = table.f_index_select(0, &indices)?.f_view([-1, 4, table.size()[1]])?.f_to_kind(wide)?;
         Ok(rows.f_mul(&weights.f_to_kind(wide)?)?.f_sum_dim_intlist(&[1][..], false, None)?.f_to_kind(self.kind)?)
+    }
+
+    /// Learned embeddings `[P, E]` of the places of patches in their tiles.
+    fn nearest(&self, table: &Tensor, places: &[[i64; 2]], grids: &[[usize; 3]]) -> Result<Tensor> {
+        let side = table.size()[0].isqrt();
+        let step = 1.0 / side as f64;
+        let bounds = Tensor::f_arange_start_step(step, 1.0, step, (Kind::Float, Device::Cpu))?;
+        // For each number of patches along a side, the learned position of each. In f32, as in the
+        // reference.
+        let mut buckets: BTreeMap<usize, Vec<i64>> = BTreeMap::new();
+        for size in grids.iter().flat_map(|&[_, rows, columns]| [rows, columns]) {
+            if let Entry::Vacant(vacant) = buckets.entry(size) {
+                let at: Vec<f32> =
+                    (0..size).map(|index| (index as f32 * (1.0 / size as f32)).min(1.0 - 1e-6)).collect();
+                vacant.insert(Vec::try_from(Tensor::f_from_slice(&at)?.f_bucketize(&bounds, false, true)?)?);
+            }
+        }
+        let sizes =
+            grids.iter().flat_map(|&[frames, rows, columns]| repeat_n([rows, columns], frames * rows * columns));
+        let index = |(&[row, column], [rows, columns]): (&[i64; 2], [usize; 2])| {
+            buckets[&rows][row as usize] * side + buckets[&columns][column as usize]
+        };
+        let indices: Vec<i64> = places.iter().zip(sizes).map(index).collect();
+        Ok(table.f_index_select(0, &upload(&Tensor::f_from_slice(&indices)?, self.device)?)?)
     }
 
     /// Cosines and sines `[P, D]` of rows and columns, each in a half of the frequencies.
@@ -301,18 +376,20 @@ impl VisionTower {
         &self,
         layer: &VisionLayer,
         x: &Tensor,
-        angles: &(Tensor, Tensor),
+        angles: Option<&(Tensor, Tensor)>,
         segments: &AttentionSegments,
     ) -> Result<Tensor> {
         let heads = self.config.heads as i64;
         let normed = layer.attention_norm.apply(x)?;
-        let qkv = layer.qkv.apply(&normed)?.f_view([x.size()[0], 3, heads, -1])?.f_unbind(1)?;
+        let each = layer.qkv.iter().map(|linear| linear.apply(&normed)).collect::<Result<Vec<_>>>()?;
+        let qkv = Tensor::f_cat(&each, 1)?.f_view([x.size()[0], 3, heads, -1])?.f_unbind(1)?;
         let [q, k, v] = qkv.as_slice() else {
             return Err(Error::new(error::Kind::Internal, "a projection does not have three parts"));
         };
         // In at least f32, as in the reference.
         let rotated = |x: &Tensor| -> Result<Tensor> {
-            Ok(rotate(&x.f_to_kind(angles.0.kind())?, &angles.0, &angles.1)?.f_to_kind(self.kind)?)
+            let Some((cos, sin)) = angles else { return Ok(x.shallow_clone()) };
+            Ok(rotate(&x.f_to_kind(cos.kind())?, cos, sin)?.f_to_kind(self.kind)?)
         };
         let seen = segments.attend(&rotated(q)?, &rotated(k)?, v)?.f_flatten(1, 2)?;
         let x = x.f_add(&layer.proj.apply(&seen)?)?;
