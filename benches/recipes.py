@@ -174,11 +174,14 @@ def result(options, name, seeds, seed):
     if options.one_cold_start and seed != 0 and 0 not in seeds:
         train(options, name, name, settings, 0)
     if options.one_cold_start and seed != 0 and first.exists():
-        settings, cold = [*settings, "cold_start=false", f"policy.model={first}"], first
+        new = ["policy.init=null"] if (first / "init").exists() else []
+        settings, cold = [*settings, "cold_start=false", f"policy.model={first}", *new], first
     folder = train(options, name, name, settings, seed)
     if folder is None:
         return None, None
-    return folder, evaluate(options, name, name, ["r1-nano", *([cold] if cold.exists() else []), folder], seed)
+    # A new model of the recipe, before its cold start.
+    untrained = cold / "init" if (cold / "init").exists() else "r1-nano"
+    return folder, evaluate(options, name, name, [untrained, *([cold] if cold.exists() else []), folder], seed)
 
 
 def transcript(folder, seed):

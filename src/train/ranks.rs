@@ -439,12 +439,12 @@ mod tests {
                     ranks.all_trajectories(local).unwrap().into_iter().map(colors).collect()
                 };
                 // Both images that only this rank has are numbered before those of others.
-                let own = [10 + rank as u8, 20 + rank as u8];
-                let first = exchange(&[&own[..], &[5], &[[6], [6], [7]][rank]].concat());
+                let alone = [10 + rank as u8, 20 + rank as u8];
+                let first = exchange(&[&alone[..], &[5], &[[6], [6], [7]][rank]].concat());
                 let second = exchange(&[[20], [12], [30]][rank]);
                 let third = exchange(&[30, 6]);
                 let received = ranks.all_trajectories(Ok((Vec::new(), ()))).unwrap().len();
-                (own.map(|color| id(color) - image_id(0)), first, second, third, received, images.since(0).len())
+                (alone.map(|color| id(color) - image_id(0)), first, second, third, received, images.since(0).len())
             })
         };
         let all = [rank(0, Some(listener)), rank(1, None), rank(2, None)].map(|rank| rank.join().unwrap());

@@ -116,6 +116,7 @@ fn a_type() {
       reward    number                                            Process reward
       call_id?  string
       files?    {{name: string, size: number, content: string?}}  Files that a program wrote, with keep_files of r1.tools.python; `content` is nil if they are too large to keep
+      images?   {Part}                                            Images for a policy that reads images; r1.observation shows them after the text
     "#);
 }
 

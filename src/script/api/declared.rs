@@ -65,7 +65,11 @@ fn read() -> Vec<DeclaredFunction> {
         of::<http::RequestArguments>("r1.http.request"),
         of::<process::RunOptions>("r1.process.run"),
         of::<fs::WriteOptions>("r1.fs.write"),
-        DeclaredFunction { name: "r1.image", names: image::FIELDS.to_vec(), defaults: Vec::new() },
+        DeclaredFunction {
+            name: "r1.image",
+            names: [&image::FIELDS[..], &image::ImageOptions::names()].concat(),
+            defaults: Vec::new(),
+        },
         of::<index::IndexOptions>("r1.text.index"),
         of::<text::ParseOptions>("r1.text.parse_tool_calls"),
         of::<template::TemplateOptions>("r1.text.template"),
@@ -82,8 +86,9 @@ fn read() -> Vec<DeclaredFunction> {
 
 /// Functions of `lua/`, which read their named arguments there (`script::tests::docs` compares
 /// them); the options of a template, which may have any name; and those that `programs` reads.
-const ELSEWHERE: [&str; 16] = [
+const ELSEWHERE: [&str; 17] = [
     "r1.rl.value_loss",
+    "Context:drop_images",
     "Context:drop_tool_results",
     "Context:shorten_tool_results",
     "Context:recall",
@@ -158,6 +163,7 @@ fn filled_in() -> Vec<(&'static str, &'static str, String)> {
         ("r1.training", "runs", "runs".to_owned()),
         // `Some(false)` turns it off.
         ("r1.training", "reload", true.to_string()),
+        ("Context:drop_images", "text", "[image removed]".to_owned()),
         ("r1.store.steps", "split", "train".to_owned()),
         ("r1.store.trajectories", "split", "train".to_owned()),
     ]

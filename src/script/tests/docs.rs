@@ -128,6 +128,7 @@ fn accepted(error: &str) -> BTreeSet<&str> {
 #[test]
 fn options_that_are_read_in_lua_are_declared() {
     for (name, call) in [
+        ("Context:drop_images", "r1.context({}):drop_images { zzz = 1 }"),
         ("Context:drop_tool_results", "r1.context({}):drop_tool_results { zzz = 1 }"),
         ("Context:shorten_tool_results", "r1.context({}):shorten_tool_results { zzz = 1 }"),
         ("Context:recall", "r1.context({}):recall { zzz = 1 }"),

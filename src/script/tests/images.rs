@@ -332,8 +332,8 @@ fn context_policies_count_drop_and_reduce_images() {
     };
     let [_, two, three] = &hashes;
     let gone = "[image removed]";
-    // An image of 128 x 128 pixels has 64 tokens, and those of the text around it, which are letters
-    // for this tokenizer.
+    // An image of 128 x 128 pixels has 64 tokens, and tokens of the text around it, which are
+    // letters for this tokenizer.
     let counted = shown("return { r1.user(tostring(r1.context(state.messages):tokens())) }");
     let without =
         shown("return { r1.user(tostring(r1.context(state.messages):drop_images({ keep = 0, text = '' }):tokens())) }");

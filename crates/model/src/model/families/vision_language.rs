@@ -58,6 +58,19 @@ const IMAGES: &[&str] = &[
     "scale_factor",
 ];
 
+/// Fields of training code in `text_config` of Idefics3, which transformers does not read.
+const WITHOUT_EFFECT: &[&str] = &[
+    "is_llama_config",
+    "neftune_noise_alpha",
+    "perceiver_config",
+    "pixel_shuffle_factor",
+    "qk_layer_norms",
+    "rope_interleaved",
+    "transformers.js_config",
+    "use_reentrant_checkpointing",
+    "use_resampler",
+];
+
 /// The part of a model that sees images.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VisionPart {
@@ -113,6 +126,9 @@ pub(in crate::model) fn text_config(object: &Map<String, Value>) -> Result<Optio
         if differs && name != "transformers_version" {
             return Err(Fields::wrong(name, value, &format!("`text_config.{name}` is {inner}")));
         }
+    }
+    if kind.text.is_some() {
+        text.retain(|name, _| !WITHOUT_EFFECT.contains(&name.as_str()));
     }
     Ok(Some(text))
 }
