@@ -5,7 +5,7 @@
 ---   r1 run scripts/geometry3k.lua
 ---   r1 run scripts/geometry3k.lua policy.model=Qwen/Qwen2.5-VL-3B-Instruct policy.init=null \
 ---     cold_start=false params.instruct=true data.train.hf=hiyouga/geometry3k \
----     sampling.max_new_tokens=2048
+---     data.train.columns.images=images sampling.max_new_tokens=2048
 
 local shapes = require("./lib/shapes")
 local tasks = require("@r1/tasks")

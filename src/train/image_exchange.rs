@@ -1,6 +1,6 @@
 //! The images of the processes of a run. Each process numbers its images in the order in which it
-//! sees them (docs/lab/decisions/0037): with trajectories travel the images that other processes
-//! do not have, and the hashes of those in the prompts.
+//! sees them (docs/lab/decisions/0037). Trajectories are sent with the hashes of the images in their
+//! prompts, after the images that another process does not have.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -89,7 +89,7 @@ impl ImageExchange {
         sent.into_iter().zip(files).map(stored).collect()
     }
 
-    /// Adds the images of other processes to those of this one.
+    /// Adds images that other processes have sent.
     ///
     /// # Errors
     /// `Kind::Store` if an image can't be written.
@@ -111,8 +111,8 @@ impl ImageExchange {
         Ok(hashes)
     }
 
-    /// Gives the images of trajectories of another process, which has these `hashes` of them, their
-    /// numbers in this process.
+    /// Replaces the numbers of images in trajectories of another process by the numbers that they
+    /// have here. `hashes` has the numbers of the other process.
     pub(super) fn renumber(&self, trajectories: &mut [Trajectory], hashes: &HashMap<u32, String>) -> Result<()> {
         let missing = |number| Error::new(Kind::Internal, format!("image {number} of another process is missing"));
         let number =

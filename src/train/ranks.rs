@@ -438,7 +438,7 @@ mod tests {
                     };
                     ranks.all_trajectories(local).unwrap().into_iter().map(colors).collect()
                 };
-                // Both images that only this rank has are numbered before those of others.
+                // Images that this rank has drawn are numbered before images that it receives.
                 let alone = [10 + rank as u8, 20 + rank as u8];
                 let first = exchange(&[&alone[..], &[5], &[[6], [6], [7]][rank]].concat());
                 let second = exchange(&[[20], [12], [30]][rank]);

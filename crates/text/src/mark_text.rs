@@ -1,5 +1,6 @@
 //! Marks in the place of images, in messages and in renderings.
 
+use r1_vision::TILE_TOKEN;
 use serde_json::{Value, json};
 
 /// Separates the characters of a special token's text, and marks from text. No token contains it,
@@ -12,9 +13,6 @@ pub(super) const MARK: &str = "\u{FFFF}image:";
 
 /// Characters of a hash.
 pub(super) const HASH: usize = 64;
-
-/// What templates of Idefics3 and SmolVLM print for an image.
-pub(super) const IMAGE: &str = "<image>";
 
 /// A part of a rendering with the text of a template in place of the mark.
 pub(super) fn shown(part: &str) -> &str {
@@ -54,10 +52,10 @@ fn text_part(pieces: &mut Vec<&str>) -> Option<Value> {
 /// A rendering with the marks in the place of what the template printed for images.
 pub(super) fn restored(text: &str, marks: &[String]) -> String {
     let mut out = String::with_capacity(text.len());
-    for (index, piece) in text.split(IMAGE).enumerate() {
+    for (index, piece) in text.split(TILE_TOKEN).enumerate() {
         match index.checked_sub(1).map(|index| marks.get(index)) {
             None => {}
-            Some(None) => out.push_str(IMAGE),
+            Some(None) => out.push_str(TILE_TOKEN),
             Some(Some(mark)) => out.extend([SEPARATOR, mark, SEPARATOR]),
         }
         out.push_str(piece);

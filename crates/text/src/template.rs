@@ -16,10 +16,11 @@ use chrono::DateTime;
 use chrono::format::{Item, StrftimeItems};
 use minijinja::value::Kwargs;
 use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value as Jinja, context};
+use r1_vision::TILE_TOKEN;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::mark_text::{IMAGE, restored, to_parts};
+use super::mark_text::{restored, to_parts};
 use super::time_limit::TimeLimit;
 use super::tokenizer::{TEMPLATES, Tokenizer};
 use super::{filters, jinja, train_tokenizer};
@@ -160,7 +161,7 @@ impl Template {
         }
         let parts = json!([{ "type": "image" }, { "type": "text", "text": "probe" }]);
         let printed = new.for_probes().render(&json!([{ "role": "user", "content": parts }]), None, false);
-        new.takes_parts = printed.is_ok_and(|text| text.contains(IMAGE) && text.contains("probe"));
+        new.takes_parts = printed.is_ok_and(|text| text.contains(TILE_TOKEN) && text.contains("probe"));
         Ok(new)
     }
 

@@ -17,7 +17,7 @@ pub use images::{Images, StoredImage};
 pub use parts::{store_columns, store_images, store_part};
 pub use processor::{Grid, IMAGE_TOKENS, ImageSizes, Patches, Processor, smart_resize};
 pub use resize::{Filter, resize};
-pub use tiles::TileSizes;
+pub use tiles::{TILE_TOKEN, TileSizes};
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use r1_base::error::{Error, Kind, Result, suggest};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::tiles::{AROUND, TileSizes, texts};
+use crate::tiles::{AROUND, TILE_TOKEN, TileSizes, texts};
 use crate::{Filter, RgbImage, resize};
 
 const CHANNELS: usize = 3;
@@ -182,7 +182,7 @@ impl Processor {
     pub fn special_tokens(&self) -> [&'static str; 3] {
         match self.sizes {
             ImageSizes::Pixels { .. } => IMAGE_TOKENS,
-            ImageSizes::Tiles(_) => [AROUND, "<image>", AROUND],
+            ImageSizes::Tiles(_) => [AROUND, TILE_TOKEN, AROUND],
         }
     }
 
@@ -190,7 +190,7 @@ impl Processor {
     pub fn template_text(&self) -> String {
         match self.sizes {
             ImageSizes::Pixels { .. } => IMAGE_TOKENS.concat(),
-            ImageSizes::Tiles(_) => "<image>".to_owned(),
+            ImageSizes::Tiles(_) => TILE_TOKEN.to_owned(),
         }
     }
 

@@ -130,3 +130,5 @@ pub(crate) fn texts([rows, columns]: [usize; 2]) -> Vec<String> {
 
 /// Before each tile, and after the last one.
 pub(crate) const AROUND: &str = "<fake_token_around_image>";
+/// In the place of the tokens of a tile; chat templates print it for an image.
+pub const TILE_TOKEN: &str = "<image>";

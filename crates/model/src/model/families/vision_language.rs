@@ -79,8 +79,8 @@ pub struct VisionPart {
     pub image_token: u32,
     /// The fields of the file beside `text_config`.
     fields: Map<String, Value>,
-    /// The names that `text_config` does not have.
-    moved: Vec<String>,
+    /// The names of `fields` that `text_config` does not have.
+    outer_only: Vec<String>,
     /// Whether the fields of the text model are in `text_config`.
     nested: bool,
     /// Whether names of tensors in its checkpoints have the parts of the module tree, such as
@@ -155,12 +155,13 @@ pub(in crate::model) fn vision_part(object: &Map<String, Value>) -> Result<Optio
     let fields: Map<_, _> =
         object.iter().filter(|(name, _)| is_own(name)).map(|(name, value)| (name.clone(), value.clone())).collect();
     let inner = object.get("text_config").and_then(Value::as_object);
-    let moved = fields.keys().filter(|name| inner.is_some_and(|inner| !inner.contains_key(*name))).cloned().collect();
+    let outer_only =
+        fields.keys().filter(|name| inner.is_some_and(|inner| !inner.contains_key(*name))).cloned().collect();
     Ok(Some(VisionPart {
         tower: VisionConfig::from_json(&tower)?,
         image_token,
         fields,
-        moved,
+        outer_only,
         nested,
         full_names: kind.full_names,
     }))
@@ -210,7 +211,7 @@ impl VisionPart {
             object.entry(name).and_modify(|outer| outer.clone_from(value));
         }
         object.extend(text.get("tie_word_embeddings").map(|tied| ("tie_word_embeddings".to_owned(), tied.clone())));
-        for name in self.moved.iter().map(String::as_str).chain(["dtype", "torch_dtype", "transformers_version"]) {
+        for name in self.outer_only.iter().map(String::as_str).chain(["dtype", "torch_dtype", "transformers_version"]) {
             if name != "tie_word_embeddings" {
                 text.shift_remove(name);
             }

@@ -108,7 +108,7 @@ fn gradient_error(golden: &Golden, name: &str, parameter: &Tensor) -> f64 {
     error(&parameter.grad(), expected)
 }
 
-/// The errors of logits, of the loss, of all gradients, and of those of the tower.
+/// Errors of the logits, the loss, all gradients, and the gradients of the tower.
 fn errors(golden: &Golden, kind: Kind, checkpointing: bool) -> [f64; 4] {
     let mut model = golden.model(kind);
     model.set_checkpointing(checkpointing);
