@@ -1,6 +1,6 @@
 //! The images of the processes of a run. Each process numbers its images in the order in which it
-//! sees them (docs/lab/decisions/0037). Trajectories are sent with the hashes of the images in their
-//! prompts, after the images that another process does not have.
+//! sees them (docs/lab/decisions/0037). Trajectories are sent with the hashes of the images in
+//! their prompts, after the images that another process does not have.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
