@@ -900,7 +900,7 @@ function Expectation:raises(text) end
 ---@field rank? number Rank of the adapter (default 16, ≥ 1).
 ---@field alpha? number The adapter is scaled by alpha / rank, or by alpha / sqrt(rank) if rank_stabilized (default 32, > 0).
 ---@field rank_stabilized? boolean Scales by the square root of the rank (rsLoRA, arXiv:2312.03732) (default false).
----@field targets? string[] Projections with an adapter, by the end of their names (default ["q_proj","k_proj","v_proj","o_proj","gate_proj","up_proj","down_proj"]).
+---@field targets? string[] Projections with an adapter, by the end of their names; `visual.*`: those of the tower (default ["q_proj","k_proj","v_proj","o_proj","gate_proj","up_proj","down_proj"]).
 
 ---Datasets of tasks; several datasets, by name or as a list, are mixed (docs/guide/data.md).
 ---@class r1.DataSettings

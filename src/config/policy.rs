@@ -137,7 +137,7 @@ section! {
         alpha: f64 = 32.0, range("> 0");
         /// Scales by the square root of the rank (rsLoRA, arXiv:2312.03732).
         rank_stabilized: bool = false;
-        /// Projections with an adapter, by the end of their names.
+        /// Projections with an adapter, by the end of their names; `visual.*`: those of the tower.
         targets: Vec<String> = LORA_TARGETS.map(str::to_owned).to_vec();
     }
 }

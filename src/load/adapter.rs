@@ -94,11 +94,11 @@ pub(crate) fn base_dir(
 
 /// Warns about tensors of images and multi-token prediction.
 fn report_left_out(model: &Model, dir: &Path, reporter: &Reporter) -> Result<()> {
-    let count = if model.config.is_recurrent() { tensors_beside_text(dir)? } else { 0 };
+    let has_tower = model.config.vision.is_some();
+    let count = if model.config.is_recurrent() { tensors_beside_text(dir, has_tower)? } else { 0 };
     if count > 0 {
-        reporter.warn(&format!(
-            "{count} tensors for images or multi-token prediction are left out: r1 reads and writes the text model alone"
-        ));
+        let what = if has_tower { "multi-token prediction" } else { "images or multi-token prediction" };
+        reporter.warn(&format!("{count} tensors for {what} are left out: r1 neither reads nor writes them"));
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use tch::{Device, Kind as Dtype, Tensor};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Trajectory, renumber_images};
 use crate::process_group::ProcessGroup;
-use crate::vision::{Grid, Images, StoredImage};
+use crate::vision::{Grid, ImageBytes, Images, StoredImage};
 
 /// The images of this process, and which of them all processes have.
 #[derive(Debug)]
@@ -55,11 +55,11 @@ impl ImageExchange {
         let added = self.images.since(exchanged.seen);
         exchanged.seen += added.len();
         let of = |image: &Arc<StoredImage>| {
-            let StoredImage { hash, grid, file } = &**image;
-            NewImage { hash: hash.clone(), grid: *grid, bytes: file.len() as i64 }
+            let StoredImage { hash, grid, .. } = &**image;
+            Ok(NewImage { hash: hash.clone(), grid: *grid, bytes: image.bytes()?.len() as i64 })
         };
         let new = added.iter().filter(|image| !exchanged.everywhere.contains(&image.hash));
-        let new = serde_json::to_vec(&new.map(of).collect::<Vec<_>>()).map_err(failed)?;
+        let new = serde_json::to_vec(&new.map(of).collect::<Result<Vec<_>>>()?).map_err(failed)?;
         let read = |bytes: &Vec<u8>| serde_json::from_slice::<Vec<NewImage>>(bytes).map_err(failed);
         let all = group.gather(&new)?.iter().map(read).collect::<Result<Vec<_>>>()?;
         let mut holders: HashMap<String, usize> = HashMap::new();
@@ -78,13 +78,13 @@ impl ImageExchange {
     /// Images of process `from`, with their files.
     fn broadcast(&self, group: &ProcessGroup, from: usize, sent: Vec<NewImage>) -> Result<Vec<StoredImage>> {
         let file = |image: &NewImage| match self.images.number(&image.hash).filter(|_| from == group.rank()) {
-            Some(number) => Ok(Tensor::f_from_slice(&self.images.image(number)?.file)?),
+            Some(number) => Ok(Tensor::f_from_slice(&self.images.image(number)?.bytes()?)?),
             None => Ok(Tensor::f_zeros([image.bytes], (Dtype::Uint8, Device::Cpu))?),
         };
         let files = sent.iter().map(file).collect::<Result<Vec<_>>>()?;
         group.broadcast_tensors(&files, from)?;
         let stored = |(NewImage { hash, grid, .. }, file): (NewImage, Tensor)| {
-            Ok(StoredImage { hash, grid, file: Vec::try_from(file)? })
+            Ok(StoredImage { hash, grid, file: ImageBytes::Held(Vec::try_from(file)?) })
         };
         sent.into_iter().zip(files).map(stored).collect()
     }

@@ -425,8 +425,8 @@ mod tests {
                 let ranks = connected(rank, 3, port, listener).with_images(Some(&images));
                 let id = |color: u8| image_id(images.add_rgb(&[color; 3 * 64 * 64], 64).unwrap());
                 let color = |number: u32| {
-                    let file = &images.image(number).unwrap().file;
-                    u32::from(decode(file, &DecodeLimits::default()).unwrap().data[0])
+                    let image = images.image(number).unwrap();
+                    u32::from(decode(&image.bytes().unwrap(), &DecodeLimits::default()).unwrap().data[0])
                 };
                 let exchange = |colors: &[u8]| -> Vec<Vec<u32>> {
                     let prompt: Vec<u32> = colors.iter().map(|&color| id(color)).collect();

@@ -1,6 +1,7 @@
 //! The images of a run. Each is stored once, by the SHA-256 of its file, and has a number. In a
 //! directory its file is NUMBER-HASH.EXTENSION.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::fs;
@@ -24,8 +25,34 @@ pub struct StoredImage {
     pub hash: String,
     pub grid: Grid,
     /// The file as it was given.
-    pub file: Vec<u8>,
+    pub file: ImageBytes,
 }
+
+/// The bytes of the file of an image.
+#[derive(Clone, Debug)]
+pub enum ImageBytes {
+    Held(Vec<u8>),
+    /// The path in the run directory.
+    Stored(PathBuf),
+}
+
+impl StoredImage {
+    /// The bytes of the file.
+    ///
+    /// # Errors
+    /// [`Kind::Store`] if it can't be read.
+    pub fn bytes(&self) -> Result<Cow<'_, [u8]>> {
+        match &self.file {
+            ImageBytes::Held(bytes) => Ok(Cow::Borrowed(bytes)),
+            ImageBytes::Stored(path) => {
+                let file = fs::read(path).map_err(|error| Error::io(Kind::Store, "read the image", path, &error))?;
+                Ok(Cow::Owned(file))
+            }
+        }
+    }
+}
+
+const HELD_BYTES: usize = 256 << 20;
 
 /// The images of a run by number and by hash, for all threads.
 #[derive(Debug)]
@@ -33,6 +60,9 @@ pub struct Images {
     processor: Processor,
     limits: DecodeLimits,
     table: RwLock<ImageTable>,
+    /// Bytes of files that are held in memory. Files above them are read from the run directory
+    /// when they are needed.
+    pub(crate) held_limit: usize,
 }
 
 #[derive(Debug, Default)]
@@ -41,12 +71,13 @@ struct ImageTable {
     numbers: HashMap<String, u32>,
     /// The directory of their files.
     dir: Option<PathBuf>,
+    held_bytes: usize,
 }
 
 impl Images {
     /// Without images. `processor` is the one of the model.
     pub fn new(processor: Processor, limits: DecodeLimits) -> Self {
-        Self { processor, limits, table: RwLock::default() }
+        Self { processor, limits, table: RwLock::default(), held_limit: HELD_BYTES }
     }
 
     /// The preprocessing of the images.
@@ -65,22 +96,29 @@ impl Images {
         }
         let image = decode(file, &self.limits)?;
         let grid = self.processor.grid(image.width, image.height)?;
-        self.insert(StoredImage { hash, grid, file: file.to_vec() })
+        self.insert(StoredImage { hash, grid, file: ImageBytes::Held(file.to_vec()) })
     }
 
     /// Adds an image of another process, which has decoded it, and returns its number here.
     ///
     /// # Errors
     /// [`Kind::Store`] if the file can't be written.
-    pub fn insert(&self, image: StoredImage) -> Result<u32> {
+    pub fn insert(&self, mut image: StoredImage) -> Result<u32> {
         let mut table = self.table.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(number) = table.numbers.get(&image.hash) {
             return Ok(*number);
         }
         let number = u32::try_from(table.images.len()).ok().filter(|number| *number < 1 << 31);
         let number = number.ok_or_else(|| Error::new(Kind::Data, "a run can't have more than 2^31 images"))?;
+        let size = image.bytes()?.len();
         if let Some(dir) = &table.dir {
-            write(dir, number, &image)?;
+            let path = write(dir, number, &image)?;
+            if table.held_bytes + size > self.held_limit {
+                image.file = ImageBytes::Stored(path);
+            }
+        }
+        if matches!(image.file, ImageBytes::Held(_)) {
+            table.held_bytes += size;
         }
         table.numbers.insert(image.hash.clone(), number);
         table.images.push(Arc::new(image));
@@ -111,7 +149,7 @@ impl Images {
     /// # Errors
     /// As [`image`](Self::image) and [`add`](Self::add).
     pub fn reduced(&self, number: u32, max_pixels: usize) -> Result<u32> {
-        let image = decode(&self.image(number)?.file, &self.limits)?;
+        let image = decode(&self.image(number)?.bytes()?, &self.limits)?;
         let pixels = image.width * image.height;
         if pixels <= max_pixels {
             return Ok(number);
@@ -137,14 +175,23 @@ impl Images {
             files.extend(number.map(|(number, hash)| (number, hash, dir.join(&name))));
         }
         files.sort();
-        for (index, (number, hash, path)) in files.into_iter().enumerate() {
+        // While they are read, their files are known to be here.
+        self.set_dir(Some(dir));
+        let each = files.into_iter().enumerate().map(|(index, (number, hash, path))| {
             let file = fs::read(&path).map_err(|error| Error::io(Kind::Store, "read the image", &path, &error))?;
             if number != index || hash_of(&file) != hash || self.add(&file)? as usize != index {
                 let message = "the stored images of the run are damaged, or one is missing";
                 return Err(Error::new(Kind::Store, message).at_path(&path));
             }
-        }
-        Ok(())
+            Ok(())
+        });
+        let read = each.collect();
+        self.set_dir(None);
+        read
+    }
+
+    fn set_dir(&self, dir: Option<&Path>) {
+        self.table.write().unwrap_or_else(PoisonError::into_inner).dir = dir.map(Path::to_owned);
     }
 
     /// Stores the images in `dir`. An image that is added later is stored when it is added.
@@ -163,6 +210,11 @@ impl Images {
     /// The number of an image by its hash.
     pub fn number(&self, hash: &str) -> Option<u32> {
         self.table.read().unwrap_or_else(PoisonError::into_inner).numbers.get(hash).copied()
+    }
+
+    /// Whether no image was added.
+    pub fn is_empty(&self) -> bool {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).images.is_empty()
     }
 
     /// The images from number `first` on.
@@ -188,8 +240,9 @@ impl Images {
     pub fn encoded(&self, hash: &str) -> Result<(&'static str, String)> {
         let unknown = || Error::new(Kind::Env, format!("there is no image {hash}"));
         let image = self.image(self.number(hash).ok_or_else(unknown)?)?;
-        let media_type = image::guess_format(&image.file).map_or("image/png", |format| format.to_mime_type());
-        Ok((media_type, BASE64_STANDARD.encode(&image.file)))
+        let file = image.bytes()?;
+        let media_type = image::guess_format(&file).map_or("image/png", |format| format.to_mime_type());
+        Ok((media_type, BASE64_STANDARD.encode(&file)))
     }
 
     /// Tokens of the language model in the place of an image.
@@ -226,7 +279,7 @@ impl Images {
     /// # Errors
     /// As [`image`](Self::image).
     pub fn patches(&self, number: u32) -> Result<Patches> {
-        self.processor.image(&decode(&self.image(number)?.file, &self.limits)?)
+        self.processor.image(&decode(&self.image(number)?.bytes()?, &self.limits)?)
     }
 }
 
@@ -239,19 +292,21 @@ fn hash_of(file: &[u8]) -> String {
     })
 }
 
-/// Writes the file of an image, unless it is there.
-fn write(dir: &Path, number: u32, image: &StoredImage) -> Result<()> {
-    let extension = image::guess_format(&image.file).map_or("img", |format| format.extensions_str()[0]);
+/// Writes the file of an image, unless it is there, and returns its path.
+fn write(dir: &Path, number: u32, image: &StoredImage) -> Result<PathBuf> {
+    let bytes = image.bytes()?;
+    let extension = image::guess_format(&bytes).map_or("img", |format| format.extensions_str()[0]);
     let path = dir.join(format!("{number:06}-{}.{extension}", image.hash));
     let failed = |error: &std::io::Error| Error::io(Kind::Store, "write the image", &path, error);
     if path.exists() {
-        return Ok(());
+        return Ok(path);
     }
     fs::create_dir_all(dir).map_err(|error| failed(&error))?;
     let unfinished = dir.join(format!(".{number:06}.unfinished"));
     let written = fs::File::create(&unfinished).and_then(|mut file| {
-        std::io::Write::write_all(&mut file, &image.file)?;
+        std::io::Write::write_all(&mut file, &bytes)?;
         file.sync_all()
     });
-    written.and_then(|()| fs::rename(&unfinished, &path)).map_err(|error| failed(&error))
+    written.and_then(|()| fs::rename(&unfinished, &path)).map_err(|error| failed(&error))?;
+    Ok(path)
 }

@@ -13,7 +13,7 @@ mod resize;
 mod tiles;
 
 pub use decode::{DecodeLimits, RgbImage, decode};
-pub use images::{Images, StoredImage};
+pub use images::{ImageBytes, Images, StoredImage};
 pub use parts::{store_columns, store_images, store_part};
 pub use processor::{Grid, IMAGE_TOKENS, ImageSizes, Patches, Processor, smart_resize};
 pub use resize::{Filter, resize};

@@ -11,7 +11,8 @@ use rand_core::{RngCore, SeedableRng};
 use serde_json::{Value, json};
 
 use crate::{
-    DecodeLimits, Grid, ImageSizes, Images, Processor, RgbImage, decode, smart_resize, store_columns, store_images,
+    DecodeLimits, Grid, ImageBytes, ImageSizes, Images, Processor, RgbImage, decode, smart_resize, store_columns,
+    store_images,
 };
 
 fn golden() -> PathBuf {
@@ -337,7 +338,7 @@ fn images_are_stored_once_and_have_their_numbers_again() {
     first.store_in(&dir).unwrap();
     let pixels = RgbImage { width: 2, height: 3, data: (0..18).collect() };
     assert_eq!(first.add_rgb(&pixels.data, pixels.width).unwrap(), 2);
-    assert_eq!(decode(&first.image(2).unwrap().file, &DecodeLimits::default()).unwrap(), pixels);
+    assert_eq!(decode(&first.image(2).unwrap().bytes().unwrap(), &DecodeLimits::default()).unwrap(), pixels);
     let names = || {
         let names = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
         let mut names: Vec<String> = names.collect();
@@ -358,7 +359,21 @@ fn images_are_stored_once_and_have_their_numbers_again() {
     let sent = first.since(0).into_iter().map(|image| third.insert((*image).clone()).unwrap());
     assert_eq!((sent.collect::<Vec<_>>(), third.since(1).len(), third.since(9).len()), (vec![1, 0, 2], 2, 0));
     assert_eq!(third.patches(1).unwrap(), first.patches(0).unwrap());
+    // Files above the limit are not held in memory, but read when they are needed.
+    let mut limited = images();
+    limited.held_limit = alpha.len();
+    limited.read_from(&dir).unwrap();
+    limited.store_in(&dir).unwrap();
+    let is_held = |number| matches!(limited.image(number).unwrap().file, ImageBytes::Held(_));
+    assert_eq!([0, 1, 2, 3].map(is_held), [true, false, false, false]);
+    assert_eq!(limited.patches(1).unwrap(), first.patches(1).unwrap());
+    assert_eq!((limited.add(&file("cmyk.jpg")).unwrap(), is_held(4), names().len()), (4, false, 5));
+    assert_eq!(
+        limited.encoded(&first.image(1).unwrap().hash).unwrap(),
+        first.encoded(&first.image(1).unwrap().hash).unwrap()
+    );
     std::fs::remove_file(dir.join(&expected[1])).unwrap();
+    assert_eq!(limited.patches(1).unwrap_err().kind, Kind::Store);
     assert_eq!(images().read_from(&dir).unwrap_err().kind, Kind::Store);
     images().read_from(&dir.join("missing")).unwrap();
 }
@@ -405,7 +420,7 @@ fn images_of_rows_are_read_in_all_forms() {
     let number = images.add(&png).unwrap();
     assert_eq!(images.reduced(number, usize::MAX).unwrap(), number);
     let smaller = images.reduced(number, 500).unwrap();
-    let smaller = decode(&images.image(smaller).unwrap().file, &DecodeLimits::default()).unwrap();
+    let smaller = decode(&images.image(smaller).unwrap().bytes().unwrap(), &DecodeLimits::default()).unwrap();
     assert_eq!((smaller.width, smaller.height), (28, 17));
     let refused = |column: Value, text: &str| marked(column, text).unwrap_err().message;
     assert_eq!(refused(json!([url]), "none"), "the row has 1 images, and its messages fewer `<image>`");

@@ -23,9 +23,12 @@ impl Chat {
     /// `Kind::Data` for a file that is no image; `Kind::Usage` for a policy that reads text only.
     pub(super) fn show_image(&mut self, path: &Path) -> Result<()> {
         let Some(images) = self.script.renderer.images().filter(|_| !self.script.is_recipe) else {
-            let why =
-                if self.script.is_recipe { "a recipe has images of its own" } else { "the model reads text only" };
-            return Err(Error::new(Kind::Usage, format!("the image can't be shown: {why}")).at_path(path));
+            let refused = |why: &str| Error::new(Kind::Usage, format!("the image can't be shown: {why}")).at_path(path);
+            return Err(if self.script.is_recipe {
+                refused("a recipe has images of its own").hint("--plain leaves out the recipe of a run")
+            } else {
+                refused("the model reads text only")
+            });
         };
         let file = std::fs::read(path).map_err(|error| Error::io(Kind::Data, "read the image", path, &error))?;
         let number = images.add(&file).map_err(|error| error.at_path(path))?;

@@ -35,7 +35,7 @@ fn image(renderer: &Renderer, (width, height): (usize, usize), colour: u8) -> (S
     let images = renderer.images().unwrap();
     let number = images.add_rgb(&vec![colour; width * height * 3], width).unwrap();
     let image = images.image(number).unwrap();
-    (image.hash.clone(), image.file.clone())
+    (image.hash.clone(), image.bytes().unwrap().into_owned())
 }
 
 fn base64(file: &[u8]) -> String {

@@ -341,6 +341,8 @@ def serve(config, scratch):
     # A program may change any module. Functions used after it are saved here.
     exit_, join, enumerate_, current = os._exit, threading.Thread.join, threading.enumerate, threading.current_thread
     sys.argv = [""]
+    # Files of the tool can be imported, after modules of the interpreter.
+    sys.path.append(scratch)
     sys.path_importer_cache.clear()
     sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False), encoding="utf-8")
     sys.stdout = sys.__stdout__ = writer(1)

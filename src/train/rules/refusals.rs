@@ -72,7 +72,9 @@ pub(crate) fn adapter_targets(policy: &PolicySettings) -> Result<()> {
         return Err(refusal(format!("{KEY} is empty: the adapter has no weights")).hint("leave it out"));
     }
     let end = |target: &str| target.rsplit('.').next().unwrap_or_default().to_owned();
-    match lora.targets.iter().find(|target| targets().all(|name| name != end(target))) {
+    // The model knows the projections of its vision tower.
+    let of_language = || lora.targets.iter().filter(|target| !target.starts_with("visual."));
+    match of_language().find(|target| targets().all(|name| name != end(target))) {
         Some(lost) => Err(refusal(format!("`{KEY}`: no model has a projection `{lost}`"))
             .hint(suggest(&end(lost), targets().collect::<Vec<_>>()))),
         None => Ok(()),

@@ -1,4 +1,4 @@
-"""Writes qwen2_5_vl/, qwen3_vl/ and smolvlm/: tiny vision-language models with random weights, as transformers saves them, and
+"""Writes qwen2_5_vl/, qwen3_vl/, qwen3_5/, qwen3_5_moe/ and smolvlm/: tiny vision-language models with random weights, as transformers saves them, and
 golden.safetensors: images, rows of token ids with the places of images, logits, the gradients of the loss, and greedy tokens, by
 transformers in f64.
 
@@ -7,14 +7,17 @@ transformers in f64.
 
 import io
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 from PIL import Image
 from safetensors.torch import save_file
 from transformers import (
-    Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen3VLConfig, Qwen3VLForConditionalGeneration, SmolVLMConfig,
+    Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen3_5Config, Qwen3_5ForConditionalGeneration, Qwen3_5MoeConfig,
+    Qwen3_5MoeForConditionalGeneration, Qwen3VLConfig, Qwen3VLForConditionalGeneration, SmolVLMConfig,
     SmolVLMForConditionalGeneration,
 )
 from transformers.models.smolvlm.image_processing_pil_smolvlm import SmolVLMImageProcessorPil
@@ -83,6 +86,28 @@ def qwen3_vl():
     return Qwen3VLForConditionalGeneration, config
 
 
+def qwen3_5(experts=False):
+    vision = {
+        "depth": 2, "hidden_size": 16, "intermediate_size": 24, "num_heads": 2, "out_hidden_size": 32, "in_channels": 3,
+        "patch_size": 4, "temporal_patch_size": 2, "spatial_merge_size": 2, "num_position_embeddings": 36,
+    }
+    rope = {
+        "rope_type": "default", "rope_theta": 5000.0, "mrope_section": [1, 2, 1], "mrope_interleaved": True, "partial_rotary_factor": 0.5,
+    }
+    text = {
+        **TEXT, "num_hidden_layers": 4, "head_dim": 16, "rope_parameters": rope, "tie_word_embeddings": False,
+        "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"],
+        "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+        "linear_conv_kernel_dim": 3,
+    }
+    more = {"text_config": text, "vision_config": vision, "tie_word_embeddings": False, **TOKENS}
+    if not experts:
+        return Qwen3_5ForConditionalGeneration, Qwen3_5Config(**more)
+    del text["intermediate_size"]
+    text |= {"moe_intermediate_size": 12, "num_experts": 4, "num_experts_per_tok": 2, "shared_expert_intermediate_size": 20}
+    return Qwen3_5MoeForConditionalGeneration, Qwen3_5MoeConfig(**more)
+
+
 def smolvlm():
     vision = {
         "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 18, "patch_size": 4,
@@ -121,13 +146,21 @@ def inputs(row, images):
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": (ids == IMAGE).int(), **more}
 
 
+def widen(module):
+    """Lets a module compute in f64 what it computes in f32 for every type of the model: the states of Gated DeltaNets, norms."""
+    module.torch = SimpleNamespace(**{**vars(torch), "float32": torch.float64})
+    torch.Tensor.float = torch.Tensor.double
+
+
 def write(name, family, config, rows=ROWS, settings=PROCESSOR, inputs=inputs):
     torch.manual_seed(7)
-    config._attn_implementation = "eager"
+    config._attn_implementation = config._experts_implementation = "eager"
     model = family(config).eval()
     with torch.no_grad():
         for key, parameter in model.named_parameters():
-            is_scale = key.endswith("weight") and parameter.dim() == 1
+            # Most norms of Qwen3.5 multiply by 1 + weight.
+            centred = name.startswith("qwen3_5") and "language_model" in key and "linear_attn.norm" not in key
+            is_scale = key.endswith("weight") and parameter.dim() == 1 and not centred
             parameter.copy_(torch.randn_like(parameter) * 0.15 + (1.0 if is_scale else 0.0))
     folder = HERE / name
     folder.mkdir(exist_ok=True)
@@ -135,6 +168,9 @@ def write(name, family, config, rows=ROWS, settings=PROCESSOR, inputs=inputs):
     (folder / "generation_config.json").unlink(missing_ok=True)
     (folder / "preprocessor_config.json").write_text(json.dumps(settings, indent=1) + "\n")
     model = model.double()
+    to_single = torch.Tensor.float
+    if name.startswith("qwen3_5"):
+        widen(sys.modules[family.__module__])
     own = {key: value for key, value in settings.items() if key != "image_processor_type"}
     processor = Qwen2VLImageProcessorPil(**own) if settings is PROCESSOR else SmolVLMImageProcessorPil(**own)
     random = np.random.default_rng(3)
@@ -160,13 +196,20 @@ def write(name, family, config, rows=ROWS, settings=PROCESSOR, inputs=inputs):
     for key, parameter in model.named_parameters():
         short = key.replace("model.visual.", "visual.").replace("model.language_model.", "model.").replace("model.text_model.", "model.")
         short = short.replace("model.vision_model.", "visual.vision_model.").replace("model.connector.", "visual.connector.")
-        # A tower that no row uses has no gradient.
-        tensors[f"gradient.{short}"] = parameter.grad.float().contiguous()
+        parts = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}.get(short.split(".mlp.experts.")[-1])
+        if parts is None:
+            tensors[f"gradient.{short}"] = parameter.grad.float().contiguous()
+            continue
+        for expert, gradient in enumerate(parameter.grad):
+            for part, own in zip(parts, gradient.chunk(len(parts))):
+                tensors[f"gradient.{short.rsplit('.', 1)[0]}.{expert}.{part}.weight"] = own.float().contiguous()
     greedy = []
     for row in (rows[1], rows[3]):
         given = inputs(row, images)
         made = model.generate(**given, max_new_tokens=8, do_sample=False, eos_token_id=None)
         greedy.append(made[0, given["input_ids"].shape[1]:].tolist())
+    torch.Tensor.float = to_single
+    tensors = {key: tensor.float() if tensor.is_floating_point() else tensor for key, tensor in tensors.items()}
     metadata = {
         "rows": json.dumps(rows), "greedy": json.dumps(greedy), "loss": json.dumps((total / count).item()),
         "image_token_id": str(IMAGE),
@@ -177,6 +220,8 @@ def write(name, family, config, rows=ROWS, settings=PROCESSOR, inputs=inputs):
 def main():
     write("qwen2_5_vl", *qwen2_5_vl())
     write("qwen3_vl", *qwen3_vl())
+    write("qwen3_5", *qwen3_5())
+    write("qwen3_5_moe", *qwen3_5(experts=True))
     write("smolvlm", *smolvlm(), TILE_ROWS, TILES, tile_inputs)
 
 

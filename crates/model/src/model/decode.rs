@@ -88,8 +88,7 @@ impl Model {
         matches!(*self.graphs.borrow(), Graphs::On)
             && (self.config.experts.is_none() || self.groups_experts())
             && !self.has_dynamic_rope()
-            // The positions of a text depend on the images before it.
-            && self.parameters.vision.is_none()
+            && !self.has_images()
             && !self.adapter_disabled.get()
     }
 

@@ -98,7 +98,7 @@ impl Model {
             && self.config.experts.is_none()
             && !self.config.is_recurrent()
             && !self.has_dynamic_rope()
-            && self.parameters.vision.is_none()
+            && !self.has_images()
             && !self.adapter_disabled.get()
     }
 

@@ -100,7 +100,7 @@ impl Model {
         let predicted = predicted_layers(&config);
         weights::read_stored(&files, &stored, |name| {
             let of_others = predicted.iter().any(|prefix| name.starts_with(prefix))
-                || (config.is_recurrent() && text_model::is_beside(name));
+                || (config.is_recurrent() && text_model::is_beside(name, config.vision.is_some()));
             name.ends_with("rotary_emb.inv_freq") || (tied && name == HEAD) || of_others
         })?;
         let differs = |embed| weights::differ(&files, HEAD, embed);

@@ -7,7 +7,8 @@ use tch::{Device, Kind};
 
 use super::kernels::packs;
 use super::layers::Parameters;
-use super::lora::adapted_modules;
+use super::lora::{adapted_modules, is_target};
+use super::vision::TOWER;
 use super::{Config, ExpertStorage, LoraConfig};
 
 impl Parameters {
@@ -142,11 +143,15 @@ impl Footprint<'_> {
     fn in_adapted(&self, number: impl Fn(u64, u64) -> u64) -> u64 {
         let Some(adapter) = self.adapter else { return 0 };
         let targets = adapted_modules(self.config, &adapter.target_modules);
-        let is_end =
-            |end: &str, name: &str| name.strip_suffix(end).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-        let adapted =
-            self.projections().into_iter().filter(|(name, ..)| targets.iter().any(|module| is_end(module, name)));
-        adapted.map(|(_, inputs, outputs, count)| number(inputs, outputs) * count).sum()
+        let is_adapted = |name: &str| targets.iter().any(|target| is_target(target, name));
+        let language = self.projections().into_iter().filter(|(name, ..)| is_adapted(name));
+        let language: u64 = language.map(|(_, inputs, outputs, count)| number(inputs, outputs) * count).sum();
+        let tower = self.config.vision.iter().flat_map(|vision| vision.tower.projections());
+        let tower = tower.filter(|((name, ..), _)| is_adapted(&format!("{TOWER}{name}")));
+        language
+            + tower
+                .map(|((_, inputs, outputs), count)| number(inputs as u64, outputs as u64) * count as u64)
+                .sum::<u64>()
     }
 
     /// Activations kept by a forward pass over `tokens`, and buffers of backward, bytes.

@@ -17,6 +17,7 @@ use r1_vision::Images;
 use tch::{Device, Tensor};
 
 use super::decoder::Residual;
+use super::layers::AdapterUse;
 use super::{ImageFeatures, Model, Span, VisionTower};
 use crate::native::upload;
 
@@ -263,6 +264,11 @@ impl Model {
         Ok((tower, self.images.as_deref().ok_or_else(|| missing("the run has none"))?))
     }
 
+    /// Whether the model has read images: the positions of a text depend on the images before it.
+    pub(super) fn has_images(&self) -> bool {
+        self.parameters.vision.is_some() && self.images.as_ref().is_some_and(|images| !images.is_empty())
+    }
+
     /// Whether tokens of images have one position, like text.
     fn is_flat(&self) -> bool {
         self.config.ropes.iter().all(|rope| rope.sections.is_none())
@@ -277,7 +283,8 @@ impl Model {
             grids.push([patches.grid.frames, patches.grid.rows, patches.grid.columns]);
             values.push(Tensor::f_from_slice(&patches.values)?.f_view([patches.grid.patches() as i64, -1])?);
         }
-        tower.forward(&upload(&Tensor::f_cat(&values, 0)?, self.device)?, &grids)
+        let adapter = if self.adapter_disabled.get() { AdapterUse::Disabled } else { AdapterUse::Beside };
+        tower.forward(&upload(&Tensor::f_cat(&values, 0)?, self.device)?, &grids, adapter)
     }
 
     /// The images of packed rows; `None` without any. `selected` are the tokens that are computed,

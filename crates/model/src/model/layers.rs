@@ -349,17 +349,15 @@ impl Parameters {
         layer_name(self.renamed, index, name)
     }
 
-    /// Every projection of the layers with its name.
+    /// Every projection of the layers and of the vision tower with its name.
     pub(super) fn linears_mut(&mut self) -> Vec<(String, &mut Linear)> {
         let renamed = self.renamed;
-        self.layers
-            .iter_mut()
-            .enumerate()
-            .flat_map(|(index, layer)| {
-                let linears = layer.linears_mut();
-                linears.into_iter().map(move |(name, linear)| (layer_name(renamed, index, &name), linear))
-            })
-            .collect()
+        let layers = self.layers.iter_mut().enumerate().flat_map(|(index, layer)| {
+            let linears = layer.linears_mut();
+            linears.into_iter().map(move |(name, linear)| (layer_name(renamed, index, &name), linear))
+        });
+        let tower = self.vision.iter_mut().flat_map(VisionTower::linears_mut);
+        layers.chain(tower.map(|(name, linear)| (format!("{TOWER}{name}"), linear))).collect()
     }
 }
 

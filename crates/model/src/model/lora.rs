@@ -5,6 +5,7 @@
 //! or alpha / √r for rank-stabilised adapters (arXiv:2312.03732). The model's own weights are
 //! frozen while it has an adapter. Dropout is kept in the file and never applied.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use rand_chacha::ChaCha8Rng;
@@ -17,6 +18,7 @@ use super::layers::{Linear, ParameterNode, Parameters};
 use super::plain::Arithmetic;
 use super::stored::StoredTensor;
 use super::unwritten::UnwrittenFile;
+use super::vision::{TOWER, VisionTower};
 use super::{json_file, text_model, weights};
 use r1_base::error::{Error, Kind as ErrorKind, Result, suggest};
 
@@ -26,7 +28,7 @@ const WEIGHTS: &str = "adapter_model.safetensors";
 const BASE: &str = "base_model_name_or_path";
 const REVISION: &str = "revision";
 /// PEFT's prefix of module names.
-const PREFIX: &str = "base_model.model.";
+pub(super) const PREFIX: &str = "base_model.model.";
 
 /// An adapter's settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,7 +38,8 @@ pub struct LoraConfig {
     pub alpha: f64,
     /// The scale is alpha / √r, not alpha / r.
     pub rank_stabilised: bool,
-    /// Projections by the end of their names (`q_proj`), as PEFT matches a list.
+    /// Projections by the end of their names (`q_proj`), of the language model or (`visual.qkv`,
+    /// `visual.*`) of the vision tower.
     pub target_modules: Vec<String>,
     /// Content of the file, which is written back.
     pub source: Map<String, Value>,
@@ -173,8 +176,21 @@ impl LoraConfig {
 
     /// Whether a new adapter applies to the projection.
     pub(super) fn targets(&self, module: &str) -> bool {
-        self.target_modules.iter().any(|end| module == end || module.ends_with(&format!(".{end}")))
+        self.target_modules.iter().any(|target| is_target(target, module))
     }
+}
+
+/// Whether a target is the name of a projection or its end. Targets that begin with `visual.` are
+/// projections of the vision tower, `visual.*` all of them; other targets are not.
+pub(super) fn is_target(target: &str, module: &str) -> bool {
+    let parts = match (target.strip_prefix(TOWER), module.strip_prefix(TOWER)) {
+        (Some("*"), Some(_)) => return true,
+        (Some(target), Some(module)) => Some((target, module)),
+        (None, None) => Some((target, module)),
+        _ => None,
+    };
+    let is_end = |rest: &str| rest.is_empty() || rest.ends_with('.');
+    parts.is_some_and(|(target, module)| module.strip_suffix(target).is_some_and(is_end))
 }
 
 /// The projections of a model that an adapter with these targets applies to.
@@ -259,20 +275,26 @@ pub(super) fn attach(parameters: &mut Parameters, config: &LoraConfig, seed: u64
     if config.rank == 0 || !config.alpha.is_finite() {
         return Err(Error::new(ErrorKind::Usage, "an adapter needs a rank above 0 and a finite alpha"));
     }
-    let linears = parameters.linears_mut();
-    let projection_names: Vec<String> = linears.iter().map(|(name, _)| name.clone()).collect();
-    if let Some(lost) = config
-        .target_modules
-        .iter()
-        .find(|end| !projection_names.iter().any(|name| name == *end || name.ends_with(&format!(".{end}"))))
-    {
-        let names = projections(&projection_names);
+    let names: Vec<String> = parameters.linears_mut().into_iter().map(|(name, _)| name).collect();
+    let is_lost = |target: &&String| !names.iter().any(|name| is_target(target, name));
+    if let Some(lost) = config.target_modules.iter().find(is_lost) {
+        let ends = projections(&names);
         let message = format!("`policy.lora.targets`: the model has no projection `{lost}`");
-        return Err(Error::new(ErrorKind::Script, message).hint(suggest(lost, names.iter().map(String::as_str))));
+        return Err(Error::new(ErrorKind::Script, message).hint(suggest(lost, ends.iter().map(String::as_str))));
     }
+    attach_where(parameters, config, seed, |name| config.targets(name))
+}
+
+/// Attaches a new adapter to the projections with these names.
+pub(super) fn attach_where(
+    parameters: &mut Parameters,
+    config: &LoraConfig,
+    seed: u64,
+    is_adapted: impl Fn(&str) -> bool,
+) -> Result<()> {
     let _guard = tch::no_grad_guard();
-    for (stream, (name, linear)) in (0..).zip(linears) {
-        if !config.targets(&name) {
+    for (stream, (name, linear)) in (0..).zip(parameters.linears_mut()) {
+        if !is_adapted(&name) {
             continue;
         }
         let mut lora = Lora::empty(linear, config)?;
@@ -317,15 +339,35 @@ pub(super) fn load(parameters: &mut Parameters, dir: &Path) -> Result<LoraConfig
 
 /// The files of the adapter in PEFT's format.
 pub(super) fn unwritten(parameters: &Parameters, config: &LoraConfig) -> Vec<UnwrittenFile> {
-    let config = UnwrittenFile::bytes(CONFIG, format!("{:#}\n", config.to_json()).into_bytes());
-    let mut tensors = named(parameters);
+    let (mut json, mut tensors) = (config.to_json(), named(parameters));
     if let Some(tower) = &parameters.vision {
         // The modules of a model that reads images have these names in PEFT.
         for (name, _) in &mut tensors {
             *name = text_model::full_name(name, tower.config.language());
         }
+        if config.target_modules.iter().any(|target| target.starts_with(TOWER)) {
+            json["target_modules"] = json!(pattern(tensors.iter().map(|(name, _)| name.as_str())));
+        }
     }
-    vec![UnwrittenFile::tensors(WEIGHTS, "the weight", &tensors), config]
+    let config = UnwrittenFile::bytes(CONFIG, format!("{json:#}\n").into_bytes());
+    vec![config, UnwrittenFile::tensors(WEIGHTS, "the weight", &tensors)]
+}
+
+/// A regular expression of the modules with these tensors in PEFT: ends of names can be the same
+/// in the tower and in the language model.
+fn pattern<'a>(tensors: impl Iterator<Item = &'a str>) -> String {
+    let modules: BTreeSet<String> = tensors
+        .filter_map(|name| name.strip_prefix(PREFIX)?.strip_suffix(".lora_A.weight"))
+        .map(|module| {
+            let parts: Vec<&str> = module.split('.').collect();
+            let last = parts.len() - 1;
+            // The numbers of layers.
+            let is_number = |index: usize, part: &str| index < last && part.parse::<usize>().is_ok();
+            let each = parts.iter().enumerate().map(|(index, part)| if is_number(index, part) { r"\d+" } else { part });
+            each.collect::<Vec<_>>().join(r"\.")
+        })
+        .collect();
+    modules.into_iter().collect::<Vec<_>>().join("|")
 }
 
 /// Removes the adapter, after merging it into the weights if `merged`.
@@ -342,13 +384,19 @@ pub(super) fn detach(parameters: &mut Parameters, merged: bool) -> Result<()> {
 /// Tensors of the adapter with PEFT's keys.
 pub(super) fn named(parameters: &Parameters) -> Vec<(String, Tensor)> {
     let mut all = Vec::new();
+    let mut add = |name: &str, linear: &Linear| {
+        let Some(lora) = &linear.lora else { return };
+        for (key, tensor) in [("lora_A", &lora.a), ("lora_B", &lora.b)] {
+            all.push((format!("{PREFIX}{name}.{key}.weight"), tensor.shallow_clone()));
+        }
+    };
     parameters.walk(&mut |name, part| {
-        if let ParameterNode::Linear(Linear { lora: Some(lora), .. }) = part {
-            for (key, tensor) in [("lora_A", &lora.a), ("lora_B", &lora.b)] {
-                all.push((format!("{PREFIX}{name}.{key}.weight"), tensor.shallow_clone()));
-            }
+        if let ParameterNode::Linear(linear) = part {
+            add(name, linear);
         }
     });
+    let tower = parameters.vision.iter().flat_map(VisionTower::linears);
+    tower.for_each(|(name, linear)| add(&format!("{TOWER}{name}"), linear));
     all
 }
 
@@ -362,10 +410,13 @@ fn freeze(parameters: &Parameters, frozen: bool) -> Result<()> {
     Ok(())
 }
 
-/// Names of the projections of a layer, for a hint.
+/// The names of projections as targets, for a hint.
 fn projections(linear_names: &[String]) -> Vec<String> {
-    let mut ends: Vec<String> =
-        linear_names.iter().filter_map(|name| name.rsplit('.').next()).map(str::to_owned).collect();
+    let end = |name: &String| -> Option<String> {
+        let start = if name.starts_with(TOWER) { TOWER } else { "" };
+        Some(format!("{start}{}", name.rsplit('.').next()?))
+    };
+    let mut ends: Vec<String> = linear_names.iter().filter_map(end).collect();
     ends.sort_unstable();
     ends.dedup();
     ends

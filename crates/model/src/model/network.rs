@@ -7,6 +7,7 @@
 //! kernels are disabled.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -132,7 +133,9 @@ impl Model {
     pub(super) fn copy_in(&self, stacked: bool, kind: Kind) -> Result<Self> {
         let mut parameters = Parameters::empty_as(&self.config, self.device, kind, stacked)?;
         if let Some(adapter) = &self.adapter {
-            lora::attach(&mut parameters, adapter, 0)?;
+            let adapted: HashSet<String> = lora::named(&self.parameters).into_iter().map(|(name, _)| name).collect();
+            let is_adapted = |module: &str| adapted.contains(&format!("{}{module}.lora_A.weight", lora::PREFIX));
+            lora::attach_where(&mut parameters, adapter, 0, is_adapted)?;
         }
         let all = |parameters: &Parameters| parameters.named().into_iter().chain(lora::named(parameters));
         {

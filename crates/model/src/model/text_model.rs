@@ -8,12 +8,15 @@ use std::path::Path;
 
 use super::file_tensor::{FileNumbers, FileTensor};
 use super::vision::TOWER;
-use super::weights;
+use super::{lora, weights};
 use r1_base::error::Result;
 
 /// The name of a tensor in r1: a tensor of the text model has its name in a text model, and a
 /// tensor of the vision tower has the prefix [`TOWER`].
 pub(super) fn name_of(name: &str) -> String {
+    if let Some(name) = name.strip_prefix(lora::PREFIX) {
+        return format!("{}{}", lora::PREFIX, name_of(name));
+    }
     let name =
         LANGUAGE.iter().fold(name.to_owned(), |name, part| name.replacen(&format!("model.{part}."), "model.", 1));
     match name.strip_prefix("model.") {
@@ -32,6 +35,9 @@ const TILES: [&str; 2] = ["vision_model.", "connector."];
 /// The name of a tensor as a part of the module tree of transformers, in which `language` is the
 /// language model.
 pub(super) fn full_name(name: &str, language: &str) -> String {
+    if let Some(name) = name.strip_prefix(lora::PREFIX) {
+        return format!("{}{}", lora::PREFIX, full_name(name, language));
+    }
     if let Some(short) = name.strip_prefix(TOWER) {
         let tiles = TILES.iter().any(|part| short.starts_with(part));
         return format!("model.{}", if tiles { short } else { name });
@@ -73,17 +79,17 @@ pub(super) fn parts<'a>(tensor: &FileTensor<'a>, is_parameter: impl Fn(&str) -> 
     each.collect()
 }
 
-/// Whether a tensor belongs to a part of the model that is not read: the images' or multi-token
-/// prediction.
-pub(super) fn is_beside(name: &str) -> bool {
-    ["mtp.", "model.mtp.", "model.visual.", "visual.", "model.vision_model.", "model.connector."]
-        .iter()
-        .any(|start| name.starts_with(start))
+/// Whether a tensor belongs to a part of the model that is not read: multi-token prediction, and
+/// the images' unless the model has a vision tower.
+pub(super) fn is_beside(name: &str, has_tower: bool) -> bool {
+    let starts = ["mtp.", "model.mtp.", "model.visual.", "visual.", "model.vision_model.", "model.connector."];
+    starts[..if has_tower { 2 } else { starts.len() }].iter().any(|start| name.starts_with(start))
 }
 
-/// Number of tensors in `dir` that are not read because they are not part of the text model.
-pub fn tensors_beside_text(dir: &Path) -> Result<usize> {
+/// Number of tensors in `dir` that are not read because they are part of neither the text model nor
+/// of a vision tower that the model has.
+pub fn tensors_beside_text(dir: &Path, has_tower: bool) -> Result<usize> {
     let each = weights::files(dir)?.into_iter().map(|path| weights::names(&path));
-    let counts = each.map(|names| Ok(names?.iter().filter(|name| is_beside(name)).count()));
+    let counts = each.map(|names| Ok(names?.iter().filter(|name| is_beside(name, has_tower)).count()));
     counts.sum()
 }

@@ -299,7 +299,7 @@ impl Config {
         let mut config = families::read(architecture, &mut fields)?;
         fields.finish()?;
         config.source.clone_from(object);
-        config.vision = vision.map(Box::new);
+        config.vision = vision.map(|vision| vision.for_text(&mut config));
         config.check()?;
         Ok(config)
     }

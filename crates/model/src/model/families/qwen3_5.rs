@@ -1,6 +1,5 @@
 //! Qwen3.5 (huggingface.co/Qwen/Qwen3.5-27B), dense and with experts: the layers of Qwen3-Next with
-//! separate projections. The checkpoints are of models that see images; their text model is read,
-//! which has its own config inside theirs.
+//! separate projections. The config of the text model is inside that of the model that sees images.
 
 use serde_json::json;
 

@@ -5,6 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::super::config::Sections;
 use super::super::vision::config::{TILES, TowerKind, VisionConfig};
 use super::{Config, Fields};
 use r1_base::error::{Error, Kind, Result};
@@ -12,39 +13,53 @@ use r1_base::error::{Error, Kind, Result};
 /// A kind of model that sees images.
 struct ModelKind {
     model_type: &'static str,
-    /// Start of the names of its classes.
+    /// Its class, which its text model has too if there is no other one.
     class: &'static str,
-    /// Whether the vision tower is read; without it the model is a text model.
-    tower: bool,
-    /// Class of its text model; `None` for classes that begin like the model's.
-    text: Option<&'static str>,
+    /// The class of its text model alone, if r1 reads checkpoints of it.
+    text_class: Option<&'static str>,
+    /// `mrope_section` if it is missing, in models whose sections always alternate.
+    sections: Option<[usize; 3]>,
     /// Whether names of tensors in its checkpoints have the parts of the module tree.
     full_names: bool,
 }
 
 impl ModelKind {
+    fn text_class(&self) -> &'static str {
+        self.text_class.unwrap_or(self.class)
+    }
+
+    /// Whether it reads tiles of images, and its text model is a Llama.
+    fn is_tiled(&self) -> bool {
+        self.text_class == Some(LLAMA)
+    }
+
     /// `model_type` of the text model.
     fn text_type(&self) -> String {
-        if self.text.is_some() { "llama".to_owned() } else { format!("{}_text", self.model_type) }
+        if self.is_tiled() { "llama".to_owned() } else { format!("{}_text", self.model_type) }
     }
 }
 
-const fn qwen(model_type: &'static str, class: &'static str) -> ModelKind {
-    ModelKind { model_type, class, tower: true, text: None, full_names: false }
+const LLAMA: &str = "LlamaForCausalLM";
+
+const fn kind(model_type: &'static str, class: &'static str) -> ModelKind {
+    ModelKind { model_type, class, text_class: None, sections: None, full_names: true }
 }
 
-/// A model that reads tiles of images, with the language model of Llama.
 const fn tiled(model_type: &'static str, class: &'static str) -> ModelKind {
-    ModelKind { model_type, class, tower: true, text: Some("LlamaForCausalLM"), full_names: true }
+    ModelKind { text_class: Some(LLAMA), ..kind(model_type, class) }
+}
+
+const fn qwen3_5(model_type: &'static str, class: &'static str, text_class: &'static str) -> ModelKind {
+    ModelKind { text_class: Some(text_class), sections: Some([11, 11, 10]), ..kind(model_type, class) }
 }
 
 const KINDS: &[ModelKind] = &[
-    qwen("qwen2_5_vl", "Qwen2_5_VL"),
-    ModelKind { full_names: true, ..qwen("qwen3_vl", "Qwen3VL") },
-    ModelKind { tower: false, ..qwen("qwen3_5", "Qwen3_5") },
-    ModelKind { tower: false, ..qwen("qwen3_5_moe", "Qwen3_5Moe") },
-    tiled("idefics3", "Idefics3"),
-    tiled("smolvlm", "SmolVLM"),
+    ModelKind { full_names: false, ..kind("qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration") },
+    ModelKind { sections: Some([24, 20, 20]), ..kind("qwen3_vl", "Qwen3VLForConditionalGeneration") },
+    qwen3_5("qwen3_5", "Qwen3_5ForConditionalGeneration", "Qwen3_5ForCausalLM"),
+    qwen3_5("qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "Qwen3_5MoeForCausalLM"),
+    tiled("idefics3", "Idefics3ForConditionalGeneration"),
+    tiled("smolvlm", "SmolVLMForConditionalGeneration"),
 ];
 
 /// Fields about images.
@@ -83,6 +98,8 @@ pub struct VisionPart {
     outer_only: Vec<String>,
     /// Whether the fields of the text model are in `text_config`.
     nested: bool,
+    /// See [`ModelKind`].
+    sections: Option<[usize; 3]>,
     /// Whether names of tensors in its checkpoints have the parts of the module tree, such as
     /// `model.language_model.`; otherwise they begin with `model.` and `visual.`.
     pub(in crate::model) full_names: bool,
@@ -96,7 +113,7 @@ fn kind_of(object: &Map<String, Value>) -> Option<&'static ModelKind> {
 /// The config of the text model in the config of a model that sees images; `None` for others.
 pub(in crate::model) fn text_config(object: &Map<String, Value>) -> Result<Option<Map<String, Value>>> {
     let Some(kind) = kind_of(object) else { return Ok(None) };
-    let classes = ["ForConditionalGeneration", "ForCausalLM"].map(|end| format!("{}{end}", kind.class));
+    let classes = [kind.class.to_owned(), kind.class.replace("ForConditionalGeneration", "ForCausalLM")];
     if let Some(other) = object.get("architectures").filter(|other| !other.is_null())
         && !classes.iter().any(|class| *other == json!([class]))
     {
@@ -104,7 +121,7 @@ pub(in crate::model) fn text_config(object: &Map<String, Value>) -> Result<Optio
     }
     let mut text = match object.get("text_config") {
         Some(Value::Object(text)) => text.clone(),
-        _ if kind.tower => Map::new(),
+        _ if has_tower(kind, object) => Map::new(),
         _ => return Err(Fields::missing("text_config")),
     };
     let text_kind = json!(kind.text_type());
@@ -113,8 +130,7 @@ pub(in crate::model) fn text_config(object: &Map<String, Value>) -> Result<Optio
         return Err(Fields::wrong("text_config.model_type", other, &expected));
     }
     text.insert("model_type".to_owned(), text_kind);
-    let class = kind.text.unwrap_or(&classes[usize::from(!kind.tower)]);
-    text.insert("architectures".to_owned(), json!([class]));
+    text.insert("architectures".to_owned(), json!([kind.text_class()]));
     for (name, value) in object {
         let nested = ["text_config", "model_type", "architectures"].contains(&name.as_str());
         if nested || IMAGES.contains(&name.as_str()) {
@@ -127,7 +143,7 @@ pub(in crate::model) fn text_config(object: &Map<String, Value>) -> Result<Optio
             return Err(Fields::wrong(name, value, &format!("`text_config.{name}` is {inner}")));
         }
     }
-    if kind.text.is_some() {
+    if kind.is_tiled() {
         text.retain(|name, _| !WITHOUT_EFFECT.contains(&name.as_str()));
     }
     Ok(Some(text))
@@ -135,16 +151,14 @@ pub(in crate::model) fn text_config(object: &Map<String, Value>) -> Result<Optio
 
 /// The vision tower in the config of a model; `None` for a model without one.
 pub(in crate::model) fn vision_part(object: &Map<String, Value>) -> Result<Option<VisionPart>> {
-    let Some(kind) = kind_of(object).filter(|kind| kind.tower) else { return Ok(None) };
+    let Some(kind) = kind_of(object).filter(|kind| has_tower(kind, object)) else { return Ok(None) };
     let present = |name: &str| object.get(name).filter(|value| !value.is_null());
     let Some(tower) = present("vision_config") else { return Err(Fields::missing("vision_config")) };
     let Some(token) = present("image_token_id") else { return Err(Fields::missing("image_token_id")) };
     let image_token = token.as_u64().and_then(|id| u32::try_from(id).ok());
     let image_token = image_token.ok_or_else(|| Fields::wrong("image_token_id", token, "it must be a token id"))?;
     let mut tower = tower.clone();
-    if let (Some(fields), Some(text)) =
-        (tower.as_object_mut(), object.get("text_config").filter(|_| kind.text.is_some()))
-    {
+    if let (Some(fields), Some(text)) = (tower.as_object_mut(), object.get("text_config").filter(|_| kind.is_tiled())) {
         // The other towers have these fields.
         fields.insert("model_type".to_owned(), json!(TILES));
         fields.insert("out_hidden_size".to_owned(), text["hidden_size"].clone());
@@ -163,11 +177,28 @@ pub(in crate::model) fn vision_part(object: &Map<String, Value>) -> Result<Optio
         fields,
         outer_only,
         nested,
+        sections: kind.sections,
         full_names: kind.full_names,
     }))
 }
 
+/// Whether the model has a vision tower. The text model of a Qwen3.5 is read without
+/// `vision_config`, too.
+fn has_tower(kind: &ModelKind, object: &Map<String, Value>) -> bool {
+    let is_needed = kind.text_class() == kind.class || kind.is_tiled();
+    is_needed || object.get("vision_config").is_some_and(|tower| !tower.is_null())
+}
+
 impl VisionPart {
+    /// The part of this text model, in which it sets the positions that rotate each pair.
+    pub(in crate::model) fn for_text(self, config: &mut Config) -> Box<Self> {
+        if let (Some(default), [rope]) = (self.sections, &mut config.ropes[..]) {
+            let sizes = rope.sections.map_or(default, |sections| sections.sizes);
+            rope.sections = Some(Sections { sizes, interleaved: true });
+        }
+        Box::new(self)
+    }
+
     /// Validates what the tower and the text model of `config` have in common.
     pub(in crate::model) fn check(&self, config: &Config) -> Result<()> {
         let bad = |field: &str, why: String| Err(Error::new(Kind::Model, format!("`{field}` {why}")));

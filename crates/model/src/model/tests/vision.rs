@@ -6,6 +6,7 @@ use safetensors::SafeTensors;
 use serde_json::{Value, json};
 use tch::{Device, Kind, Tensor};
 
+use crate::model::layers::AdapterUse;
 use crate::model::{VisionConfig, VisionTower};
 
 struct Golden {
@@ -53,7 +54,7 @@ fn embeddings_and_gradients_are_those_of_transformers() {
     // The reference rotates queries and keys in f32, and gradients are stored in f32.
     for (kind, bound) in [(Kind::Float, 1e-5), (Kind::Double, 2e-6)] {
         let tower = golden.tower(kind);
-        let embeddings = tower.forward(golden.tensor("patches"), &golden.grids).unwrap().embeddings;
+        let embeddings = tower.forward(golden.tensor("patches"), &golden.grids, AdapterUse::Beside).unwrap().embeddings;
         assert!(error(&embeddings, golden.tensor("embeddings")) < bound, "{kind:?}");
         let numbers = Tensor::arange(embeddings.numel() as i64, (Kind::Double, Device::Cpu));
         let factors = (numbers * 0.7).sin().to_kind(kind).view_as(&embeddings);
@@ -73,11 +74,11 @@ fn images_are_computed_alone() {
     let golden = Golden::read();
     let tower = golden.tower(Kind::Double);
     let (patches, all) = (golden.tensor("patches"), &golden.grids);
-    let together = tower.forward(patches, all).unwrap().embeddings;
+    let together = tower.forward(patches, all, AdapterUse::Beside).unwrap().embeddings;
     let (mut patch, mut square) = (0, 0);
     for grid in all {
         let count = grid.iter().product::<usize>() as i64;
-        let alone = tower.forward(&patches.narrow(0, patch, count), &[*grid]).unwrap().embeddings;
+        let alone = tower.forward(&patches.narrow(0, patch, count), &[*grid], AdapterUse::Beside).unwrap().embeddings;
         assert!(error(&alone, &together.narrow(0, square, count / 4)) < 1e-12);
         (patch, square) = (patch + count, square + count / 4);
     }
@@ -101,7 +102,7 @@ fn wrong_configurations_and_patches_are_refused() {
     }
     let tower = golden.tower(Kind::Float);
     for grids in [vec![[1, 6, 10]], vec![[1, 3, 36]]] {
-        let error = tower.forward(golden.tensor("patches"), &grids).unwrap_err();
+        let error = tower.forward(golden.tensor("patches"), &grids, AdapterUse::Beside).unwrap_err();
         assert!(error.message.contains("do not fit to the grids"), "{error}");
     }
 }

@@ -11,7 +11,7 @@ use tch::{Device, Kind, Tensor};
 
 use crate::model::{LoraConfig, Model, Packed, Span};
 
-const FAMILIES: [&str; 3] = ["qwen2_5_vl", "qwen3_vl", "smolvlm"];
+const FAMILIES: [&str; 5] = ["qwen2_5_vl", "qwen3_vl", "qwen3_5", "qwen3_5_moe", "smolvlm"];
 
 struct Golden {
     dir: PathBuf,
@@ -138,7 +138,9 @@ fn errors(golden: &Golden, kind: Kind, checkpointing: bool) -> [f64; 4] {
 fn logits_loss_and_gradients_of_vision_models_are_those_of_transformers() {
     for family in FAMILIES {
         let golden = Golden::read(family);
-        for (kind, bound) in [(Kind::Float, 1e-5), (Kind::Double, 2e-6)] {
+        // Rounding of the states of Gated DeltaNets: in f32 transformers has errors of 1.8e-5.
+        let single = if family.starts_with("qwen3_5") { 4e-5 } else { 1e-5 };
+        for (kind, bound) in [(Kind::Float, single), (Kind::Double, 2e-6)] {
             for checkpointing in [false, true] {
                 let errors = errors(&golden, kind, checkpointing);
                 assert!(errors.iter().all(|error| *error < bound), "{family} {kind:?}: {errors:?}");
@@ -207,6 +209,66 @@ fn gradients_by_layer_are_those_of_one_graph() {
         assert!(file.names().iter().all(|name| name.starts_with(&start)));
         let mut again = golden.model(Kind::Float);
         again.load_adapter(dir.path()).unwrap();
+    }
+}
+
+/// An adapter on projections of the tower: its gradients are those of the whole weights, it is read
+/// again from a file that PEFT can read, and merging it keeps the outputs.
+#[test]
+fn the_tower_has_adapters() {
+    for family in FAMILIES {
+        let golden = Golden::read(family);
+        let batch = Packed::from_rows(&golden.rows, Device::Cpu).unwrap();
+        let plain = golden.model(Kind::Double);
+        let before = plain.forward(&batch).unwrap();
+        let mut model = golden.model(Kind::Double);
+        model.add_adapter(LoraConfig::new(2, 4.0, &["q_proj", "visual.*"]), 0).unwrap();
+        let of_tower = |name: &str| name.contains("lora_") && name.contains("visual.");
+        tch::no_grad(|| {
+            for (index, (name, mut tensor)) in model.parameters().into_iter().enumerate() {
+                if name.contains("lora_B") {
+                    let numbers = Tensor::arange(tensor.numel() as i64, (Kind::Double, Device::Cpu));
+                    tensor.copy_(&((numbers * 0.7 + index as f64).sin() * 0.02).view_as(&tensor));
+                }
+            }
+        });
+        let pass = model.learn(&batch).unwrap();
+        let hidden = pass.hidden().detach();
+        assert!(error(&hidden, &before) > 1e-3, "{family}");
+        let loss = golden.loss(pass.hidden(), &model);
+        pass.backward(&loss).unwrap();
+        let mut tower = 0;
+        let dir = tempfile::tempdir().unwrap();
+        model.save_adapter(dir.path()).unwrap();
+        let mut again = golden.model(Kind::Double);
+        again.load_adapter(dir.path()).unwrap();
+        let copy = again.duplicate().unwrap();
+        for ((name, one), (other_name, other)) in model.parameters().into_iter().zip(copy.parameters()) {
+            assert!(name == other_name && one.equal(&other), "{family} {name}");
+            assert_eq!(one.grad().defined(), name.contains("lora_"), "{family} {name}");
+            tower += usize::from(of_tower(&name));
+        }
+        let expected: usize = plain.config.vision.iter().flat_map(|v| v.tower.projections()).map(|(_, n)| n).sum();
+        assert_eq!(tower, 2 * expected, "{family}");
+        // B's gradient follows from that of the whole weight: scale · dW Aᵀ.
+        again.merge_adapter().unwrap();
+        assert!(error(&again.forward(&batch).unwrap(), &hidden) < 1e-12, "{family}");
+        let pass = again.learn(&batch).unwrap();
+        let loss = golden.loss(pass.hidden(), &again);
+        pass.backward(&loss).unwrap();
+        let whole = again.parameters();
+        let adapter = model.parameters();
+        let find =
+            |all: &[(String, Tensor)], name: &str| all.iter().find(|(n, _)| n == name).unwrap().1.shallow_clone();
+        for (name, b) in adapter.iter().filter(|(name, _)| name.ends_with("lora_B.weight")) {
+            let module = name.strip_prefix("base_model.model.").unwrap().strip_suffix(".lora_B.weight").unwrap();
+            let a = find(&adapter, &name.replace("lora_B", "lora_A"));
+            let expected = find(&whole, &format!("{module}.weight")).grad().matmul(&a.tr()) * 2.0;
+            assert!(error(&b.grad(), &expected) < 1e-9, "{family} {name}");
+        }
+        // Without the adapter it is the base model.
+        let disabled = model.without_adapter(|| model.forward(&batch)).unwrap();
+        assert!(disabled.equal(&before), "{family}");
     }
 }
 
@@ -279,11 +341,14 @@ fn a_vision_model_that_was_saved_is_read_again() {
         }
         rope["rope_theta"] = text.remove("rope_theta").unwrap();
         text.insert("rope_parameters".to_owned(), rope);
-        text.remove("head_dim");
-        written["dtype"] = written.as_object_mut().unwrap().remove("torch_dtype").unwrap();
-        for config in [&mut written, &mut read] {
-            config["text_config"].as_object_mut().unwrap().remove("head_dim");
+        for name in ["head_dim", "partial_rotary_factor"] {
+            text.remove(name);
         }
+        if family == "qwen3_5_moe" {
+            text.remove("intermediate_size");
+        }
+        written["dtype"] = written.as_object_mut().unwrap().remove("torch_dtype").unwrap();
+        read["text_config"].as_object_mut().unwrap().remove("head_dim");
         assert_eq!(written, read, "{family}");
     }
 }

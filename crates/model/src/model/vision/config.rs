@@ -10,6 +10,9 @@ pub(in crate::model) const TILES: &str = "idefics3_vision";
 /// Largest size in a configuration.
 const LARGEST: u64 = 1 << 24;
 
+/// Name, inputs and outputs of a projection.
+pub(in crate::model) type Projection = (&'static str, usize, usize);
+
 /// The configuration of a vision tower.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VisionConfig {
@@ -39,7 +42,7 @@ pub enum TowerKind {
         full_layers: Vec<usize>,
     },
     /// LayerNorm, learned embeddings of positions, features of several layers (DeepStack,
-    /// arXiv:2406.04334) (Qwen3-VL, arXiv:2511.21631).
+    /// arXiv:2406.04334) (Qwen3-VL, arXiv:2511.21631; Qwen3.5, without features of several layers).
     DeepStack {
         /// Learned positions along each side of a square, between which an image interpolates.
         side: usize,
@@ -86,14 +89,18 @@ impl VisionConfig {
                 only("hidden_act", "silu")?;
                 TowerKind::Windows { window: size("window_size")?, full_layers: listed("fullatt_block_indexes")? }
             }
-            "qwen3_vl" | "qwen3_vl_vision" => {
+            family @ ("qwen3_vl" | "qwen3_vl_vision" | "qwen3_5" | "qwen3_5_vision" | "qwen3_5_moe"
+            | "qwen3_5_moe_vision") => {
                 only("hidden_act", "gelu_pytorch_tanh")?;
                 let positions = size("num_position_embeddings")?;
                 let side = positions.isqrt();
                 if side * side != positions {
                     return Err(refused(format!("`num_position_embeddings` is {positions}, which is no square")));
                 }
-                TowerKind::DeepStack { side, layers: listed("deepstack_visual_indexes")? }
+                // Qwen3.5 has the tower of Qwen3-VL without features of several layers.
+                let deep = family.starts_with("qwen3_vl");
+                let layers = if deep { listed("deepstack_visual_indexes")? } else { Vec::new() };
+                TowerKind::DeepStack { side, layers }
             }
             TILES => {
                 only("hidden_act", "gelu_pytorch_tanh")?;
@@ -138,21 +145,52 @@ impl VisionConfig {
         if matches!(self.kind, TowerKind::Tiles { .. }) { "text_model" } else { "language_model" }
     }
 
+    /// The projections of a layer: of its attention, and of its feed-forward block.
+    pub(super) fn layer_projections(&self) -> [Vec<Projection>; 2] {
+        let (hidden, inner) = (self.hidden, self.inner);
+        let attention = if matches!(self.kind, TowerKind::Tiles { .. }) {
+            let names = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj"];
+            names.map(|name| (name, hidden, hidden)).to_vec()
+        } else {
+            vec![("attn.qkv", hidden, 3 * hidden), ("attn.proj", hidden, hidden)]
+        };
+        let (first, last): (&[_], _) = match self.kind {
+            TowerKind::Windows { .. } => (&["mlp.gate_proj", "mlp.up_proj"], "mlp.down_proj"),
+            TowerKind::DeepStack { .. } => (&["mlp.linear_fc1"], "mlp.linear_fc2"),
+            TowerKind::Tiles { .. } => (&["mlp.fc1"], "mlp.fc2"),
+        };
+        let first = first.iter().map(|name| (*name, hidden, inner));
+        [attention, first.chain([(last, inner, hidden)]).collect()]
+    }
+
+    /// The projections of a merger.
+    pub(super) fn merger_projections(&self) -> Vec<Projection> {
+        let square = self.hidden * self.merge * self.merge;
+        match self.kind {
+            TowerKind::Windows { .. } => vec![("mlp.0", square, square), ("mlp.2", square, self.out)],
+            TowerKind::DeepStack { .. } => vec![("linear_fc1", square, square), ("linear_fc2", square, self.out)],
+            TowerKind::Tiles { .. } => vec![("modality_projection.proj", square, self.out)],
+        }
+    }
+
+    /// The layers whose outputs are added to the language model's hidden states.
+    pub(super) fn deep_layers(&self) -> &[usize] {
+        if let TowerKind::DeepStack { layers, .. } = &self.kind { layers } else { &[] }
+    }
+
+    /// The projections of all layers and mergers, and how many of each there are.
+    pub(in crate::model) fn projections(&self) -> impl Iterator<Item = (Projection, usize)> {
+        let [attention, block] = self.layer_projections();
+        let (layers, mergers) = (self.layers, 1 + self.deep_layers().len());
+        let of_layers = attention.into_iter().chain(block).map(move |projection| (projection, layers));
+        of_layers.chain(self.merger_projections().into_iter().map(move |projection| (projection, mergers)))
+    }
+
     /// Number of weights in the matrices.
     pub(in crate::model) fn numbers(&self) -> u128 {
-        let [hidden, inner, out, layers, patch] =
-            [self.hidden, self.inner, self.out, self.layers, self.patch_numbers()].map(|size| size as u128);
-        let square = hidden * (self.merge * self.merge) as u128;
-        let (projections, mergers) = match &self.kind {
-            TowerKind::Windows { .. } => (3, 1),
-            TowerKind::DeepStack { layers, .. } => (2, 1 + layers.len() as u128),
-            // One projection without an inner one.
-            TowerKind::Tiles { .. } => (2, 0),
-        };
-        hidden * patch
-            + layers * hidden * (4 * hidden + projections * inner)
-            + mergers * square * square
-            + mergers.max(1) * square * out
+        let projections =
+            self.projections().map(|((_, inputs, outputs), count)| inputs as u128 * outputs as u128 * count as u128);
+        (self.hidden * self.patch_numbers()) as u128 + projections.sum::<u128>()
     }
 
     /// Numbers of a patch.

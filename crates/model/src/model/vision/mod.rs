@@ -12,10 +12,12 @@ use std::iter::repeat_n;
 
 use tch::{Device, Kind, Tensor};
 
-use super::plain::{angles, rms_norm, rotate};
+use super::layers::{AdapterUse, Linear};
+use super::plain::{Arithmetic, angles, rms_norm, rotate};
 use super::{upload, zeros};
 use r1_base::error::{self, Error, Result};
 
+use config::Projection;
 pub use config::{TowerKind, VisionConfig};
 use order::{AttentionSegments, PatchOrder};
 
@@ -24,16 +26,16 @@ pub(super) const TOWER: &str = "visual.";
 const EPS: f64 = 1e-6;
 const ROPE_BASE: f64 = 10_000.0;
 
-/// A weight `[out, in]`, and a bias `[out]`.
+/// A projection with its name in the tower.
 #[derive(Debug)]
 struct VisionLinear {
-    weight: Tensor,
-    bias: Option<Tensor>,
+    name: String,
+    linear: Linear,
 }
 
 impl VisionLinear {
-    fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(x.f_linear(&self.weight, self.bias.as_ref())?)
+    fn apply(&self, x: &Tensor, adapter: AdapterUse) -> Result<Tensor> {
+        self.linear.apply(x, adapter, Arithmetic::Libtorch)
     }
 }
 
@@ -54,47 +56,45 @@ impl VisionNorm {
     }
 }
 
-/// A feed-forward block: gated, or with one activation (GELU).
-#[derive(Debug)]
-enum VisionBlock {
-    Gated { gate: VisionLinear, up: VisionLinear, down: VisionLinear },
-    Plain([VisionLinear; 2]),
-}
-
-impl VisionBlock {
-    fn apply(&self, x: &Tensor) -> Result<Tensor> {
-        match self {
-            Self::Gated { gate, up, down } => down.apply(&gate.apply(x)?.f_silu()?.f_mul(&up.apply(x)?)?),
-            Self::Plain([first, second]) => second.apply(&first.apply(x)?.f_gelu("tanh")?),
-        }
-    }
-}
-
 #[derive(Debug)]
 struct VisionLayer {
     attention_norm: VisionNorm,
     block_norm: VisionNorm,
-    /// Queries, keys and values: one projection, or one each.
-    qkv: Vec<VisionLinear>,
-    proj: VisionLinear,
-    block: VisionBlock,
+    /// Queries, keys and values, in one projection or in three, and the projection of the result.
+    attention: Vec<VisionLinear>,
+    /// The feed-forward block: gate, up and down, or two projections with an activation (GELU).
+    block: Vec<VisionLinear>,
+}
+
+impl VisionLayer {
+    fn feed_forward(&self, x: &Tensor, adapter: AdapterUse) -> Result<Tensor> {
+        match self.block.as_slice() {
+            [gate, up, down] => {
+                let gated = gate.apply(x, adapter)?.f_silu()?.f_mul(&up.apply(x, adapter)?)?;
+                down.apply(&gated, adapter)
+            }
+            [first, second] => second.apply(&first.apply(x, adapter)?.f_gelu("tanh")?, adapter),
+            _ => Err(Error::new(error::Kind::Internal, "a feed-forward block has other projections")),
+        }
+    }
 }
 
 /// Makes one embedding of a square of patches, with one projection or two.
 #[derive(Debug)]
 struct Merger {
     norm: VisionNorm,
-    first: VisionLinear,
-    second: Option<VisionLinear>,
+    linears: Vec<VisionLinear>,
 }
 
 impl Merger {
     /// x `[P, E]` to `[squares, out]`. The norm is over patches, or over squares.
-    fn apply(&self, x: &Tensor, square: i64) -> Result<Tensor> {
+    fn apply(&self, x: &Tensor, square: i64, adapter: AdapterUse) -> Result<Tensor> {
         let x = if self.norm.weight.size()[0] == square { x.f_view([-1, square])? } else { x.shallow_clone() };
-        let normed = self.norm.apply(&x)?.f_view([-1, square])?;
-        let first = self.first.apply(&normed)?;
-        self.second.as_ref().map_or(Ok(first.shallow_clone()), |second| second.apply(&first.f_gelu("none")?))
+        let mut x = self.norm.apply(&x)?.f_view([-1, square])?;
+        for (index, linear) in self.linears.iter().enumerate() {
+            x = linear.apply(&if index > 0 { x.f_gelu("none")? } else { x }, adapter)?;
+        }
+        Ok(x)
     }
 }
 
@@ -142,7 +142,14 @@ impl TowerMaker {
 
     fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<VisionLinear> {
         let weight = self.tensor(&format!("{name}.weight"), &[outputs, inputs])?;
-        Ok(VisionLinear { weight, bias: Some(self.tensor(&format!("{name}.bias"), &[outputs])?) })
+        let bias = self.tensor(&format!("{name}.bias"), &[outputs])?;
+        Ok(VisionLinear { name: name.to_owned(), linear: Linear::new(weight, Some(bias)) })
+    }
+
+    /// Projections with these names below `start`.
+    fn linears(&mut self, start: &str, each: Vec<Projection>) -> Result<Vec<VisionLinear>> {
+        let each = each.into_iter();
+        each.map(|(name, inputs, outputs)| self.linear(&format!("{start}.{name}"), outputs, inputs)).collect()
     }
 
     fn norm(&mut self, name: &str, size: usize, biased: bool) -> Result<VisionNorm> {
@@ -152,7 +159,7 @@ impl TowerMaker {
     }
 
     fn layer(&mut self, config: &VisionConfig, layer: usize) -> Result<VisionLayer> {
-        let (hidden, inner) = (config.hidden, config.inner);
+        let hidden = config.hidden;
         let tiles = matches!(config.kind, TowerKind::Tiles { .. });
         let start = if tiles { "vision_model.encoder.layers" } else { "blocks" };
         let name = |part: &str| format!("{start}.{layer}.{part}");
@@ -160,49 +167,25 @@ impl TowerMaker {
         let [attention_norm, block_norm] = if tiles { ["layer_norm1", "layer_norm2"] } else { ["norm1", "norm2"] };
         let (attention_norm, block_norm) =
             (self.norm(&name(attention_norm), hidden, biased)?, self.norm(&name(block_norm), hidden, biased)?);
-        let (qkv, proj) = if tiles {
-            let each = ["q_proj", "k_proj", "v_proj"].map(|part| name(&format!("self_attn.{part}")));
-            let qkv = each.iter().map(|name| self.linear(name, hidden, hidden)).collect::<Result<_>>()?;
-            (qkv, self.linear(&name("self_attn.out_proj"), hidden, hidden)?)
-        } else {
-            let qkv = vec![self.linear(&name("attn.qkv"), 3 * hidden, hidden)?];
-            (qkv, self.linear(&name("attn.proj"), hidden, hidden)?)
-        };
-        let mut plain = |names: [&str; 2]| -> Result<VisionBlock> {
-            Ok(VisionBlock::Plain([
-                self.linear(&name(names[0]), inner, hidden)?,
-                self.linear(&name(names[1]), hidden, inner)?,
-            ]))
-        };
-        let block = match config.kind {
-            TowerKind::Windows { .. } => VisionBlock::Gated {
-                gate: self.linear(&name("mlp.gate_proj"), inner, hidden)?,
-                up: self.linear(&name("mlp.up_proj"), inner, hidden)?,
-                down: self.linear(&name("mlp.down_proj"), hidden, inner)?,
-            },
-            TowerKind::DeepStack { .. } => plain(["mlp.linear_fc1", "mlp.linear_fc2"])?,
-            TowerKind::Tiles { .. } => plain(["mlp.fc1", "mlp.fc2"])?,
-        };
-        Ok(VisionLayer { attention_norm, block_norm, qkv, proj, block })
+        let [attention, block] = config.layer_projections().map(|each| self.linears(&format!("{start}.{layer}"), each));
+        let (attention, block) = (attention?, block?);
+        Ok(VisionLayer { attention_norm, block_norm, attention, block })
     }
 
-    /// `names` are the names of the norm and of the projections; `normed` is the size of the norm.
-    fn merger(&mut self, config: &VisionConfig, names: [&str; 3], normed: usize) -> Result<Merger> {
-        let square = config.hidden * config.merge * config.merge;
+    /// A merger with the projections of the config below `start`; `normed` is the size of its norm.
+    fn merger(&mut self, config: &VisionConfig, start: &str, norm: &str, normed: usize) -> Result<Merger> {
         let biased = matches!(config.kind, TowerKind::DeepStack { .. });
-        Ok(Merger {
-            norm: self.norm(names[0], normed, biased)?,
-            first: self.linear(names[1], square, square)?,
-            second: Some(self.linear(names[2], config.out, square)?),
-        })
+        let norm = self.norm(&format!("{start}.{norm}"), normed, biased)?;
+        Ok(Merger { norm, linears: self.linears(start, config.merger_projections())? })
     }
 
     /// The merger of tiles.
     fn connector(&mut self, config: &VisionConfig) -> Result<Merger> {
         let norm = self.norm("vision_model.post_layernorm", config.hidden, true)?;
         let shape = [config.out, config.hidden * config.merge * config.merge];
-        let weight = self.tensor("connector.modality_projection.proj.weight", &shape)?;
-        Ok(Merger { norm, first: VisionLinear { weight, bias: None }, second: None })
+        let name = "connector.modality_projection.proj";
+        let linear = Linear::new(self.tensor(&format!("{name}.weight"), &shape)?, None);
+        Ok(Merger { norm, linears: vec![VisionLinear { name: name.to_owned(), linear }] })
     }
 }
 
@@ -231,23 +214,14 @@ impl VisionTower {
         };
         let layers = (0..config.layers).map(|layer| maker.layer(&config, layer)).collect::<Result<_>>()?;
         let merger = match config.kind {
-            TowerKind::Windows { .. } => {
-                maker.merger(&config, ["merger.ln_q", "merger.mlp.0", "merger.mlp.2"], hidden)?
-            }
-            TowerKind::DeepStack { .. } => {
-                maker.merger(&config, ["merger.norm", "merger.linear_fc1", "merger.linear_fc2"], hidden)?
-            }
+            TowerKind::Windows { .. } => maker.merger(&config, "merger", "ln_q", hidden)?,
+            TowerKind::DeepStack { .. } => maker.merger(&config, "merger", "norm", hidden)?,
             TowerKind::Tiles { .. } => maker.connector(&config)?,
         };
-        let mut deep_mergers = Vec::new();
-        if let TowerKind::DeepStack { layers, .. } = &config.kind {
-            for index in 0..layers.len() {
-                let names =
-                    ["norm", "linear_fc1", "linear_fc2"].map(|part| format!("deepstack_merger_list.{index}.{part}"));
-                let names = [names[0].as_str(), &names[1], &names[2]];
-                deep_mergers.push(maker.merger(&config, names, hidden * config.merge * config.merge)?);
-            }
-        }
+        let normed = hidden * config.merge * config.merge;
+        let deep_mergers = (0..config.deep_layers().len())
+            .map(|index| maker.merger(&config, &format!("deepstack_merger_list.{index}"), "norm", normed))
+            .collect::<Result<_>>()?;
         let named = maker.named;
         Ok(Self { config, embed, positions, layers, merger, deep_mergers, named, device, kind })
     }
@@ -257,12 +231,28 @@ impl VisionTower {
         self.named.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect()
     }
 
+    /// The projections, which can have an adapter, with their names.
+    pub(super) fn linears_mut(&mut self) -> impl Iterator<Item = (&str, &mut Linear)> {
+        let layers = self.layers.iter_mut().flat_map(|layer| layer.attention.iter_mut().chain(&mut layer.block));
+        let mergers = [&mut self.merger].into_iter().chain(&mut self.deep_mergers);
+        let all = layers.chain(mergers.flat_map(|merger| &mut merger.linears));
+        all.map(|VisionLinear { name, linear }| (name.as_str(), linear))
+    }
+
+    /// As [`linears_mut`](Self::linears_mut).
+    pub(super) fn linears(&self) -> impl Iterator<Item = (&str, &Linear)> {
+        let layers = self.layers.iter().flat_map(|layer| layer.attention.iter().chain(&layer.block));
+        let mergers = [&self.merger].into_iter().chain(&self.deep_mergers);
+        let all = layers.chain(mergers.flat_map(|merger| &merger.linears));
+        all.map(|VisionLinear { name, linear }| (name.as_str(), linear))
+    }
+
     /// The features of patches `[P, numbers of a patch]`. `grids` are frames, rows and columns of
     /// patches of each image or video. Differentiable.
     ///
     /// # Errors
     /// `Kind::Internal` if there are other patches than the grids have.
-    pub fn forward(&self, patches: &Tensor, grids: &[[usize; 3]]) -> Result<ImageFeatures> {
+    pub(super) fn forward(&self, patches: &Tensor, grids: &[[usize; 3]], adapter: AdapterUse) -> Result<ImageFeatures> {
         let (config, merge) = (&self.config, self.config.merge);
         let count: usize = grids.iter().map(|grid| grid.iter().product::<usize>()).sum();
         let fits = grids.iter().all(|[_, rows, columns]| rows % merge == 0 && columns % merge == 0);
@@ -291,15 +281,13 @@ impl VisionTower {
         // From the order of windows to the one of the input.
         let back = squares.f_argsort(0, false)?;
         let merged = |merger: &Merger, x: &Tensor| -> Result<Tensor> {
-            Ok(merger.apply(x, unit * hidden)?.f_index_select(0, &back)?)
+            Ok(merger.apply(x, unit * hidden, adapter)?.f_index_select(0, &back)?)
         };
         let mut deep = Vec::new();
         for (number, layer) in self.layers.iter().enumerate() {
             let segments = if config.is_full(number) { &frames } else { &windows };
-            x = self.layer(layer, &x, angles.as_ref(), segments)?;
-            if let TowerKind::DeepStack { layers, .. } = &config.kind
-                && let Some(index) = layers.iter().position(|layer| *layer == number)
-            {
+            x = self.layer(layer, &x, angles.as_ref(), segments, adapter)?;
+            if let Some(index) = config.deep_layers().iter().position(|layer| *layer == number) {
                 deep.push(merged(&self.deep_mergers[index], &x)?);
             }
         }
@@ -378,21 +366,22 @@ impl VisionTower {
         x: &Tensor,
         angles: Option<&(Tensor, Tensor)>,
         segments: &AttentionSegments,
+        adapter: AdapterUse,
     ) -> Result<Tensor> {
         let heads = self.config.heads as i64;
         let normed = layer.attention_norm.apply(x)?;
-        let each = layer.qkv.iter().map(|linear| linear.apply(&normed)).collect::<Result<Vec<_>>>()?;
+        let unexpected = || Error::new(error::Kind::Internal, "a projection has another number of parts");
+        let (proj, qkv) = layer.attention.split_last().ok_or_else(unexpected)?;
+        let each = qkv.iter().map(|linear| linear.apply(&normed, adapter)).collect::<Result<Vec<_>>>()?;
         let qkv = Tensor::f_cat(&each, 1)?.f_view([x.size()[0], 3, heads, -1])?.f_unbind(1)?;
-        let [q, k, v] = qkv.as_slice() else {
-            return Err(Error::new(error::Kind::Internal, "a projection does not have three parts"));
-        };
+        let [q, k, v] = qkv.as_slice() else { return Err(unexpected()) };
         // In at least f32, as in the reference.
         let rotated = |x: &Tensor| -> Result<Tensor> {
             let Some((cos, sin)) = angles else { return Ok(x.shallow_clone()) };
             Ok(rotate(&x.f_to_kind(cos.kind())?, cos, sin)?.f_to_kind(self.kind)?)
         };
         let seen = segments.attend(&rotated(q)?, &rotated(k)?, v)?.f_flatten(1, 2)?;
-        let x = x.f_add(&layer.proj.apply(&seen)?)?;
-        Ok(x.f_add(&layer.block.apply(&layer.block_norm.apply(&x)?)?)?)
+        let x = x.f_add(&proj.apply(&seen, adapter)?)?;
+        Ok(x.f_add(&layer.feed_forward(&layer.block_norm.apply(&x)?, adapter)?)?)
     }
 }
