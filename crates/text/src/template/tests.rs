@@ -286,7 +286,9 @@ fn real_templates_render_as_recorded() {
         let name = row["template"].as_str().unwrap();
         let template = templates.entry(name.to_owned()).or_insert_with(|| {
             let source = read(&format!("templates/{name}.jinja"));
-            Template::at_time(&source, None, name, ("<|bos|>", "<|eos|>"), NOON)
+            // The messages as they are: r1 gives contents as lists of parts to templates of images.
+            let as_they_are = |template| Template { takes_parts: false, ..template };
+            Template::at_time(&source, None, name, ("<|bos|>", "<|eos|>"), NOON).map(as_they_are)
         });
         let conversation = row["conversation"].as_str().unwrap();
         let result = template.as_ref().map_err(Clone::clone).and_then(|template| {
