@@ -56,6 +56,7 @@ RECIPES = {
     "verl_reward": [],
     "trl_rewards": [],
     "visual_grid": [],
+    "visual_questions": [],
 }
 COMPARED = "frozen_lake"
 # Algorithm -> overrides. All sample 64 trajectories per step and start from the same model.

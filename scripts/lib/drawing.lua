@@ -1,4 +1,4 @@
---- Pictures of boards of coloured squares, as pixels for `r1.image`.
+--- Pictures of boards of coloured squares and of charts, as pixels for `r1.image`.
 
 local drawing = {}
 
@@ -14,21 +14,31 @@ local COLOURS = {
 --- Pixels of a side of a cell, and of its white edge.
 local CELL, EDGE = 16, 2
 
---- The picture of a board: rows of names of colours; `false` is an empty cell.
-function drawing.board(board)
-  local width = #board[1] * CELL
-  local pixels = buffer.create(#board * CELL * width * 3)
-  for y = 0, #board * CELL - 1 do
+--- The picture whose pixels have the colours `name_of(x, y)`, from the left and from the top.
+local function draw(width, height, name_of)
+  local pixels = buffer.create(height * width * 3)
+  for y = 0, height - 1 do
     for x = 0, width - 1 do
-      local name = board[y // CELL + 1][x // CELL + 1]
-      local down, right = y % CELL, x % CELL
-      local edge = math.min(down, right, CELL - 1 - down, CELL - 1 - right) < EDGE
-      for channel, value in ipairs(COLOURS[if name and not edge then name else "white"]) do
+      for channel, value in ipairs(COLOURS[name_of(x, y) or "white"]) do
         buffer.writeu8(pixels, (y * width + x) * 3 + channel - 1, value)
       end
     end
   end
   return { rgb = buffer.tostring(pixels), width = width }
+end
+
+--- The picture of a board: rows of names of colours; `false` is an empty cell.
+function drawing.board(board)
+  return draw(#board[1] * CELL, #board * CELL, function(x, y)
+    local down, right = y % CELL, x % CELL
+    local edge = math.min(down, right, CELL - 1 - down, CELL - 1 - right) < EDGE
+    return not edge and board[y // CELL + 1][x // CELL + 1]
+  end)
+end
+
+--- A picture in blue and white. `is_filled(x, y)`: whether a pixel is blue.
+function drawing.filled(width, height, is_filled)
+  return draw(width, height, function(x, y) return is_filled(x, y) and "blue" end)
 end
 
 return drawing
