@@ -5,6 +5,8 @@ set shell := ["bash", "-euo", "pipefail", "-c"]
 # The libtorch to build against: LIBTORCH if set, otherwise the one of `just setup` in the cache.
 torch := "LIBTORCH=$(setup/libtorch.sh) && export LIBTORCH"
 bin := "target/release/r1"
+# The profile of tests and lints: `ci` compiles faster (Cargo.toml)
+profile := env("R1_PROFILE", "release")
 # Tests run at once, each on one thread
 one_thread := "OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}"
 
@@ -50,7 +52,7 @@ install prefix="": build
 
 # Unit, integration, in-Lua and CLI tests
 test-rust *args:
-    @{{torch}} && {{one_thread}} cargo nextest run --release --no-fail-fast {{args}}
+    @{{torch}} && {{one_thread}} cargo nextest run --cargo-profile {{profile}} --no-fail-fast {{args}}
 
 # Kill runs with SIGKILL at random moments, resume them, compare every file: `just torture 500`, R1_TORTURE_SEED=2 for others
 torture kills="500":
@@ -62,12 +64,12 @@ torture-ranks kills="300":
 
 # Tests that need the reference data (R1_SHARED, or ../shared/data); CI runs them if it is available
 test-data *args:
-    @{{torch}} && {{one_thread}} cargo nextest run --release --no-fail-fast --run-ignored only -E 'test(/({{data_tests}})$/)' {{args}}
+    @{{torch}} && {{one_thread}} cargo nextest run --cargo-profile {{profile}} --no-fail-fast --run-ignored only -E 'test(/({{data_tests}})$/)' {{args}}
 
 # Tests with SmolLM2-135M-Instruct, compared with transformers (tests/golden/real); they are skipped if it can't be fetched
 test-real *args:
     @if ! model=$(setup/real-model.sh); then echo "test-real: skipped, the model could not be fetched" >&2; exit 0; fi; \
-        {{torch}} && {{one_thread}} R1_REAL_MODEL="$model" cargo nextest run --release --no-fail-fast --run-ignored only --lib -E 'test(/({{real_tests}})$/)' {{args}}
+        {{torch}} && {{one_thread}} R1_REAL_MODEL="$model" cargo nextest run --cargo-profile {{profile}} --no-fail-fast --run-ignored only --lib -E 'test(/({{real_tests}})$/)' {{args}}
 
 # Tests of the Python tool with numpy, pandas and matplotlib, which it installs in a virtual environment
 test-python-packages dir="target/python-packages":
@@ -99,7 +101,7 @@ test-dependent:
 
 # Examples in the documentation
 test-doc:
-    @{{torch}} && cargo test --release --doc
+    @{{torch}} && cargo test --profile {{profile}} --doc
 
 # Regenerate files from declarations: editor types, docs/reference/{lua,settings,coming-from}.md
 docs:
@@ -127,8 +129,8 @@ fmt:
 # Formatting, clippy and rustdoc, warnings denied
 lint:
     cargo fmt --all --check
-    @{{torch}} && cargo clippy --release --all-targets -- -D warnings
-    @{{torch}} && RUSTDOCFLAGS="-D warnings" cargo doc --release --no-deps --document-private-items --quiet
+    @{{torch}} && cargo clippy --profile {{profile}} --all-targets -- -D warnings
+    @{{torch}} && RUSTDOCFLAGS="-D warnings" cargo doc --profile {{profile}} --no-deps --document-private-items --quiet
 
 # Licences, advisories and duplicate versions of the dependencies
 deny:

@@ -37,9 +37,12 @@ local function text_of(message)
   return table.concat(texts)
 end
 
-local function is_image(part) return part.type == "image" or part.type == "image_url" end
+local IMAGES = { image = true, image_url = true, video = true, video_url = true }
 
--- A message's images, as parts.
+-- Whether a part is an image or a video.
+local function is_image(part) return IMAGES[part.type] == true end
+
+-- A message's images and videos, as parts.
 local function images_of(message)
   local images = {}
   for _, part in ipairs(type(message.content) == "table" and message.content or {}) do

@@ -4,7 +4,7 @@
 ---
 --- A part takes as long as its operations at a fraction of the peak rate, or its memory traffic at
 --- a fraction of the bandwidth, whichever is longer, plus a fixed time per layer where one was
---- measured. Parts do not overlap.
+--- measured. Parts overlap in asynchronous rollouts only.
 
 -- Figures of data sheets: dense bf16, memory that is free on an empty device (GiB), bandwidth of
 -- the memory and of NVLink in one direction, and of one network interface.
@@ -318,32 +318,84 @@ local function assumptions(plan, lengths)
   return all
 end
 
+-- Parts in which all ranks take part, also ranks that only sample.
+local SENT_WEIGHTS, SENT_TRAJECTORIES = "exchange of new weights", "exchange of trajectories"
+
+--- The plan for some of the ranks.
+local function with_world(plan, world)
+  local part = table.clone(plan)
+  part.world = world
+  if world == 1 then part.zero_stage = 0 end
+  return part
+end
+
+--- The first rank sends the trained weights to all ranks; each rank that has them sends them on.
+local function broadcast(plan)
+  local bytes, rounds = plan.shape.learned * plan.shape.element, math.ceil(math.log(plan.world, 2))
+  local seconds = rounds * (bytes / link(plan, plan.world - 1) + LATENCY * math.ceil(bytes / BUCKET))
+  if plan.device.name ~= "cpu" then seconds += 2 * bytes / TO_HOST end
+  local why = string.format("%d x %.3g GB to the ranks that sample", rounds, bytes / 1e9)
+  return { part = SENT_WEIGHTS, seconds = seconds, why = why }
+end
+
+--- What asynchronous rollouts save of a step, as a part with negative seconds. Ranks that only
+--- sample work at the same time as the others, but for the exchange between both. Where every rank
+--- does both, they take turns, and the tools and the last trajectories of a step are waited for
+--- during the next ones.
+local function overlap(plan, parts)
+  local async = plan.settings.rollout.async
+  local sampled, computed, shared, all = 0, 0, 0, 0
+  for _, part in parts do
+    all += part.seconds
+    if part.part == "prefill" or part.part == "decode" or part.part == "tools" then sampled += part.seconds end
+    if part.part ~= "tools" then computed += part.seconds end
+    if part.part == SENT_WEIGHTS or part.part == SENT_TRAJECTORIES then shared += part.seconds end
+  end
+  local step, why
+  if async.ranks > 0 then
+    step, why = math.max(sampled, all - sampled - shared) + shared, "sampling and training at the same time"
+  else
+    step, why = math.max(computed, all / (1 + async.staleness)), `trajectories of {1 + async.staleness} steps at once`
+  end
+  return { part = "overlap", seconds = step - all, why = why }
+end
+
 --- The plan of a step.
 function functions.step(plan)
   local lengths = lengths_of(plan)
-  local parts, steps, sampled, trajectories = {}, nil, nil, 0
+  local async = plan.settings.rollout and plan.settings.rollout.async or { staleness = 0, ranks = 0 }
+  -- The last ranks can sample only.
+  local samples_only = if async.staleness > 0 then async.ranks else 0
+  local samplers, learners = plan, plan
+  if samples_only > 0 then
+    samplers, learners = with_world(plan, samples_only), with_world(plan, plan.world - samples_only)
+  end
+  local parts, steps, trajectories = {}, nil, 0
   local function add(part)
     if part.seconds > 0 or part.part == "tools" then table.insert(parts, part) end
   end
   if plan.settings.trainer.algorithm ~= "sft" then
-    sampled = sampling(plan, lengths)
-    for _, part in sampled do add(part) end
+    for _, part in sampling(samplers, lengths) do add(part) end
     trajectories = plan.settings.trainer.group_size * plan.settings.trainer.groups_per_step
   end
   local learned, micro_batches
-  learned, steps, micro_batches = learning(plan, lengths)
+  learned, steps, micro_batches = learning(learners, lengths)
   for _, part in learned do add(part) end
-  add(optimizer(plan, steps))
+  add(optimizer(learners, steps))
   local row = lengths.prompt + lengths.response
+  if learners.world > 1 then
+    add(exchange(learners, if learners.zero_stage >= 2 then micro_batches else steps))
+    add(weights(learners, steps, micro_batches))
+  end
   if plan.world > 1 then
-    add(exchange(plan, if plan.zero_stage >= 2 then micro_batches else steps))
-    add(weights(plan, steps, micro_batches))
+    if samples_only > 0 then add(broadcast(plan)) end
     local bytes = trajectories * row * TOKEN
     add {
-      part = "exchange of trajectories", seconds = bytes / link(plan, plan.world - 1),
+      part = SENT_TRAJECTORIES, seconds = bytes / link(plan, plan.world - 1),
       why = string.format("%.3g MB to every rank", bytes / 1e6),
     }
   end
+  if async.staleness > 0 and trajectories > 0 then table.insert(parts, overlap(plan, parts)) end
   local step, exchanged = 0, 0
   for _, part in parts do
     step += part.seconds
@@ -357,7 +409,8 @@ function functions.step(plan)
     exchange_share = exchanged / step,
     sequences_per_second = sequences / step,
     tokens_per_second = sequences * (if trajectories > 0 then lengths.response else row) / step,
-    exchange_with_nccl_seconds = if plan.world > 1 and plan.device.nvlink then with_nccl(plan, steps) else nil,
+    exchange_with_nccl_seconds = if learners.world > 1 and plan.device.nvlink then with_nccl(learners, steps) else nil,
+    zero_stage = learners.zero_stage,
     assumptions = assumptions(plan, lengths),
     advice = advice(plan),
   }

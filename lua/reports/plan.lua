@@ -12,10 +12,16 @@ local function memory(result)
   local place = if result.device == "the CPU" then "for each rank" else `on each {result.device}`
   local size = `{gib(result.peak_bytes)} of {gib(result.available_bytes)} {place}`
   local whole = "every rank has the whole model, its gradients and its optimiser"
-  if result.fits then return `fits: {size}; one rank is enough, because {whole}\n` end
+  local divided = result.time.zero_stage > 0
+  if result.fits then
+    local ranks = if divided then `the ranks divide what trainer.zero_stage={result.time.zero_stage} says`
+      else `one rank is enough, because {whole}`
+    return `fits: {size}; {ranks}\n`
+  end
   local text = formats.paint("red", `does not fit: {size}`) .. "\n"
   text ..= `  what reduces it: {table.concat(result.time.advice, ", ")}\n`
-  return `{text}  more ranks do not reduce it, because {whole}\n`
+  return if divided then `{text}  more ranks reduce what they divide\n`
+    else `{text}  more ranks do not reduce it, because {whole}\n`
 end
 
 return function(result)
@@ -24,8 +30,10 @@ return function(result)
   local text = "\n" .. memory(result) .. "\n"
   local rows = { { "part of a step", "s", "share", "" } }
   for _, part in time.parts do
-    local share = string.format("%.1f%%", 100 * part.seconds / time.step_seconds)
-    table.insert(rows, { part.part, seconds(part.seconds), share, part.why })
+    local share = if part.seconds < 0 then "" else string.format("%.1f%%", 100 * part.seconds / time.step_seconds)
+    -- A part with negative seconds is the time that parts overlap.
+    local shown = if part.seconds < 0 then "-" .. seconds(-part.seconds) else seconds(part.seconds)
+    table.insert(rows, { part.part, shown, share, part.why })
   end
   table.insert(rows, { "step", seconds(time.step_seconds), "", "" })
   text ..= formats.grid(rows) .. "\n"

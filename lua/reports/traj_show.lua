@@ -27,7 +27,7 @@ end
 local function content(message)
   if type(message.content) ~= "table" then return message.content or "" end
   local text = ""
-  for _, part in message.content do text ..= part.text or `[image {part.hash}]` end
+  for _, part in message.content do text ..= part.text or `[{part.type} {part.hash}]` end
   return text
 end
 

@@ -51,9 +51,9 @@ function Group:refuse(trajectory, message, hint) end
 
 ---A part of a message's content.
 ---@class r1.Part
----@field type string text or image; image_url is an image in the form of OpenAI
+---@field type string text, image or video; image_url is an image in the form of OpenAI, video_url a video
 ---@field text? string
----@field hash? string Hash of an image. An image of a message may also have `path`, `bytes`, `base64`, `url`, or `rgb` and `width`, as in r1.image
+---@field hash? string Hash of an image or video. In a message it may also have `path`, `bytes`, `base64`, `url`, or `rgb` and `width`, as in r1.image; a video `frames` and `fps`
 ---@field [any] any
 
 ---A parsed tool call; a call that could not be parsed has only `error`.
@@ -532,7 +532,7 @@ function Context:last_turns(n) end
 ---@return r1.Context
 function Context:drop_tool_results(options) end
 
----Replaces old images by a short text, such as the screenshots of earlier steps.
+---Replaces old images and videos by a short text, such as the screenshots of earlier steps.
 ---@param options? { keep?: number, over?: number, text?: string }
 ---@return r1.Context
 function Context:drop_images(options) end
@@ -1615,10 +1615,10 @@ r1.process = {}
 ---@return string? # Error message if the program did not start
 function r1.process.run(argv, options) end
 
----Returns an image as a part of a message, for a policy that reads images. The run stores the image once, by the SHA-256 of its file. PNG, JPEG, WebP and GIF (its first frame) are read.
----@param image { path?: string, bytes?: string, base64?: string, url?: string, rgb?: string|buffer, width?: number, type?: string, hash?: string, image?: any, image_url?: any } An image in any form, also a part of a message
+---Returns an image or a video as a part of a message, for a policy that reads images. The run stores the image once, by the SHA-256 of its file. PNG, JPEG, WebP and GIF (its first frame) are read. A video is a list of images, or a GIF, WebP or PNG with several frames.
+---@param image { path?: string, bytes?: string, base64?: string, data?: string, url?: string, rgb?: string|buffer, width?: number, type?: string, hash?: string, image?: any, image_url?: any, frames?: any[], fps?: number, video?: any, video_url?: any } An image or video in any form, also a part of a message
 ---@param options? { max_pixels?: number }
----@return r1.Part? # Part with the hash of the image
+---@return r1.Part? # Part with the hash of the image or video
 ---@return string? # Error message
 function r1.image(image, options) end
 

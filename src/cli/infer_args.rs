@@ -78,6 +78,10 @@ pub(super) struct InferArgs {
     /// images; may be repeated
     #[arg(long, value_name = "FILE", conflicts_with = "input")]
     pub(super) image: Vec<PathBuf>,
+    /// Show this video (GIF, WebP or PNG with several frames) with the first question, two frames
+    /// for each second; after the images; may be repeated
+    #[arg(long, value_name = "FILE", conflicts_with = "input")]
+    pub(super) video: Vec<PathBuf>,
     /// Sampling temperature; 0: greedy [default: the recipe's for evaluation, or the model's]
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = number(|value| (0.0..=10.0).contains(&value), "must be a number from 0 to 10"))]
     pub(super) temperature: Option<f64>,

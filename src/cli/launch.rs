@@ -101,6 +101,15 @@ impl RankProcess {
     }
 }
 
+impl ProcessArgs {
+    /// Whether there are several processes: of `--nproc`, or of the environment.
+    pub(super) fn are_several(self) -> bool {
+        let timeout = Duration::default();
+        let environment = from_environment(|name| std::env::var(name).ok(), timeout);
+        self.nproc.is_some_and(|nproc| nproc > 1) || environment.is_ok_and(|rendezvous| rendezvous.is_some())
+    }
+}
+
 /// Starts the processes of `--nproc`, or joins those of the environment. Returns when all are
 /// there.
 ///

@@ -66,7 +66,7 @@ fn source(args: &LuaArgs) -> Result<(PathBuf, String, &[String])> {
             Err(Error::new(Kind::Usage, "there is nothing to run")
                 .hint("give a file, -e CODE, or - for standard input"))
         }
-        _ if args.processes.nproc.is_some_and(|nproc| nproc > 1) => {
+        _ if args.processes.are_several() => {
             Err(Error::new(Kind::Usage, "several processes can't read a program from standard input")
                 .hint("give a file, or -e CODE"))
         }

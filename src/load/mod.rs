@@ -21,7 +21,7 @@ pub(crate) use gguf::source_of;
 pub use loaded::Loaded;
 pub use policy::{
     IMAGE_FRAMES, IMAGE_MERGE, attach_images, attach_stand_in_images, load_model, load_policy, load_renderer,
-    load_reward_model, new_processor,
+    load_reward_model, new_images, new_processor,
 };
 pub use source::{MODEL_NANO, MODEL_SMOLLM2, from_hub, local_model_dir, model_dir, text_dir};
 

@@ -16,7 +16,7 @@ use crate::native::compute_kind;
 use crate::store::verify;
 use crate::telemetry::Reporter;
 use crate::text::{Renderer, Style};
-use crate::vision::{DecodeLimits, ImageSizes, Images, Processor};
+use crate::vision::{DecodeLimits, ImageSizes, Images, Processor, VideoProcessor, VideoStyle};
 
 /// Loads the policy: model on its device, tokenizer and template for the recipe's tool format.
 pub fn load_policy(
@@ -49,7 +49,7 @@ pub fn load_renderer(dir: &Path, style: &Style, reporter: &Reporter) -> Result<A
 pub fn attach_images(renderer: &Renderer, dir: &Path) -> Result<()> {
     let Some(vision) = Config::load(dir).ok().and_then(|config| config.vision) else { return Ok(()) };
     let wrong = |message: &str| {
-        let hint = "preprocessor_config.json must be the file of this model";
+        let hint = "the files of the processors must be the ones of this model";
         Error::new(Kind::Model, message).at_path(dir).hint(hint)
     };
     let VisionConfig { patch, temporal_patch, merge, .. } = vision.tower;
@@ -62,7 +62,18 @@ pub fn attach_images(renderer: &Renderer, dir: &Path) -> Result<()> {
     if [processor.patch_size, processor.temporal_patch_size, processor.merge_size] != [patch, temporal_patch, merge] {
         return Err(wrong("preprocessor_config.json and `vision_config` in config.json have different patch sizes"));
     }
-    renderer.tokenizer().set_images(Arc::new(Images::new(processor, DecodeLimits::default())))
+    let style = match vision.tower.kind {
+        TowerKind::Windows { per_second, .. } => Some(VideoStyle::Positions { per_second }),
+        TowerKind::DeepStack { .. } => Some(VideoStyle::Timestamps),
+        TowerKind::Tiles { .. } => None,
+    };
+    let videos = style.map(|style| renderer.tokenizer().video_processor(style)).transpose()?.flatten();
+    if videos.as_ref().is_some_and(|videos| videos.patch_sizes() != [patch, temporal_patch, merge]) {
+        let message = "video_preprocessor_config.json and `vision_config` in config.json have different patch sizes";
+        return Err(wrong(message));
+    }
+    let images = Images::new(processor, DecodeLimits::default()).with_videos(videos);
+    renderer.tokenizer().set_images(Arc::new(images))
 }
 
 /// Gives a table of images to the renderer of another model, if the model of the recipe may read
@@ -75,10 +86,19 @@ pub fn attach_stand_in_images(renderer: &Renderer, policy: &PolicySettings, stan
     if new.is_none() && !stands_in {
         return Ok(());
     }
-    let processor = Processor::from_json(&new_processor(&new.unwrap_or_default()))?;
-    let images = Arc::new(Images::new(processor, DecodeLimits::default()));
-    renderer.tokenizer().set_images_of_another_model(images);
+    let images = new_images(&new.unwrap_or_default())?;
+    renderer.tokenizer().set_images_of_another_model(Arc::new(images));
     Ok(())
+}
+
+/// A table of images for a new model.
+///
+/// # Errors
+/// [`Kind::Model`] for settings of a new tower that contradict each other.
+pub fn new_images(vision: &VisionInit) -> Result<Images> {
+    let json = new_processor(vision);
+    let videos = VideoProcessor::from_json(&json, VideoStyle::Timestamps)?;
+    Ok(Images::new(Processor::from_json(&json)?, DecodeLimits::default()).with_videos(Some(videos)))
 }
 
 /// Loads the policy's model alone, on its device, and returns the directory of its tokenizer and

@@ -315,6 +315,12 @@ impl PendingTrajectories {
 
     /// Waits for all trajectories; ordered by group and sample. Returns the first fatal error.
     pub fn finish(mut self) -> Result<Vec<Trajectory>> {
+        self.is_done();
+        if self.received.iter().any(Result::is_err) {
+            // The requests of the others get no replies any more.
+            self.stop.store(true, Ordering::Relaxed);
+            self.halt.send_replace(true);
+        }
         // Until the trajectories have released their conversations, too.
         while let Some(result) = self.results.blocking_recv() {
             self.received.push(result);
@@ -381,6 +387,49 @@ mod tests {
         // The thread ends without waiting for the first one.
         drop(pool);
         assert!(began.elapsed().as_secs() < 15, "{:?}", began.elapsed());
+    }
+
+    /// The policy fails for one trajectory, and never answers the others.
+    #[test]
+    fn the_first_error_ends_the_other_trajectories() {
+        struct Failing(Mutex<Vec<oneshot::Sender<Result<crate::mdp::Completion>>>>);
+        impl Policy for Failing {
+            fn submit(&self, _: crate::mdp::Request) -> crate::mdp::PendingReply {
+                let (sender, reply) = oneshot::channel();
+                let mut waiting = lock(&self.0);
+                waiting.push(sender);
+                if waiting.len() == 3 {
+                    let _ = waiting.remove(0).send(Err(Error::new(Kind::Device, "no memory")));
+                }
+                reply.into()
+            }
+            fn score(&self, _: crate::mdp::Scoring) -> oneshot::Receiver<Result<Vec<f32>>> {
+                oneshot::channel().1
+            }
+            fn release(&self, _: u64) {}
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.lua");
+        let data = "data = { train = r1.data.generate { count = 8, row = function() return { prompt = 'Say' } end } }";
+        std::fs::write(&path, format!("return r1.recipe {{ reward = function() return 1 end, {data} }}")).unwrap();
+        let script = Script::load(&path, &[]).unwrap();
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let renderer = Arc::new(Renderer::load(&root.join("models/r1-nano"), "retool").unwrap());
+        let options = PoolOptions { workers: 1, concurrency: 3, retries: 0 };
+        let pool = Pool::new(&script, &renderer, &options).unwrap();
+        let spec = |sample| Spec { sample, ..Spec::new(Split::Train, 0, &script.settings) };
+        let policy: Arc<dyn Policy> = Arc::new(Failing(Mutex::default()));
+        let pending = pool.start(&policy, (0..3).map(spec).collect(), &no_progress()).unwrap();
+        let (done, ended) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut pending = pending;
+            while !pending.is_done() {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            done.send(pending.finish())
+        });
+        let result = ended.recv_timeout(std::time::Duration::from_secs(30)).unwrap();
+        assert_eq!(result.unwrap_err().message, "no memory");
     }
 
     /// A replacement while a group is in flight starts with the next group, on every thread.

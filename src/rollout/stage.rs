@@ -33,8 +33,11 @@ impl From<Error> for Stop {
     }
 }
 
-/// A failure in the recipe's own format is one of the trajectory; other tokenization errors are
-/// errors of the run.
+/// A failure in the recipe's own format, or in its messages, is one of the trajectory; other
+/// tokenization errors are errors of the run.
 pub(super) fn stop_of(error: Error) -> Stop {
-    if error.kind == Kind::Script { Failure::new(Status::EnvError, error).into() } else { error.into() }
+    match error.kind {
+        Kind::Script | Kind::Env => Failure::new(Status::EnvError, error).into(),
+        _ => error.into(),
+    }
 }

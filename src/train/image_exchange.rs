@@ -12,7 +12,7 @@ use tch::{Device, Kind as Dtype, Tensor};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Trajectory, renumber_images};
 use crate::process_group::ProcessGroup;
-use crate::vision::{Grid, ImageBytes, Images, StoredImage};
+use crate::vision::{Grid, ImageBytes, Images, StoredImage, Video};
 
 /// The images of this process, and which of them all processes have.
 #[derive(Debug)]
@@ -34,6 +34,7 @@ struct ExchangedImages {
 struct NewImage {
     hash: String,
     grid: Grid,
+    video: Option<Video>,
     /// Size of its file.
     bytes: i64,
 }
@@ -55,8 +56,9 @@ impl ImageExchange {
         let added = self.images.since(exchanged.seen);
         exchanged.seen += added.len();
         let of = |image: &Arc<StoredImage>| {
-            let StoredImage { hash, grid, .. } = &**image;
-            Ok(NewImage { hash: hash.clone(), grid: *grid, bytes: image.bytes()?.len() as i64 })
+            let StoredImage { hash, grid, video, .. } = &**image;
+            let bytes = image.bytes()?.len() as i64;
+            Ok(NewImage { hash: hash.clone(), grid: *grid, video: video.clone(), bytes })
         };
         let new = added.iter().filter(|image| !exchanged.everywhere.contains(&image.hash));
         let new = serde_json::to_vec(&new.map(of).collect::<Result<Vec<_>>>()?).map_err(failed)?;
@@ -83,8 +85,8 @@ impl ImageExchange {
         };
         let files = sent.iter().map(file).collect::<Result<Vec<_>>>()?;
         group.broadcast_tensors(&files, from)?;
-        let stored = |(NewImage { hash, grid, .. }, file): (NewImage, Tensor)| {
-            Ok(StoredImage { hash, grid, file: ImageBytes::Held(Vec::try_from(file)?) })
+        let stored = |(NewImage { hash, grid, video, .. }, file): (NewImage, Tensor)| {
+            Ok(StoredImage { hash, grid, file: ImageBytes::Held(Vec::try_from(file)?), video })
         };
         sent.into_iter().zip(files).map(stored).collect()
     }

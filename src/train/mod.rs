@@ -36,6 +36,7 @@ pub use self::learn::training_rows::training_rows;
 pub use self::learn::update::{Update, UpdateStats};
 pub use self::options::{RunOptions, Summary};
 pub use self::ranks::Ranks;
+pub(crate) use self::rows::demonstrations::with_images;
 pub use self::rules::objective::Objective;
 pub use self::rules::unused::unused_settings;
 pub use self::rules::validate::{ValidatedTrainer, validate};

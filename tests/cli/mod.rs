@@ -84,6 +84,7 @@ mod trained_tokens;
 mod training;
 mod traj;
 mod updates;
+mod videos;
 mod view;
 mod worlds;
 

@@ -138,6 +138,42 @@ fn json_has_parts_that_add_up_to_the_step() {
     assert_eq!(names, ["forward and backward", "optimiser"]);
 }
 
+/// Asynchronous rollouts overlap sampling and training; ranks that only sample do not train.
+#[test]
+fn asynchronous_rollouts_overlap_sampling_and_training() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let of = |more: &[&str]| {
+        let plan = planned(dir.path(), &[&["a.lua", "--device", "h100", "--world", "4"], more].concat());
+        let parts = plan["time"]["parts"].as_array().unwrap().clone();
+        let seconds = move |names: &[&str]| -> f64 {
+            let chosen =
+                parts.iter().filter(|part| names.is_empty() || names.contains(&part["part"].as_str().unwrap()));
+            chosen.map(|part| part["seconds"].as_f64().unwrap()).sum()
+        };
+        (plan["time"]["step_seconds"].as_f64().unwrap(), seconds)
+    };
+    let near = |one: f64, other: f64| assert!((one / other - 1.0).abs() < 1e-9, "{one} {other}");
+    let sampling = ["prefill", "decode", "tools"];
+    let (alone, parts) = of(&[]);
+    assert!(parts(&["overlap"]).abs() < 1e-12);
+    // Every rank does both in turns, and nothing waits for tools: they take no time here.
+    let (step, parts_of_async) = of(&["rollout.async.staleness=1"]);
+    near(step, parts_of_async(&[]));
+    near(step, alone);
+    // A half of the ranks samples, and a half learns.
+    let (step, divided) = of(&["rollout.async.staleness=1", "rollout.async.ranks=2"]);
+    near(step, divided(&[]));
+    let sent = divided(&["exchange of new weights", "exchange of trajectories"]);
+    let learning = step - divided(&["overlap"]) - divided(&sampling) - sent;
+    near(step, learning.max(divided(&sampling)) + sent);
+    assert!(divided(&sampling) > parts(&sampling) && divided(&["exchange of new weights"]) > 0.0);
+    assert!(divided(&["exchange of gradients"]) < parts(&["exchange of gradients"]));
+    let all =
+        ["plan", "a.lua", "--device", "h100", "--world", "2", "rollout.async.staleness=1", "rollout.async.ranks=2"];
+    let refused = exits(dir.path(), 2, &all);
+    assert!(refused.contains("rollout.async.ranks is 2, and there are 2 ranks"), "{refused}");
+}
+
 #[test]
 fn this_machine_is_measured_and_shared_by_its_processes() {
     let dir = directory(&[("a.lua", RECIPE)], true);

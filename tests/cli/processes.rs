@@ -194,6 +194,12 @@ t:update(batch)"#;
     }
     let error = fail(dir.path(), &["lua", "--nproc", "2", "-"]);
     assert!(error.contains("several processes can't read a program from standard input"), "{error}");
+    // Processes that torchrun has started can't read it, either.
+    let mut command = r1(dir.path(), &["lua", "-"]);
+    command.env("RANK", "0").env("WORLD_SIZE", "2").env("MASTER_ADDR", "127.0.0.1");
+    let output = command.output().unwrap();
+    let error = shown(dir.path(), &output);
+    assert!(error.contains("several processes can't read a program from standard input"), "{error}");
 }
 
 pub(super) fn without_seconds(value: &mut Value) {

@@ -8,7 +8,7 @@ import { CopyButton, count, duration, Failed, href, LongText, num, plural, quote
 
 export function contentText(message: Message): string {
   if (typeof message.content === "string") return message.content;
-  return message.content.map((part) => (part.type === "text" ? part.text : `[image ${part.hash}]`)).join("");
+  return message.content.map((part) => (part.type === "text" ? part.text : `[${part.type} ${part.hash}]`)).join("");
 }
 
 function pretty(value: unknown): string {

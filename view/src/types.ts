@@ -9,7 +9,7 @@ export interface ToolCall {
 
 export interface Message {
   role: "system" | "user" | "assistant" | "tool";
-  content: string | ({ type: "text"; text: string } | { type: "image"; hash: string })[];
+  content: string | ({ type: "text"; text: string } | { type: "image" | "video"; hash: string })[];
   reasoning_content?: string | null;
   tool_calls?: ToolCall[];
   name?: string | null;

@@ -70,14 +70,18 @@ fn user(content: &Content, images: Option<&Images>) -> Result<ChatMessage> {
     let (Content::Parts(parts), Some(images)) = (content, images.filter(|_| content.images().next().is_some())) else {
         return Ok(ChatMessage::User(content.text()));
     };
-    let part = |part: &Part| match part {
-        Part::Text { text } => Ok(ChatPart::Text(text.clone())),
-        Part::Image { hash } => {
-            let (media_type, base64) = images.encoded(hash)?;
-            Ok(ChatPart::Image { media_type, base64 })
+    let mut shown = Vec::new();
+    for part in parts {
+        match part {
+            Part::Text { text } => shown.push(ChatPart::Text(text.clone())),
+            // A video is shown as its frames.
+            Part::Image { hash } | Part::Video { hash } => {
+                let files = images.encoded(hash)?;
+                shown.extend(files.into_iter().map(|(media_type, base64)| ChatPart::Image { media_type, base64 }));
+            }
         }
-    };
-    parts.iter().map(part).collect::<Result<_>>().map(ChatMessage::UserParts)
+    }
+    Ok(ChatMessage::UserParts(shown))
 }
 
 /// The call of a reply with this id: one of the message itself, or an earlier one of a reply with

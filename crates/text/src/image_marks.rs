@@ -2,7 +2,7 @@
 
 use r1_base::error::{Error, Kind, Result};
 use r1_base::mdp::{Content, Message, Part};
-use r1_vision::Images;
+use r1_vision::{Images, VIDEO_TOKENS};
 
 use super::mark_text::{MARK, SEPARATOR};
 
@@ -41,10 +41,13 @@ pub(super) fn check_printed(text: &str, messages: &[Message]) -> Result<()> {
 
 /// The messages with marks in the place of images.
 pub(super) fn marked(messages: &[Message], images: &Images) -> Vec<Message> {
-    let template_text = images.processor().template_text();
     let text = |part: &Part| match part {
         Part::Text { text } => text.clone(),
-        Part::Image { hash } => format!("{SEPARATOR}{MARK}{hash}{template_text}{SEPARATOR}"),
+        Part::Image { hash } | Part::Video { hash } => {
+            let is_video = matches!(part, Part::Video { .. });
+            let template_text = if is_video { VIDEO_TOKENS.concat() } else { images.processor().template_text() };
+            format!("{SEPARATOR}{MARK}{hash}{template_text}{SEPARATOR}")
+        }
     };
     let mut messages = messages.to_vec();
     for message in &mut messages {

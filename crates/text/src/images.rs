@@ -16,8 +16,8 @@ use super::mark_text::{HASH, MARK};
 #[derive(Debug)]
 pub(super) struct ImageText {
     pub images: Arc<Images>,
-    /// The id of the token that stands for an image in a text, if the tokenizer has it.
-    pub placeholder: Option<u32>,
+    /// The tokens that stand for an image or a video in a text, which the tokenizer has.
+    pub placeholders: Vec<(&'static str, u32)>,
 }
 
 impl ImageText {
@@ -40,10 +40,8 @@ impl ImageText {
 
     /// Refuses ids of text that stand for an image, without one.
     pub(super) fn check(&self, ids: &[u32]) -> Result<()> {
-        if !self.placeholder.is_some_and(|placeholder| ids.contains(&placeholder)) {
-            return Ok(());
-        }
-        Err(Error::new(Kind::Env, format!("a text has {}, which stands for an image, and there is none", self.token()))
+        let Some((token, _)) = self.placeholders.iter().find(|(_, id)| ids.contains(id)) else { return Ok(()) };
+        Err(Error::new(Kind::Env, format!("a text has {token}, which stands for an image, and there is none"))
             .hint("give the image as a part of the message: r1.image { path = … }"))
     }
 }

@@ -21,6 +21,7 @@ use super::mark_text::{SEPARATOR, shown};
 use super::tool_format::ToolFormat;
 use r1_base::error::{Error, Kind, Result};
 use r1_base::mdp::{Content, Message, Part, Role};
+use r1_vision::{IMAGE_TOKENS, VIDEO_TOKENS};
 
 /// Maximum bytes of a compiled pattern; a vocabulary may have thousands of special tokens.
 const PATTERN_BYTES: usize = 64 << 20;
@@ -63,10 +64,12 @@ impl Marks {
             let is_between = between.contains(text.as_str()) && (special || text.starts_with(['<', '[']));
             let is_outer = outer.iter().flatten().any(|token| *token == text);
             let is_of_format = format.end_tokens.contains(&text.as_str());
-            if (is_between || is_outer && !is_of_format) && !format.hides_headers {
+            // They would stand for images that the message does not have.
+            let is_image = IMAGE_TOKENS.contains(&text.as_str()) || VIDEO_TOKENS.contains(&text.as_str());
+            if is_image || (is_between || is_outer && !is_of_format) && !format.hides_headers {
                 assistant.push(text.clone());
             }
-            if special || is_between {
+            if special || is_between || is_image {
                 others.push(text);
             }
         }

@@ -185,7 +185,10 @@ impl Renderer {
     }
 
     /// Refuses images that the policy does not read, or that are not stored.
-    pub(super) fn check_images(&self, messages: &[Message]) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Kind::Model`], and [`Kind::Env`] for an unknown hash.
+    pub fn check_images(&self, messages: &[Message]) -> Result<()> {
         image_marks::check(messages, self.tokenizer.images().map(|images| &**images))
     }
 

@@ -13,7 +13,7 @@ use r1_base::error::{Error, Kind, Result};
 use r1_vision::IMAGE_TOKENS;
 
 /// The files of a tokenizer; [`Tokenizer::save`] writes them unchanged.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",
@@ -21,6 +21,7 @@ const FILES: [&str; 8] = [
     "added_tokens.json",
     "generation_config.json",
     "preprocessor_config.json",
+    "video_preprocessor_config.json",
     "processor_config.json",
 ];
 

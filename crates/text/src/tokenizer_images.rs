@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use r1_base::error::{Error, Kind, Result};
-use r1_vision::{Images, Processor};
+use r1_vision::{Images, Processor, VIDEO_TOKENS, VideoProcessor, VideoStyle};
+
+use serde_json::Value;
 
 use super::Tokenizer;
 use super::images::ImageText;
@@ -39,7 +41,9 @@ impl Tokenizer {
     pub fn set_images_of_another_model(&self, images: Arc<Images>) {
         // A second call has the same images.
         let [_, token, _] = images.processor().special_tokens();
-        let _ = self.images.set(ImageText { images, placeholder: self.id_of(token) });
+        let placeholders = [token, VIDEO_TOKENS[1]].into_iter();
+        let placeholders = placeholders.filter_map(|token| Some((token, self.id_of(token)?))).collect();
+        let _ = self.images.set(ImageText { images, placeholders });
     }
 
     /// The images that messages can have; `None` for a policy that reads text only.
@@ -53,19 +57,39 @@ impl Tokenizer {
     /// # Errors
     /// [`Kind::Model`] for a file that can't be read.
     pub fn image_processor(&self, patch: usize, merge: usize) -> Result<Option<Processor>> {
-        for name in ["preprocessor_config.json", "processor_config.json"] {
+        let Some(mut json) = self.processor_file("preprocessor_config.json", "image_processor")? else {
+            return Ok(None);
+        };
+        if let Some(fields) = json.as_object_mut().filter(|fields| !fields.contains_key("patch_size")) {
+            fields.insert("patch_size".to_owned(), patch.into());
+            fields.insert("merge_size".to_owned(), merge.into());
+        }
+        Processor::from_json(&json).map(Some)
+    }
+
+    /// The settings of the processor of videos; of images, if the model has no others.
+    ///
+    /// # Errors
+    /// [`Kind::Model`] for a file that can't be read.
+    pub fn video_processor(&self, style: VideoStyle) -> Result<Option<VideoProcessor>> {
+        let videos = self.processor_file("video_preprocessor_config.json", "video_processor")?;
+        let json = match videos {
+            Some(json) => Some(json),
+            None => self.processor_file("preprocessor_config.json", "image_processor")?,
+        };
+        json.map(|json| VideoProcessor::from_json(&json, style)).transpose()
+    }
+
+    /// The settings in a file, or in `field` of the file of all processors.
+    fn processor_file(&self, name: &str, field: &str) -> Result<Option<Value>> {
+        for name in [name, "processor_config.json"] {
             let mut json = self.json(name)?;
-            if !json["image_processor"].is_null() {
-                json = json["image_processor"].take();
+            if !json[field].is_null() {
+                json = json[field].take();
             }
-            let Some(fields) = json.as_object_mut().filter(|fields| fields.contains_key("image_mean")) else {
-                continue;
-            };
-            if !fields.contains_key("patch_size") {
-                fields.insert("patch_size".to_owned(), patch.into());
-                fields.insert("merge_size".to_owned(), merge.into());
+            if json.get("image_mean").is_some() {
+                return Ok(Some(json));
             }
-            return Processor::from_json(&json).map(Some);
         }
         Ok(None)
     }

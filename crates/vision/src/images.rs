@@ -1,5 +1,5 @@
-//! The images of a run. Each is stored once, by the SHA-256 of its file, and has a number. In a
-//! directory its file is NUMBER-HASH.EXTENSION.
+//! The images and videos of a run. Each is stored once, by the SHA-256 of its file, and has a
+//! number. In a directory its file is NUMBER-HASH.EXTENSION.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,9 +16,9 @@ use image::ImageFormat;
 use r1_base::error::{Error, Kind, Result};
 use sha2::{Digest, Sha256};
 
-use crate::{DecodeLimits, Filter, Grid, ImageSizes, Patches, Processor, decode, resize};
+use crate::{DecodeLimits, Filter, Grid, Processor, Video, VideoProcessor, decode, resize};
 
-/// An image of a run.
+/// An image or video of a run.
 #[derive(Clone, Debug)]
 pub struct StoredImage {
     /// SHA-256 of the file, in hexadecimal digits.
@@ -26,6 +26,8 @@ pub struct StoredImage {
     pub grid: Grid,
     /// The file as it was given.
     pub file: ImageBytes,
+    /// `None` for an image.
+    pub video: Option<Video>,
 }
 
 /// The bytes of the file of an image.
@@ -54,10 +56,15 @@ impl StoredImage {
 
 const HELD_BYTES: usize = 256 << 20;
 
+/// Extension of the files of videos.
+const VIDEO_EXTENSION: &str = "json";
+
 /// The images of a run by number and by hash, for all threads.
 #[derive(Debug)]
 pub struct Images {
     processor: Processor,
+    /// `None` for a model that reads no videos.
+    pub(crate) videos: Option<VideoProcessor>,
     limits: DecodeLimits,
     table: RwLock<ImageTable>,
     /// Bytes of files that are held in memory. Files above them are read from the run directory
@@ -77,12 +84,16 @@ struct ImageTable {
 impl Images {
     /// Without images. `processor` is the one of the model.
     pub fn new(processor: Processor, limits: DecodeLimits) -> Self {
-        Self { processor, limits, table: RwLock::default(), held_limit: HELD_BYTES }
+        Self { processor, videos: None, limits, table: RwLock::default(), held_limit: HELD_BYTES }
     }
 
     /// The preprocessing of the images.
     pub fn processor(&self) -> &Processor {
         &self.processor
+    }
+
+    pub(crate) fn limits(&self) -> &DecodeLimits {
+        &self.limits
     }
 
     /// Adds the file of an image and returns its number; an equal file has the number of the first.
@@ -96,7 +107,7 @@ impl Images {
         }
         let image = decode(file, &self.limits)?;
         let grid = self.processor.grid(image.width, image.height)?;
-        self.insert(StoredImage { hash, grid, file: ImageBytes::Held(file.to_vec()) })
+        self.insert(StoredImage { hash, grid, file: ImageBytes::Held(file.to_vec()), video: None })
     }
 
     /// Adds an image of another process, which has decoded it, and returns its number here.
@@ -144,12 +155,17 @@ impl Images {
     }
 
     /// The number of an image with at most `max_pixels` pixels: the image itself, or a smaller one
-    /// with about the same quotient of its sides, by Pillow's bicubic resampling.
+    /// with about the same quotient of its sides, by Pillow's bicubic resampling. The frames of a
+    /// video are reduced one by one.
     ///
     /// # Errors
     /// As [`image`](Self::image) and [`add`](Self::add).
     pub fn reduced(&self, number: u32, max_pixels: usize) -> Result<u32> {
-        let image = decode(&self.image(number)?.bytes()?, &self.limits)?;
+        let stored = self.image(number)?;
+        if let Some(video) = &stored.video {
+            return self.reduced_video(video, max_pixels);
+        }
+        let image = decode(&stored.bytes()?, &self.limits)?;
         let pixels = image.width * image.height;
         if pixels <= max_pixels {
             return Ok(number);
@@ -179,7 +195,9 @@ impl Images {
         self.set_dir(Some(dir));
         let each = files.into_iter().enumerate().map(|(index, (number, hash, path))| {
             let file = fs::read(&path).map_err(|error| Error::io(Kind::Store, "read the image", &path, &error))?;
-            if number != index || hash_of(&file) != hash || self.add(&file)? as usize != index {
+            let is_video = path.extension().is_some_and(|extension| extension == VIDEO_EXTENSION);
+            let add = || if is_video { self.add_stored_video(&file) } else { self.add(&file) };
+            if number != index || hash_of(&file) != hash || add()? as usize != index {
                 let message = "the stored images of the run are damaged, or one is missing";
                 return Err(Error::new(Kind::Store, message).at_path(&path));
             }
@@ -233,58 +251,36 @@ impl Images {
         image.ok_or_else(|| Error::new(Kind::Internal, format!("there is no image {number}")))
     }
 
-    /// The media type of an image, such as `image/png`, and its file in base64.
+    /// The media type, such as `image/png`, and the file in base64 of an image, or of each frame of
+    /// a video.
     ///
     /// # Errors
     /// [`Kind::Env`] for an unknown hash.
-    pub fn encoded(&self, hash: &str) -> Result<(&'static str, String)> {
-        let unknown = || Error::new(Kind::Env, format!("there is no image {hash}"));
-        let image = self.image(self.number(hash).ok_or_else(unknown)?)?;
-        let file = image.bytes()?;
-        let media_type = image::guess_format(&file).map_or("image/png", |format| format.to_mime_type());
-        Ok((media_type, BASE64_STANDARD.encode(&file)))
+    pub fn encoded(&self, hash: &str) -> Result<Vec<(&'static str, String)>> {
+        let unknown = |hash: &str| Error::new(Kind::Env, format!("there is no image {hash}"));
+        let image = |hash: &str| self.image(self.number(hash).ok_or_else(|| unknown(hash))?);
+        let whole = image(hash)?;
+        let all = whole.video.as_ref().map_or(vec![hash], |video| video.frames.iter().map(String::as_str).collect());
+        let encode = |hash: &str| {
+            let image = image(hash)?;
+            let file = image.bytes()?;
+            let media_type = image::guess_format(&file).map_or("image/png", |format| format.to_mime_type());
+            Ok((media_type, BASE64_STANDARD.encode(&file)))
+        };
+        all.into_iter().map(encode).collect()
     }
 
-    /// Tokens of the language model in the place of an image.
+    /// Tokens of the language model in the place of an image or video.
     ///
     /// # Errors
     /// As [`image`](Self::image).
     pub fn tokens(&self, number: u32) -> Result<usize> {
         Ok(self.processor.tokens(self.image(number)?.grid))
     }
-
-    /// Rows and columns of the tokens of an image that follow each other; the tokens of a tile are
-    /// one row.
-    ///
-    /// # Errors
-    /// As [`image`](Self::image).
-    pub fn token_grid(&self, number: u32) -> Result<[usize; 2]> {
-        let grid @ Grid { frames, rows, columns, .. } = self.image(number)?.grid;
-        Ok(match self.processor.sizes {
-            ImageSizes::Pixels { .. } => [rows, columns].map(|count| count / self.processor.merge_size),
-            ImageSizes::Tiles(_) => [1, self.processor.tokens(grid) / frames],
-        })
-    }
-
-    /// What is in the place of an image in a text (see [`Processor::text`]).
-    ///
-    /// # Errors
-    /// As [`image`](Self::image).
-    pub fn text(&self, number: u32) -> Result<Vec<(String, usize)>> {
-        Ok(self.processor.text(self.image(number)?.grid))
-    }
-
-    /// The input of the vision tower for an image, computed from its file.
-    ///
-    /// # Errors
-    /// As [`image`](Self::image).
-    pub fn patches(&self, number: u32) -> Result<Patches> {
-        self.processor.image(&decode(&self.image(number)?.bytes()?, &self.limits)?)
-    }
 }
 
 /// SHA-256 in hexadecimal digits.
-fn hash_of(file: &[u8]) -> String {
+pub(crate) fn hash_of(file: &[u8]) -> String {
     Sha256::digest(file).iter().fold(String::with_capacity(64), |mut hash, byte| {
         // Writing to a string can't fail.
         let _ = write!(hash, "{byte:02x}");
@@ -295,7 +291,10 @@ fn hash_of(file: &[u8]) -> String {
 /// Writes the file of an image, unless it is there, and returns its path.
 fn write(dir: &Path, number: u32, image: &StoredImage) -> Result<PathBuf> {
     let bytes = image.bytes()?;
-    let extension = image::guess_format(&bytes).map_or("img", |format| format.extensions_str()[0]);
+    let extension = match image.video {
+        Some(_) => VIDEO_EXTENSION,
+        None => image::guess_format(&bytes).map_or("img", |format| format.extensions_str()[0]),
+    };
     let path = dir.join(format!("{number:06}-{}.{extension}", image.hash));
     let failed = |error: &std::io::Error| Error::io(Kind::Store, "write the image", &path, error);
     if path.exists() {

@@ -18,6 +18,9 @@ const TYPES: [&str; 3] = ["Qwen2VLImageProcessor", "Idefics3ImageProcessor", "Sm
 /// Tokens of Qwen's models: before the tokens of an image, in their place, and after them.
 pub const IMAGE_TOKENS: [&str; 3] = ["<|vision_start|>", "<|image_pad|>", "<|vision_end|>"];
 
+/// The same for a video.
+pub const VIDEO_TOKENS: [&str; 3] = ["<|vision_start|>", "<|video_pad|>", "<|vision_end|>"];
+
 /// Patches along time, height and width, before they are merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grid {
@@ -226,41 +229,8 @@ impl Processor {
         Ok(self.patches(grid, &vec![&frame; self.temporal_patch_size]))
     }
 
-    /// The patches of a video, whose frames have one size. The last frame is repeated until their
-    /// number is a multiple of `temporal_patch_size`.
-    ///
-    /// # Errors
-    /// As [`smart_resize`]; [`Kind::Data`] without a frame, and for frames of several sizes;
-    /// [`Kind::Model`] for a model that reads images in tiles.
-    pub fn video(&self, frames: &[RgbImage]) -> Result<Patches> {
-        if let ImageSizes::Tiles(_) = self.sizes {
-            return Err(Error::new(Kind::Model, "the model reads images in tiles, and no videos"));
-        }
-        let Some(first) = frames.first() else { return Err(Error::new(Kind::Data, "the video has no frame")) };
-        let size = |frame: &RgbImage| (frame.width, frame.height);
-        if let Some(number) = frames.iter().position(|frame| size(frame) != size(first)) {
-            let (one, other) = (size(first), size(&frames[number]));
-            let message = format!(
-                "frame {} has {} x {} pixels, and the first {} x {}",
-                number + 1,
-                other.0,
-                other.1,
-                one.0,
-                one.1
-            );
-            return Err(Error::new(Kind::Data, message));
-        }
-        let count = frames.len().div_ceil(self.temporal_patch_size);
-        let grid = Grid { frames: count, ..self.grid(first.width, first.height)? };
-        let resized: Vec<RgbImage> = frames.iter().map(|frame| self.frame(frame, grid)).collect();
-        let last = resized.len() - 1;
-        let all: Vec<&RgbImage> =
-            (0..count * self.temporal_patch_size).map(|number| &resized[number.min(last)]).collect();
-        Ok(self.patches(grid, &all))
-    }
-
     /// A frame in the size of its patches.
-    fn frame(&self, image: &RgbImage, grid: Grid) -> RgbImage {
+    pub(crate) fn frame(&self, image: &RgbImage, grid: Grid) -> RgbImage {
         resize(image, grid.columns * self.patch_size, grid.rows * self.patch_size, Filter::Bicubic)
     }
 
@@ -273,7 +243,7 @@ impl Processor {
 
     /// The patches of frames. Pixels at the right and at the bottom that are no whole patch are
     /// left out.
-    fn patches(&self, grid: Grid, frames: &[&RgbImage]) -> Patches {
+    pub(crate) fn patches(&self, grid: Grid, frames: &[&RgbImage]) -> Patches {
         let size = self.patch_size;
         let levels: [[f32; 256]; CHANNELS] = std::array::from_fn(|channel| self.levels(channel));
         let mut values = Vec::with_capacity(frames.len() * grid.rows * grid.columns * size * size * CHANNELS);
@@ -320,6 +290,17 @@ pub fn smart_resize(
     factor: usize,
     (min, max): (usize, usize),
 ) -> Result<(usize, usize)> {
+    resized((height, width), factor, (min, max), [1, 1])
+}
+
+/// The same for each of several frames, whose pixels together are within the limits. `frames` are
+/// their number, and this number as a multiple of a temporal patch.
+pub(crate) fn resized(
+    (height, width): (usize, usize),
+    factor: usize,
+    (min, max): (usize, usize),
+    frames: [usize; 2],
+) -> Result<(usize, usize)> {
     if height == 0 || width == 0 {
         return Err(Error::new(Kind::Data, format!("the image has {width} x {height} pixels")));
     }
@@ -331,13 +312,15 @@ pub fn smart_resize(
     }
     let nearest = |side: f64| (side / factor_f).round_ties_even() as usize * factor;
     let (rows, columns) = (nearest(h), nearest(w));
-    if rows * columns > max {
-        let shrink = ((height * width) as f64 / max as f64).sqrt();
+    let [count, whole] = frames;
+    let pixels = (count * height * width) as f64;
+    if whole * rows * columns > max {
+        let shrink = (pixels / max as f64).sqrt();
         let below = |side: f64| ((side / shrink / factor_f).floor() as usize * factor).max(factor);
         return Ok((below(h), below(w)));
     }
-    if rows * columns < min {
-        let grow = (min as f64 / (height * width) as f64).sqrt();
+    if whole * rows * columns < min {
+        let grow = (min as f64 / pixels).sqrt();
         let above = |side: f64| (side * grow / factor_f).ceil() as usize * factor;
         return Ok((above(h), above(w)));
     }

@@ -15,7 +15,7 @@ use crate::{
     store_images,
 };
 
-fn golden() -> PathBuf {
+pub(crate) fn golden() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/vision")
 }
 
@@ -24,7 +24,7 @@ fn file(name: &str) -> Vec<u8> {
 }
 
 /// The settings of Qwen2-VL.
-fn processor(min: usize, max: usize, patch: usize) -> Processor {
+pub(crate) fn processor(min: usize, max: usize, patch: usize) -> Processor {
     Processor::from_json(&json!({
         "image_processor_type": "Qwen2VLImageProcessorFast", "size": { "shortest_edge": min, "longest_edge": max },
         "patch_size": patch, "temporal_patch_size": 2, "merge_size": 2, "resample": 3,
@@ -34,7 +34,7 @@ fn processor(min: usize, max: usize, patch: usize) -> Processor {
 }
 
 /// The generator of processor.py.
-struct SplitMix(u64);
+pub(crate) struct SplitMix(pub u64);
 
 impl SplitMix {
     fn next(&mut self) -> u64 {
@@ -45,7 +45,7 @@ impl SplitMix {
         mixed ^ (mixed >> 31)
     }
 
-    fn pixels(&mut self, kind: usize, height: usize, width: usize) -> RgbImage {
+    pub(crate) fn pixels(&mut self, kind: usize, height: usize, width: usize) -> RgbImage {
         let count = height * width * 3;
         let data = if kind == 0 {
             let bytes = (0..count.div_ceil(8)).flat_map(|_| self.next().to_le_bytes());
@@ -163,30 +163,6 @@ fn unsupported_tiles_are_refused() {
         let error = tiles(8, 2, &change).unwrap_err();
         assert!(error.kind == Kind::Model && error.message.contains(message), "{error}");
     }
-    let frames = [RgbImage { width: 1, height: 1, data: vec![0; 3] }];
-    let whole = json!({ "max_image_size": { "longest_edge": 32 } });
-    assert!(tiles(8, 2, &whole).unwrap().video(&frames).unwrap_err().message.contains("no videos"));
-}
-
-#[test]
-fn a_video_has_pairs_of_frames() {
-    let processor = processor(28 * 28, 100_352, 14);
-    let mut random = SplitMix(1);
-    let frames: Vec<RgbImage> = (0..3).map(|_| random.pixels(0, 60, 90)).collect();
-    let video = processor.video(&frames).unwrap();
-    assert_eq!(video.grid, Grid { frames: 2, ..processor.grid(90, 60).unwrap() });
-    assert_eq!(processor.tokens(video.grid), 2 * 2 * 3);
-    // The second pair is the last frame twice, which is what an image is.
-    let last = processor.image(&frames[2]).unwrap();
-    assert!(video.values[last.values.len()..] == last.values[..]);
-    // The first frame of the first pair, the second one of the second frame.
-    let (first, second) = (processor.image(&frames[0]).unwrap(), processor.image(&frames[1]).unwrap());
-    assert_eq!(video.values[..196], first.values[..196]);
-    assert_eq!(video.values[196..392], second.values[..196]);
-    let refused = |frames: &[RgbImage]| processor.video(frames).unwrap_err().message;
-    assert_eq!(refused(&[]), "the video has no frame");
-    let sizes = refused(&[random.pixels(1, 30, 30), random.pixels(1, 30, 31)]);
-    assert_eq!(sizes, "frame 2 has 31 x 30 pixels, and the first 30 x 30");
 }
 
 #[test]

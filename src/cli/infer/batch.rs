@@ -19,6 +19,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{FinishReason, Message, conversation};
 use crate::store::find_model;
 use crate::telemetry::{Interrupt, Reporter, counted};
+use crate::train::with_images;
 
 pub(super) struct RowReplies {
     data: Dataset,
@@ -208,10 +209,16 @@ fn form(chat: &mut Chat, data: &Dataset) -> Result<RowForm> {
 /// Replies to the messages of a row.
 fn question(chat: &mut Chat, row: &Value) -> Result<QuestionAnswer> {
     let messages = if row["messages"].is_array() { &row["messages"] } else { &row["prompt"] };
-    if let Some(text) = messages.as_str() {
-        return chat.ask(text, &mut |_| ());
+    let mut row = row.clone();
+    row["messages"] = match messages.as_str() {
+        Some(text) if chat.script.is_recipe => return chat.ask(text, &mut |_| ()),
+        Some(text) => json!([{ "role": "user", "content": text }]),
+        None => messages.clone(),
+    };
+    if !chat.script.is_recipe {
+        with_images(&mut row, chat.script.renderer.images().map(AsRef::as_ref))?;
     }
-    let rows = conversation::messages(messages, "messages").map_err(|invalid| {
+    let rows = conversation::messages(&row["messages"], "messages").map_err(|invalid| {
         Error::new(Kind::Data, format!("the row has no readable `prompt` or `messages`: {invalid}"))
     })?;
     let mut messages: Vec<Message> = rows.into_iter().map(|rows| rows.message).collect();

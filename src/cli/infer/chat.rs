@@ -18,7 +18,7 @@ use super::images::AskedQuestion;
 use super::recipe::{Beginning, Begun, begin, failed, messages_of, replace_system, shown, wait};
 use crate::cli::generation::serve;
 use crate::error::{Error, Kind, Result, Subject};
-use crate::mdp::{Completion, Message, Request, Role, Status};
+use crate::mdp::{Completion, Message, Part, Request, Role, Status};
 use crate::rollout::{Attempt, Spec, Stage, Stop};
 use crate::script::{Record, Split, State, Worker};
 use crate::telemetry::{Interrupt, signed};
@@ -48,8 +48,8 @@ pub(super) struct Chat {
     /// new task.
     attempt: Option<Attempt>,
     questions: Vec<AskedQuestion>,
-    /// Hashes of the images that the next question shows.
-    pub(super) images: Vec<String>,
+    /// The images and videos that the next question shows.
+    pub(super) images: Vec<Part>,
     /// The last question that was stopped and undone, for `/retry`.
     stopped: Option<String>,
     /// The conversation was loaded from a file, so earlier states of the env are unknown.
@@ -212,6 +212,7 @@ impl Chat {
         let messages: Vec<Message> =
             serde_json::from_value(file["messages"].take()).map_err(|e| bad(format!("`messages`: {e}")))?;
         let is_recipe = self.script.is_recipe;
+        self.script.renderer.check_images(&messages).map_err(|error| bad(error.message))?;
         let attempt = match file.get("state") {
             Some(state) if is_recipe => {
                 Some(self.attempt_at(self.script.worker.restore(state).map_err(|e| bad(e.message))?))
@@ -233,7 +234,7 @@ impl Chat {
     fn questions_of(&self, messages: &[Message]) -> Result<Vec<AskedQuestion>> {
         let questions = messages.iter().enumerate().filter(|(_, message)| message.role == Role::User);
         let asked = |(at, message): (usize, &Message)| {
-            let (text, images) = (message.content.text(), message.content.images().map(str::to_owned).collect());
+            let (text, images) = (message.content.text(), message.content.media());
             Ok(AskedQuestion { text, images, before: self.conversation(&messages[..at])? })
         };
         questions.map(asked).collect()
@@ -314,6 +315,7 @@ impl Chat {
             Err(error) if error.kind == Kind::Interrupted => (answer.stopped, answer.undone) = (true, true),
             Err(error) => {
                 self.recall(before);
+                self.stopped = Some(input.text());
                 return Err(error);
             }
         }

@@ -20,8 +20,9 @@ use crate::error::{Error, Kind, Result, suggest};
 use crate::telemetry::Interrupt;
 
 /// Commands: name, argument, description.
-const COMMANDS: [(&str, &str, &str); 12] = [
+const COMMANDS: [(&str, &str, &str); 13] = [
     ("/image", "FILE", "show an image with the next question"),
+    ("/video", "FILE", "show a video (GIF, WebP or PNG with several frames)"),
     ("/reset", "", "start again"),
     ("/undo", "", "undo the last question"),
     ("/retry", "", "send the last question again"),
@@ -47,11 +48,15 @@ pub(super) fn converse(chat: &mut Chat, interrupt: Interrupt, screen: &Screen, v
         interrupt.clear();
         interrupt.at_once(true);
         let Some(typed) = lines.next("> ", |text| screen.note(text))? else { return Ok(ExitCode::SUCCESS) };
-        let done = match meant(&typed) {
+        let done = match meant(&typed, chat.sees_images()) {
             Ok(Meant::Nothing) => Ok(()),
             Ok(Meant::Question(question)) => send_question(chat, &question, interrupt, screen),
             Ok(Meant::Command("/exit" | "/quit", _)) => return Ok(ExitCode::SUCCESS),
             Ok(Meant::Command(name, rest)) => command(chat, name, rest, interrupt, screen),
+            Ok(Meant::Image(path, question)) => chat.show_image(&path, false).and_then(|()| {
+                screen.note(&format!("the image {} is shown", path.display()));
+                if question.is_empty() { Ok(()) } else { send_question(chat, question, interrupt, screen) }
+            }),
             Err(error) => Err(error),
         };
         // A failed answer does not end the conversation.
@@ -75,12 +80,30 @@ enum Meant<'a> {
     Nothing,
     Question(String),
     Command(&'static str, &'a str),
+    /// A pasted path, and a question after it.
+    Image(PathBuf, &'a str),
 }
 
-fn meant(typed: &str) -> Result<Meant<'_>> {
+/// The image file whose path begins a text, as terminals paste it, and the text after it.
+fn pasted_image(text: &str) -> Option<(PathBuf, &str)> {
+    let quote = text.chars().next().filter(|first| matches!(first, '\'' | '"'));
+    // Terminals put a backslash before a space.
+    let is_end = |&(at, c): &(usize, char)| c.is_whitespace() && !text[..at].ends_with('\\');
+    let end = text.char_indices().find(is_end).map_or(text.len(), |(at, _)| at);
+    let (path, rest) = quote.map_or(Some(text.split_at(end)), |quote| text[1..].split_once(quote))?;
+    let path = expand(&path.trim_start_matches("file://").replace("\\ ", " "));
+    let extension = path.extension()?.to_str()?.to_lowercase();
+    let is_image = ["png", "jpg", "jpeg", "webp", "gif"].contains(&extension.as_str());
+    (is_image && path.is_file()).then_some((path, rest.trim()))
+}
+
+fn meant(typed: &str, sees_images: bool) -> Result<Meant<'_>> {
     // Exit commands of other consoles and of Agent-R1's chat; questions with a leading space.
     if matches!(typed.trim_end(), "exit" | "quit" | "q" | "exit()" | "quit()") {
         return Ok(Meant::Command("/exit", ""));
+    }
+    if sees_images && let Some((path, question)) = pasted_image(typed.trim()) {
+        return Ok(Meant::Image(path, question));
     }
     if typed.starts_with('/') {
         let (name, rest) = typed.split_once(char::is_whitespace).unwrap_or((typed, ""));
@@ -95,8 +118,13 @@ fn meant(typed: &str) -> Result<Meant<'_>> {
             return Err(Error::new(Kind::Usage, format!("`{command}` takes no argument, got `{rest}`")));
         }
         if *takes == "FILE" && rest.is_empty() {
+            let example = match *command {
+                "/image" => "board.png",
+                "/video" => "clip.gif",
+                _ => "chat.json",
+            };
             return Err(Error::new(Kind::Usage, format!("`{command}` needs a file name"))
-                .hint(format!("as in {command} chat.json")));
+                .hint(format!("as in {command} {example}")));
         }
         return Ok(Meant::Command(command, rest));
     }
@@ -123,9 +151,9 @@ fn is_open(typed: &str) -> bool {
 
 fn command(chat: &mut Chat, name: &str, rest: &str, interrupt: Interrupt, screen: &Screen) -> Result<()> {
     match name {
-        "/image" => {
-            chat.show_image(&expand(rest))?;
-            screen.note("the next question shows the image");
+        "/image" | "/video" => {
+            chat.show_image(&expand(rest.trim_matches(['\'', '"'])), name == "/video")?;
+            screen.note(&format!("the next question shows the {}", &name[1..]));
             Ok(())
         }
         "/reset" => {
@@ -235,6 +263,36 @@ impl Helper for Assistant {}
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    fn meant(text: &str) -> Result<Meant<'_>> {
+        super::meant(text, false)
+    }
+
+    #[test]
+    fn pasted_paths_are_images() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        for name in ["a.png", "a b.JPG", "notes.txt"] {
+            std::fs::write(at(name), "").unwrap();
+        }
+        let (plain, spaced) = (at("a.png").display().to_string(), at("a b.JPG").display().to_string());
+        let image = |name: &str, question: &'static str| Meant::Image(at(name), question);
+        for (text, expected) in [
+            (plain.clone(), image("a.png", "")),
+            (format!(" {plain}  what? "), image("a.png", "what?")),
+            (format!("'{spaced}' what?"), image("a b.JPG", "what?")),
+            (format!("\"{spaced}\""), image("a b.JPG", "")),
+            (spaced.replace(' ', "\\ "), image("a b.JPG", "")),
+            (format!("file://{plain}"), image("a.png", "")),
+        ] {
+            assert_eq!(super::meant(&text, true).unwrap(), expected, "{text}");
+        }
+        let missing = at("b.png").display().to_string();
+        assert!(super::meant(&missing, true).unwrap_err().message.contains("there is no command"));
+        let notes = format!("'{}'", at("notes.txt").display());
+        assert_eq!(super::meant(&notes, true).unwrap(), Meant::Question(notes.clone()));
+        assert!(meant(&plain).unwrap_err().message.contains("there is no command"));
+    }
 
     #[test]
     fn questions_and_commands_are_distinguished() {

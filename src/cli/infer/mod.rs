@@ -66,7 +66,8 @@ pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
         return Err(Error::new(Kind::Usage, "the question is empty").hint("ask with -p TEXT, or through a pipe"));
     }
     let mut chat = open(args, interrupt, &output.reporter())?;
-    args.image.iter().try_for_each(|path| chat.show_image(path))?;
+    args.image.iter().try_for_each(|path| chat.show_image(path, false))?;
+    args.video.iter().try_for_each(|path| chat.show_image(path, true))?;
     let screen = Screen::new(output);
     match question {
         Some(question) => {

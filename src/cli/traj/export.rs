@@ -125,9 +125,9 @@ fn lines(
             add_notes(&mut table, notes);
             Ok(table)
         } else {
-            conversation(&trajectory).and_then(|messages| {
+            conversation(&trajectory).map(|messages| {
                 let schemas = tools.of(&trajectory, selected);
-                if args.openai { openai(messages, schemas) } else { Ok(with_tools(&messages, schemas)) }
+                if args.openai { openai(messages, schemas) } else { with_tools(&messages, schemas) }
             })
         };
         match line {
@@ -150,6 +150,10 @@ fn conversation(trajectory: &Trajectory) -> Result<&[Message], NoExample> {
     if trajectory.status.is_failure() {
         return Err(NoExample::Failed);
     }
+    // The images are in the run, and not in the file.
+    if trajectory.messages.iter().any(|message| message.content.images().next().is_some()) {
+        return Err(NoExample::Images);
+    }
     let last = trajectory.messages.iter().rposition(|message| message.role == Role::Assistant);
     last.map(|last| &trajectory.messages[..=last]).ok_or(NoExample::NoReply)
 }
@@ -160,12 +164,9 @@ fn with_tools(messages: &impl Serialize, tools: &[Value]) -> Value {
 
 /// A row of OpenAI's fine-tuning: arguments are text, a result names its call, and reasoning is
 /// left out, which that format does not have.
-fn openai(messages: &[Message], tools: &[Value]) -> Result<Value, NoExample> {
+fn openai(messages: &[Message], tools: &[Value]) -> Value {
     let (mut rows, mut open, mut number) = (Vec::new(), VecDeque::new(), 0);
     for message in messages {
-        if message.content.images().next().is_some() {
-            return Err(NoExample::Images);
-        }
         let text = message.content.text();
         let mut row = json!({ "role": message.role, "content": text });
         let mut calls = Vec::new();
@@ -189,7 +190,7 @@ fn openai(messages: &[Message], tools: &[Value]) -> Result<Value, NoExample> {
         }
         rows.push(row);
     }
-    Ok(with_tools(&rows, tools))
+    with_tools(&rows, tools)
 }
 
 /// The schemas of the tools of the run's scripts.
@@ -258,7 +259,7 @@ mod tests {
     #[test]
     fn rows_of_openai_name_the_call_of_each_result() {
         let (one, tools) = (trajectory(), [json!({ "type": "function", "function": { "name": "add" } })]);
-        let row = openai(conversation(&one).unwrap(), &tools).unwrap();
+        let row = openai(conversation(&one).unwrap(), &tools);
         let messages = row["messages"].as_array().unwrap();
         assert_eq!(messages.len(), 7);
         assert_eq!(messages[1]["tool_calls"][0]["function"], json!({ "name": "add", "arguments": "{\"a\":1}" }));

@@ -1,5 +1,5 @@
-//! `r1.image`, and images in messages: an image is stored once in the run, by the SHA-256 of its
-//! file, and a part of a message has this hash. `lua/images.lua` walks through messages.
+//! `r1.image`, and images and videos in messages: each is stored once in the run, by the SHA-256 of
+//! its file, and a part of a message has this hash. `lua/images.lua` walks through messages.
 
 use std::rc::Rc;
 
@@ -16,11 +16,26 @@ use crate::script::runtime::bind::{bind, in_lua};
 use crate::script::runtime::convert::{NonJson, to_json};
 use crate::script::runtime::host::Host;
 use crate::script::runtime::messages;
-use crate::vision::{Images, store_part};
+use crate::vision::{DEFAULT_FPS, Images, store_part};
 
 const NAME: &str = "r1.image";
-pub(super) const FIELDS: [&str; 10] =
-    ["path", "bytes", "rgb", "width", "base64", "url", "type", "hash", "image", "image_url"];
+pub(super) const FIELDS: [&str; 15] = [
+    "path",
+    "bytes",
+    "data",
+    "rgb",
+    "width",
+    "base64",
+    "url",
+    "type",
+    "hash",
+    "image",
+    "image_url",
+    "frames",
+    "fps",
+    "video",
+    "video_url",
+];
 
 /// Name of the registry entry that holds the functions of `lua/images.lua`.
 const FUNCTIONS: &str = "r1.images";
@@ -95,33 +110,53 @@ fn images(lua: &Lua, host: &Host, caller: &str) -> mlua::Result<std::sync::Arc<I
 
 fn part(lua: &Lua, images: &Images, number: u32) -> mlua::Result<Table> {
     let part = lua.create_table_with_capacity(0, 2)?;
-    part.raw_set("type", "image")?;
-    part.raw_set("hash", images.image(number).map_err(raise)?.hash.as_str())?;
+    let image = images.image(number).map_err(raise)?;
+    part.raw_set("type", if image.video.is_some() { "video" } else { "image" })?;
+    part.raw_set("hash", image.hash.as_str())?;
     Ok(part)
 }
 
-/// The number of an image in any form, a part of a message or its source; the inner error is about
-/// its file.
+/// The number of an image or video in any form, a part of a message or its source; the inner error
+/// is about its file.
 fn number(lua: &Lua, host: &Host, images: &Images, part: &Table) -> mlua::Result<Result<u32, Error>> {
-    let mut source = part.clone();
-    for name in ["image", "image_url"] {
-        if let Value::Table(inner) = part.raw_get(name)? {
-            source = inner;
+    let (mut source, mut frames) = (part.clone(), part.raw_get::<Option<Table>>("frames").ok().flatten());
+    for name in ["image", "image_url", "video", "video_url"] {
+        match part.raw_get(name)? {
+            Value::Table(list) if name == "video" && list.raw_len() > 0 => frames = Some(list),
+            Value::Table(inner) => source = inner,
+            _ => {}
         }
     }
+    frames = frames.or_else(|| source.raw_get("frames").ok().flatten());
     if let Value::String(hash) = source.raw_get("hash")? {
         let unknown = || Error::new(Kind::Data, format!("there is no image {}", hash.to_string_lossy()));
         return Ok(images.number(&hash.to_string_lossy()).ok_or_else(unknown));
     }
+    let kind: Option<mlua::LuaString> = part.raw_get("type").ok().flatten();
+    let is_video = frames.is_some() || kind.is_some_and(|kind| kind == "video" || kind == "video_url");
+    let fps = match part.raw_get("fps")? {
+        Value::Nil => DEFAULT_FPS,
+        Value::Number(fps) => fps,
+        Value::Integer(fps) => fps as f64,
+        other => {
+            let message = format!("`fps` of a video is a {}; it must be a number", other.type_name());
+            return Err(fail(lua, NAME, message));
+        }
+    };
+    if let Some(frames) = frames {
+        return video(lua, host, images, &frames, fps);
+    }
     // A row of a dataset of images has `bytes` and `path`.
     let has = |name: &str| source.raw_get::<Value>(name).is_ok_and(|value| !value.is_nil() && !value.is_null());
     if let Value::String(path) = source.raw_get("path")?
-        && !["bytes", "base64", "url", "rgb"].iter().any(|name| has(name))
+        && !["bytes", "data", "base64", "url", "rgb"].iter().any(|name| has(name))
     {
-        let file = fs::file(lua, host, NAME, &path.to_string_lossy(), |hash| images.number(hash))?;
+        let lookup = |hash: &str| if is_video { images.video_of(hash, fps) } else { images.number(hash) };
+        let file = fs::file(lua, host, NAME, &path.to_string_lossy(), lookup)?;
         return match file {
             Err(NilReason(reason)) => Ok(Err(Error::new(Kind::Data, reason))),
             Ok(fs::ReadFile::Known(number)) => Ok(Ok(number)),
+            Ok(fs::ReadFile::Bytes(file)) if is_video => of_file(images.add_video_file(&file, Some(fps))),
             Ok(fs::ReadFile::Bytes(file)) => of_file(images.add(&file)),
         };
     }
@@ -129,10 +164,14 @@ fn number(lua: &Lua, host: &Host, images: &Images, part: &Table) -> mlua::Result
         let width = source.raw_get::<Option<usize>>("width")?;
         return of_file(images.add_rgb(&pixels.to_vec(), width.unwrap_or(0)));
     }
-    if !FIELDS.iter().any(|name| *name != "type" && has(name)) {
-        let takes =
-            "`path` (a file), `bytes` (the content of a file), `base64`, a data URL in `url`, or `rgb` and `width`";
-        return Err(fail(lua, NAME, format!("an image has {takes}")));
+    if !FIELDS.iter().any(|name| !["type", "fps"].contains(name) && has(name)) {
+        let file = "`path` (a file), `bytes` (the content of a file), `base64`, a data URL in `url`";
+        let message = if is_video {
+            format!("a video has {file}, or `frames` (a list of images)")
+        } else {
+            format!("an image has {file}, or `rgb` and `width`")
+        };
+        return Err(fail(lua, NAME, message));
     }
     let mut json = to_json(&Value::Table(part.clone()), "image", NonJson::TagBytes)
         .map_err(|not_plain| fail_with(lua, NAME, not_plain))?;
@@ -142,6 +181,24 @@ fn number(lua: &Lua, host: &Host, images: &Images, part: &Table) -> mlua::Result
     of_file(store_part(&json, images).and_then(|number| {
         number.ok_or_else(|| Error::new(Kind::Data, "a part with the `type` of an image is `image` or `image_url`"))
     }))
+}
+
+/// The number of a video of frames: images in any form.
+fn video(lua: &Lua, host: &Host, images: &Images, frames: &Table, fps: f64) -> mlua::Result<Result<u32, Error>> {
+    let mut numbers = Vec::new();
+    for (index, frame) in (1..).zip(frames.sequence_values::<Value>()) {
+        let frame = match frame? {
+            Value::Table(frame) => frame,
+            other => lua.create_table_from([("url", other)])?,
+        };
+        match number(lua, host, images, &frame)? {
+            Ok(number) => numbers.push(number),
+            Err(Error { message, .. }) => {
+                return Ok(Err(Error::new(Kind::Data, format!("frame {index}: {message}"))));
+            }
+        }
+    }
+    of_file(images.add_video(&numbers, fps))
 }
 
 /// Separates errors about a file from other errors.

@@ -77,13 +77,21 @@ pub(crate) fn keys(recipe: &Json) -> Vec<String> {
     keys
 }
 
+/// Whether a key is a dataset, or determines its kind; it is applied before the other fields.
+pub(crate) fn is_kind(key: &str) -> bool {
+    key == "data.train" || key == "data.eval" || kind_of(key).is_some()
+}
+
+/// The dataset and the field of a key that determines the kind of the dataset.
+fn kind_of(key: &str) -> Option<(&str, &str)> {
+    key.rsplit_once('.').filter(|(table, kind)| {
+        SOURCE_KINDS.contains(kind) && (table.starts_with("data.train") || table.starts_with("data.eval"))
+    })
+}
+
 /// `data.train.hf=…` where the recipe has a dataset of another kind: the new kind takes its place.
 pub(crate) fn remove_other_kinds(recipe: &mut Json, key: &str) {
-    let Some((table, kind)) = key.rsplit_once('.').filter(|(table, kind)| {
-        SOURCE_KINDS.contains(kind) && (table.starts_with("data.train") || table.starts_with("data.eval"))
-    }) else {
-        return;
-    };
+    let Some((table, kind)) = kind_of(key) else { return };
     let pointer = format!("/{}", table.replace('.', "/"));
     let Some(source) = recipe.pointer_mut(&pointer) else { return };
     let keep = |fields: &Map<String, Json>| {

@@ -156,8 +156,8 @@ pub(crate) fn overridden(recipe: &Json, arguments: &[String]) -> Result<(Json, S
     for argument in arguments {
         overrides.push(Override::parse(argument, recipe)?);
     }
-    // The algorithm decides which other settings there are.
-    overrides.sort_by_key(|it| it.local_key != "trainer.algorithm");
+    // The algorithm decides which other settings there are, and the kind of a dataset its fields.
+    overrides.sort_by_key(|it| (it.local_key != "trainer.algorithm", !data::is_kind(it.local_key)));
     let mut all = recipe.clone();
     for it in &overrides {
         it.check(&all)?;

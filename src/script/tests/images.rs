@@ -11,38 +11,39 @@ use super::*;
 use crate::mdp::{Content, Message, Observation, Part};
 use crate::script::{Failure, Record, Split, State, Strictness};
 use crate::text::Renderer;
-use crate::vision::{DecodeLimits, Images, Processor};
+use crate::vision::{DecodeLimits, Images, Processor, VideoProcessor, VideoStyle};
 
 /// A renderer of a policy that reads images. A token is 16 x 16 pixels.
-fn renderer() -> Arc<Renderer> {
+pub(super) fn renderer() -> Arc<Renderer> {
     let nano = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano");
     let renderer = Renderer::load(&nano, "hermes").unwrap();
     let json = json!({
         "patch_size": 8, "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5],
         "size": { "shortest_edge": 256, "longest_edge": 65536 },
     });
-    let images = Images::new(Processor::from_json(&json).unwrap(), DecodeLimits::default());
+    let videos = VideoProcessor::from_json(&json, VideoStyle::Timestamps).unwrap();
+    let images = Images::new(Processor::from_json(&json).unwrap(), DecodeLimits::default()).with_videos(Some(videos));
     renderer.tokenizer().set_images_of_another_model(Arc::new(images));
     Arc::new(renderer)
 }
 
-fn worker(bench: &Bench, renderer: &Arc<Renderer>) -> Worker {
+pub(super) fn worker(bench: &Bench, renderer: &Arc<Renderer>) -> Worker {
     Worker::new(&bench.load(&[]).unwrap(), Some(Arc::clone(renderer))).unwrap()
 }
 
 /// The hash and the PNG file of an image of one colour.
-fn image(renderer: &Renderer, (width, height): (usize, usize), colour: u8) -> (String, Vec<u8>) {
+pub(super) fn image(renderer: &Renderer, (width, height): (usize, usize), colour: u8) -> (String, Vec<u8>) {
     let images = renderer.images().unwrap();
     let number = images.add_rgb(&vec![colour; width * height * 3], width).unwrap();
     let image = images.image(number).unwrap();
     (image.hash.clone(), image.bytes().unwrap().into_owned())
 }
 
-fn base64(file: &[u8]) -> String {
+pub(super) fn base64(file: &[u8]) -> String {
     base64::Engine::encode(&base64::prelude::BASE64_STANDARD, file)
 }
 
-fn messages(worker: &Worker, state: &State) -> Vec<Message> {
+pub(super) fn messages(worker: &Worker, state: &State) -> Vec<Message> {
     match run(worker.observe(state, 100_000)).unwrap() {
         Observation::Messages(messages) => messages,
         other => panic!("{other:?}"),
@@ -50,16 +51,16 @@ fn messages(worker: &Worker, state: &State) -> Vec<Message> {
 }
 
 /// Each part of a message's content: its text, or the hash of its image.
-fn parts(message: &Message) -> Vec<String> {
+pub(super) fn parts(message: &Message) -> Vec<String> {
     let Content::Parts(parts) = &message.content else { return vec![message.content.text()] };
     let shown = |part: &Part| match part {
         Part::Text { text } => text.clone(),
-        Part::Image { hash } => hash.clone(),
+        Part::Image { hash } | Part::Video { hash } => hash.clone(),
     };
     parts.iter().map(shown).collect()
 }
 
-fn reset(worker: &Worker, task: &Json) -> Result<State, Failure> {
+pub(super) fn reset(worker: &Worker, task: &Json) -> Result<State, Failure> {
     run(worker.reset(task, 0))
 }
 
@@ -85,6 +86,7 @@ fn messages_have_images_in_every_form() {
     for (form, wanted) in [
         (json!({ "type": "image", "path": "shot.png" }), &hash),
         (json!({ "type": "image", "base64": base64(&png) }), &hash),
+        (json!({ "type": "image", "data": base64(&png), "mimeType": "image/png" }), &hash),
         (json!({ "type": "image", "url": url }), &hash),
         (json!({ "type": "image", "bytes": { "$r1": "bytes", "value": base64(&png) } }), &hash),
         (json!({ "type": "image", "rgb": pixels, "width": 16 }), &square),
@@ -257,7 +259,7 @@ fn tools_in_lua_return_images() {
     let (hash, png) = image(&renderer, (32, 32), 7);
     let bench = with_tools(
         "r1.tool { name = 'look', parameters = { path = 'string' }, cache = true, run = function(arguments)
-           return { { type = 'text', text = 'the board' }, { type = 'image', path = arguments.path } }
+           return { 'the board', { type = 'image', path = arguments.path }, { type = 'text', text = 'done' } }
          end },
          r1.tool { name = 'data', run = function() return { { type = 'image', url = 'https://x.org/a.png' } } end }",
         "'fs:.'",
@@ -267,13 +269,13 @@ fn tools_in_lua_return_images() {
     let look = |path: &str| ("look", json!({ "path": path }));
     let calls = [look("a.png"), look("b.png"), look("missing.png"), ("data", json!({}))];
     let shown = results(&bench, &renderer, &calls);
-    assert_eq!(shown[0], ["the board", &hash]);
-    assert_eq!(shown[1], ["the board\n[image of the tool look is not shown: this is text, not an image]"]);
+    assert_eq!(shown[0], ["the board\ndone", &hash]);
+    assert_eq!(shown[1], ["the board\n[image of the tool look is not shown: this is text, not an image]\ndone"]);
     assert!(shown[2][0].contains("missing.png: No such file"), "{shown:?}");
     assert_eq!(shown[3], [r#"[{"type":"image","url":"https://x.org/a.png"}]"#]);
     let nano = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano");
     let text = Arc::new(Renderer::load(&nano, "hermes").unwrap());
-    let wanted = "the board\n[image of the tool look: the policy reads text only]";
+    let wanted = "the board\n[image of the tool look: the policy reads text only]\ndone";
     assert_eq!(results(&bench, &text, &[look("a.png")])[0], [wanted]);
 }
 

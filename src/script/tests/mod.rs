@@ -46,6 +46,7 @@ mod sources;
 mod state;
 mod stored_runs;
 mod tables;
+mod videos;
 
 use serde_json::Value as Json;
 use tempfile::TempDir;

@@ -255,6 +255,11 @@ fn an_override_replaces_the_dataset_of_the_recipe() {
         let Some(Source::File(file)) = &script.settings.data.train else { panic!("{train}") };
         assert_eq!(file.path, "other.csv".into());
     }
+    // The order of the arguments has no effect on the fields of the new dataset.
+    let bench = Bench::new("return r1.recipe { data = { train = { { problem = 'x' } } } }");
+    let script = bench.load(&["data.train.columns.problem=q", "data.train.path=other.csv"]).unwrap();
+    let Some(Source::File(file)) = &script.settings.data.train else { panic!() };
+    assert_eq!((&file.path, file.columns.get("problem").map(String::as_str)), (&"other.csv".into(), Some("q")));
     // A part of several keeps its name and its weight.
     let bench =
         Bench::new("return r1.recipe { data = { train = { a = { path = 'a.jsonl', weight = 2 }, b = 'b.jsonl' } } }");

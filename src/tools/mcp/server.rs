@@ -60,8 +60,10 @@ impl McpServer {
         let limit = inner.options.start_timeout;
         let name = inner.options.name.clone();
         block_on(async move {
-            let listed = async { inner.connection().await?.list().await };
-            tokio::time::timeout(limit, listed).await.unwrap_or_else(|_| {
+            let deadline = tokio::time::Instant::now() + limit;
+            // The handshake has the same limit, and an error of its own.
+            let connection = inner.connection().await?;
+            tokio::time::timeout_at(deadline, connection.list()).await.unwrap_or_else(|_| {
                 let why = format!("MCP server `{name}`: no list of tools within {} s", limit.as_secs_f64());
                 Err(Error::new(crate::error::Kind::Tool, why).hint("`start_timeout` sets the limit"))
             })

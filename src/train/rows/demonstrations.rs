@@ -3,6 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use serde_json::Value as Json;
+
 use crate::config::{Overlong, Sft};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Demonstration;
@@ -18,14 +20,39 @@ use crate::vision::{Images, store_images};
 /// `Kind::Data` names the file and line of a row that is not a conversation.
 pub(crate) fn read(worker: &Worker, split: Split, index: u64, images: Option<&Images>) -> Result<Demonstration> {
     let mut row = worker.row(split, index)?;
-    if let Some(images) = images {
-        store_images(&mut row, images).map_err(|error| worker.about_row(split, index, error))?;
-    }
+    with_images(&mut row, images).map_err(|error| worker.about_row(split, index, error))?;
     Demonstration::read(&row).map_err(|invalid| {
         worker
             .about_row(split, index, invalid.of_row())
             .hint("docs/guide/sft.md lists the formats of rows; `columns` of the dataset renames columns")
     })
+}
+
+/// Stores the images and videos of a row with `messages`; a model that reads text only has no
+/// `images`.
+///
+/// # Errors
+/// `Kind::Data` for an image that can't be read, and for any image if the model reads text only.
+pub(crate) fn with_images(row: &mut Json, images: Option<&Images>) -> Result<()> {
+    let Some(images) = images else {
+        let messages = row["messages"].as_array().into_iter().flatten();
+        let shows = |name: &str| {
+            let has_column = [name.to_owned(), format!("{name}s")].iter().any(|column| !row[column].is_null());
+            let mark = format!("<{name}>");
+            messages.clone().any(|message| match &message["content"] {
+                Json::String(text) => has_column && text.contains(&mark),
+                content => content
+                    .as_array()
+                    .into_iter()
+                    .flatten()
+                    .any(|part| part["type"].as_str().is_some_and(|kind| kind.trim_end_matches("_url") == name)),
+            })
+        };
+        let Some(name) = ["image", "video"].into_iter().find(|name| shows(name)) else { return Ok(()) };
+        let message = format!("the row has an {name}, and the model reads text only");
+        return Err(Error::new(Kind::Data, message.replace("an video", "a video")).hint("use a vision model"));
+    };
+    store_images(row, images)
 }
 
 /// Converts conversations to rows of tokens, with one renderer per tool format over the same

@@ -58,7 +58,13 @@ pub fn plan_step(options: &RunOptions, wanted: &StepPlanOptions, reporter: &Repo
         return Err(error.hint(format!("one of {}", names.join(", "))));
     };
     let script = load_script(&options.script, &options.overrides)?;
-    let world = wanted.world.into();
+    // The ranks that learn; the last ones can sample only.
+    let samplers = script.settings.rollout.r#async.ranks;
+    let world = u64::from(wanted.world).saturating_sub(samplers as u64);
+    if world == 0 {
+        let message = format!("rollout.async.ranks is {samplers}, and there are {} ranks", wanted.world);
+        return Err(Error::new(Kind::Usage, message).at("--world").hint("plan with more: the others learn"));
+    }
     let target = if wanted.device == "cpu" {
         // The ranks share cores, bandwidth and memory of the machine.
         let ranks = f64::from(wanted.world);

@@ -15,7 +15,7 @@ use crate::text::{CHATML_TEMPLATE, Renderer, named_templates};
 use crate::train::options::RunOptions;
 
 /// Files that a model directory has in addition to the weights.
-const MODEL_FILES: [&str; 11] = [
+const MODEL_FILES: [&str; 12] = [
     TOKENIZER,
     "tokenizer_config.json",
     "generation_config.json",
@@ -26,6 +26,7 @@ const MODEL_FILES: [&str; 11] = [
     "vocab.json",
     "merges.txt",
     "preprocessor_config.json",
+    "video_preprocessor_config.json",
     "processor_config.json",
 ];
 const TOKENIZER: &str = "tokenizer.json";

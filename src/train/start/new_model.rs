@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use crate::config::{InitModel, VisionInit};
 use crate::error::{Error, Kind, Result};
-use crate::load::{IMAGE_FRAMES, IMAGE_MERGE, new_processor};
+use crate::load::{IMAGE_FRAMES, IMAGE_MERGE, new_images, new_processor};
 use crate::model::{Config, Model};
 use crate::script::{Split, Worker};
 use crate::telemetry::Reporter;
 use crate::text::{Tokenizer, train_tokenizer};
 use crate::train::rows::demonstrations;
 use crate::train::rows::order;
-use crate::vision::{DecodeLimits, IMAGE_TOKENS, Images, Processor};
+use crate::vision::IMAGE_TOKENS;
 
 /// Writes tokenizer, config and random weights into `dir`.
 pub(crate) fn make(
@@ -29,8 +29,7 @@ pub(crate) fn make(
     let bar = reporter.bar("tokenizer", wanted, "rows");
     let mut texts = Vec::new();
     // Only the texts are used.
-    let images = init.vision.as_ref().map(|vision| Processor::from_json(&new_processor(vision))).transpose()?;
-    let images = images.map(|processor| Images::new(processor, DecodeLimits::default()));
+    let images = init.vision.as_ref().map(new_images).transpose()?;
     for position in 0..wanted {
         let index = order::shuffled(position, rows, seed);
         let demonstration = demonstrations::read(worker, Split::Train, index, images.as_ref())?;

@@ -1,5 +1,5 @@
 """Writes qwen2_5_vl/, qwen3_vl/, qwen3_5/, qwen3_5_moe/ and smolvlm/: tiny vision-language models with random weights, as transformers saves them, and
-golden.safetensors: images, rows of token ids with the places of images, logits, the gradients of the loss, and greedy tokens, by
+golden.safetensors: images, a video, rows of token ids with their places, logits, the gradients of the loss, and greedy tokens, by
 transformers in f64.
 
     pip install transformers==5.24 torch 'pillow<13'; python3 models.py
@@ -42,6 +42,14 @@ ROWS = [
     [12, 13, 14, 15, 16, 17],
     [7, START, -2, END, 8, 20, 21, START, -1, END, 22, START, -1, END, 23, 24],
 ]
+# Width and height of the frames of a video, which are not resized, their number, and frames for
+# each second. After this video the positions of 5.24 are the ones of earlier versions; after longer
+# ones they are smaller than the positions of its last frames.
+FRAMES = (24, 16, 5, 6.0)
+# Of Qwen2.5-VL: the video is -4. In other models it is -4 for each pair of frames, with text
+# between them.
+VIDEO_ROW = [25, START, -4, END, 26, START, -1, END, 27, 28]
+PAIRS_ROW = [25, START, -4, END, 29, START, -4, END, 30, START, -4, END, 26, START, -1, END, 27, 28]
 
 
 def tiles(number, count):
@@ -131,19 +139,34 @@ def tile_inputs(row, images):
 
 def inputs(row, images):
     """Ids with a placeholder for each token of an image, and the arguments that transformers' model takes."""
-    ids = []
+    ids, videos = [], row.count(-4)
     for number in row:
         if number >= 0:
             ids.append(number)
         else:
             t, h, w = images[-1 - number][1].tolist()
-            ids += [IMAGE] * (t * h * w // 4)
+            ids += [VIDEO] * (t * h * w // 4 // videos) if number == -4 else [IMAGE] * (t * h * w // 4)
     ids = torch.tensor([ids])
-    own = [images[-1 - number] for number in row if number < 0]
+    own = [images[-1 - number] for number in row if -4 < number < 0]
     more = {}
     if own:
         more = {"pixel_values": torch.cat([patches for patches, _ in own]), "image_grid_thw": torch.stack([grid for _, grid in own])}
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": (ids == IMAGE).int(), **more}
+    if videos:
+        more |= {"pixel_values_videos": images[3][0], "video_grid_thw": images[3][1][None]}
+    if videos == 1:
+        more["second_per_grid_ts"] = [2 / FRAMES[3]]
+    kinds = (ids == IMAGE).int() + 2 * (ids == VIDEO).int()
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "mm_token_type_ids": kinds, **more}
+
+
+def video(frames, processor):
+    """Patches and grid of frames. The patches of an image are pairs of equal frames; the last frame is repeated."""
+    made = [processor(images=frame, return_tensors="pt") for frame in frames + frames[-1:] * (len(frames) % 2)]
+    parts = [one["pixel_values"].double().view(-1, 3, 2, 16) for one in made]
+    pairs = [torch.stack([first[:, :, 0], second[:, :, 1]], 2).flatten(1) for first, second in zip(parts[::2], parts[1::2])]
+    grid = made[0]["image_grid_thw"][0].clone()
+    grid[0] = len(pairs)
+    return torch.cat(pairs), grid
 
 
 def widen(module):
@@ -183,12 +206,20 @@ def write(name, family, config, rows=ROWS, settings=PROCESSOR, inputs=inputs):
         made = processor(images=image, return_tensors="pt")
         pixels = made["pixel_values"].double()
         images.append((pixels, made["image_grid_thw"][0]) if settings is PROCESSOR else pixels)
+    if settings is PROCESSOR:
+        width, height, count, _ = FRAMES
+        frames = [Image.fromarray(random.integers(0, 256, (height, width, 3), dtype=np.uint8)) for _ in range(count)]
+        for number, frame in enumerate(frames):
+            file = io.BytesIO()
+            frame.save(file, "PNG")
+            tensors[f"frame.{number}"] = torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
+        images.append(video(frames, processor))
     total, count = 0.0, 0
     for number, row in enumerate(rows):
         given = inputs(row, images)
         logits = model(**given).logits[0]
         targets = given["input_ids"][0, 1:]
-        counted = targets != IMAGE
+        counted = (targets != IMAGE) & (targets != VIDEO)
         total = total + torch.nn.functional.cross_entropy(logits[:-1][counted], targets[counted], reduction="sum")
         count += int(counted.sum())
         tensors[f"logits.{number}"] = logits.detach().float().contiguous()
@@ -204,7 +235,7 @@ def write(name, family, config, rows=ROWS, settings=PROCESSOR, inputs=inputs):
             for part, own in zip(parts, gradient.chunk(len(parts))):
                 tensors[f"gradient.{short.rsplit('.', 1)[0]}.{expert}.{part}.weight"] = own.float().contiguous()
     greedy = []
-    for row in (rows[1], rows[3]):
+    for row in rows[1], rows[3], *rows[4:]:
         given = inputs(row, images)
         made = model.generate(**given, max_new_tokens=8, do_sample=False, eos_token_id=None)
         greedy.append(made[0, given["input_ids"].shape[1]:].tolist())
@@ -214,14 +245,17 @@ def write(name, family, config, rows=ROWS, settings=PROCESSOR, inputs=inputs):
         "rows": json.dumps(rows), "greedy": json.dumps(greedy), "loss": json.dumps((total / count).item()),
         "image_token_id": str(IMAGE),
     }
+    if settings is PROCESSOR:
+        metadata["fps"] = str(FRAMES[3])
     save_file(tensors, folder / "golden.safetensors", metadata)
 
 
 def main():
-    write("qwen2_5_vl", *qwen2_5_vl())
-    write("qwen3_vl", *qwen3_vl())
-    write("qwen3_5", *qwen3_5())
-    write("qwen3_5_moe", *qwen3_5(experts=True))
+    write("qwen2_5_vl", *qwen2_5_vl(), [*ROWS, VIDEO_ROW])
+    pairs = [*ROWS, PAIRS_ROW]
+    write("qwen3_vl", *qwen3_vl(), pairs)
+    write("qwen3_5", *qwen3_5(), pairs)
+    write("qwen3_5_moe", *qwen3_5(experts=True), pairs)
     write("smolvlm", *smolvlm(), TILE_ROWS, TILES, tile_inputs)
 
 

@@ -25,16 +25,17 @@ pub enum Content {
     Parts(Vec<Part>),
 }
 
-/// A part of a message. Images are stored once, by the SHA-256 of their bytes.
+/// A part of a message. Images and videos are stored once, by the SHA-256 of their bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Part {
     Text { text: String },
     Image { hash: String },
+    Video { hash: String },
 }
 
 impl Content {
-    /// The concatenated text of all parts; images are skipped.
+    /// The concatenated text of all parts; images and videos are skipped.
     pub fn text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -42,7 +43,7 @@ impl Content {
                 .iter()
                 .map(|part| match part {
                     Part::Text { text } => text.as_str(),
-                    Part::Image { .. } => "",
+                    Part::Image { .. } | Part::Video { .. } => "",
                 })
                 .collect(),
         }
@@ -54,15 +55,22 @@ impl Content {
         let shown = |part: &Part| match part {
             Part::Text { text } => text.clone(),
             Part::Image { hash } => format!("[image {}]", hash.get(..8).unwrap_or(hash)),
+            Part::Video { hash } => format!("[video {}]", hash.get(..8).unwrap_or(hash)),
         };
         parts.iter().map(shown).collect()
     }
 
-    /// The hashes of the images.
+    /// The images and videos.
+    pub fn media(&self) -> Vec<Part> {
+        let parts: &[Part] = if let Self::Parts(parts) = self { parts } else { &[] };
+        parts.iter().filter(|part| !matches!(part, Part::Text { .. })).cloned().collect()
+    }
+
+    /// The hashes of the images and videos.
     pub fn images(&self) -> impl Iterator<Item = &str> {
         let parts: &[Part] = if let Self::Parts(parts) = self { parts } else { &[] };
         parts.iter().filter_map(|part| match part {
-            Part::Image { hash } => Some(hash.as_str()),
+            Part::Image { hash } | Part::Video { hash } => Some(hash.as_str()),
             Part::Text { .. } => None,
         })
     }

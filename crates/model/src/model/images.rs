@@ -2,9 +2,9 @@
 //!
 //! All tokens of an image have its id (`r1_base::mdp::image_id`). A token has three positions:
 //! time, row and column. For a token of text they are equal. An image of r rows and c columns
-//! advances the positions of the text after it by the larger of both. In models with plain
-//! rotary embeddings, the tokens of each tile of an image are one row, and the column is the
-//! position.
+//! advances the positions of the text after it by the larger of both; a video, whose frames have
+//! several times, to the one after its largest position. In models with plain rotary embeddings,
+//! the tokens of each tile of an image are one row, and the column is the position.
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use r1_base::error::{self, Error, Result};
 use r1_base::mdp::{FIRST_IMAGE_ID, image_number};
-use r1_vision::Images;
+use r1_vision::{Images, TokenGrid};
 use tch::{Device, Tensor};
 
 use super::decoder::Residual;
@@ -21,7 +21,7 @@ use super::layers::AdapterUse;
 use super::{ImageFeatures, Model, Span, VisionTower};
 use crate::native::upload;
 
-/// An image in a sequence, or a tile of it.
+/// An image in a sequence, a tile of it, or frames of a video.
 #[derive(Clone, Copy, Debug)]
 struct ImageRun {
     number: u32,
@@ -31,14 +31,24 @@ struct ImageRun {
     start: usize,
     /// Position of its first token.
     position: i64,
-    rows: usize,
-    columns: usize,
+    grid: TokenGrid,
 }
 
 impl ImageRun {
     /// The token after it.
     fn end(&self) -> usize {
-        self.start + self.rows * self.columns
+        self.start + self.grid.tokens()
+    }
+
+    /// Time of a frame.
+    fn time(&self, frame: usize) -> usize {
+        (frame as f32 * self.grid.interval) as usize
+    }
+
+    /// Position of the token after it.
+    fn next_position(&self) -> i64 {
+        let TokenGrid { frames, rows, columns, .. } = self.grid;
+        self.position + rows.max(columns).max(self.time(frames - 1) + 1) as i64
     }
 }
 
@@ -104,7 +114,7 @@ impl SequenceImages {
         self.runs.retain(|run| run.start < start);
         for (index, &id) in (start..).zip(ids) {
             let current = self.runs.last().copied();
-            let shift = current.map_or(0, |run| run.position + run.rows.max(run.columns) as i64 - run.end() as i64);
+            let shift = current.map_or(0, |run| run.next_position() - run.end() as i64);
             let within = current.filter(|run| index < run.end());
             let Some(number) = image_number(id) else {
                 if let Some(run) = within {
@@ -117,20 +127,21 @@ impl SequenceImages {
                 Some(run) if run.number == number => run,
                 Some(run) => return Err(incomplete(&run, index)),
                 None => {
-                    let [rows, columns] = images.token_grid(number)?;
-                    // The next tile of the image, if there is one.
+                    let grid = images.token_grid(number)?;
+                    // The next tile or frame of the image, if there is one.
                     let last = current.filter(|run| run.number == number);
-                    let next = last.map_or(0, |run| run.offset + run.rows * run.columns);
+                    let next = last.map_or(0, |run| run.offset + run.grid.tokens());
                     let offset = if next < images.tokens(number)? { next } else { 0 };
-                    let run = ImageRun { number, offset, start: index, position: index as i64 + shift, rows, columns };
+                    let run = ImageRun { number, offset, start: index, position: index as i64 + shift, grid };
                     self.runs.push(run);
                     run
                 }
             };
             let within = index - run.start;
-            let (row, column) = (within / run.columns, within % run.columns);
+            let (frame, row) = (within / run.grid.columns / run.grid.rows, within / run.grid.columns % run.grid.rows);
             placed.images.push((placed.positions.len() as i64, number, (run.offset + within) as i64));
-            placed.positions.push([run.position, run.position + row as i64, run.position + column as i64]);
+            let axes = [run.time(frame), row, within % run.grid.columns];
+            placed.positions.push(axes.map(|at| run.position + at as i64));
         }
         Ok(())
     }
@@ -142,7 +153,7 @@ impl SequenceImages {
 }
 
 fn incomplete(run: &ImageRun, index: usize) -> Error {
-    let (tokens, present) = (run.rows * run.columns, index - run.start);
+    let (tokens, present) = (run.grid.tokens(), index - run.start);
     Error::new(error::Kind::Internal, format!("image {} has {tokens} tokens, and the sequence {present}", run.number))
 }
 

@@ -50,19 +50,24 @@ impl CallAttempt<'_> {
         } else {
             result.sequence_values().collect::<mlua::Result<_>>()?
         };
-        let parts: Vec<&Table> = list.iter().filter_map(Value::as_table).collect();
-        let is_text = |part: &Table| part.raw_get::<Value>("text").is_ok_and(|text| text.is_string());
-        let all_parts = parts.len() == list.len() && parts.iter().all(|part| is_image(part) || is_text(part));
-        if !all_parts || !parts.iter().any(|part| is_image(part)) {
+        let lossy = |value: &Value| value.as_string().map(mlua::LuaString::to_string_lossy);
+        let text_of = |part: &Value| match part {
+            Value::Table(part) => lossy(&part.raw_get("text").ok()?),
+            text => lossy(text),
+        };
+        let is_shown = |part: &Value| part.as_table().is_some_and(is_image);
+        if !list.iter().all(|part| is_shown(part) || text_of(part).is_some()) || !list.iter().any(is_shown) {
             return Ok(None);
         }
         let reads_images = self.host.renderer().is_some_and(|renderer| renderer.images().is_some());
         let (mut text, mut images) = (String::new(), Vec::new());
-        for part in parts {
+        for part in &list {
             let name = format!("[image of the tool {}", self.tool().name);
-            if !is_image(part) {
-                add_line(&mut text, &part.raw_get::<String>("text")?);
-            } else if !reads_images {
+            let Some(part) = part.as_table().filter(|part| is_image(part)) else {
+                add_line(&mut text, &text_of(part).unwrap_or_default());
+                continue;
+            };
+            if !reads_images {
                 add_line(&mut text, &format!("{name}: the policy reads text only]"));
             } else if images.len() == MOST {
                 add_line(&mut text, &format!("{name} is not shown: a result shows at most {MOST} images]"));
@@ -85,7 +90,7 @@ fn is_image(part: &Table) -> bool {
     let kind = text("type").map(|kind| kind.to_string_lossy()).unwrap_or_default();
     let data_url = text("url").is_some_and(|url| url.as_bytes().starts_with(b"data:"));
     match &*kind {
-        "image" => data_url || ["hash", "path", "bytes", "base64", "rgb", "image"].iter().any(|name| has(name)),
+        "image" => data_url || ["hash", "path", "bytes", "base64", "data", "rgb", "image"].iter().any(|name| has(name)),
         "image_url" => has("image_url"),
         _ => false,
     }

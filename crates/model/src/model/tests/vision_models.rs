@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use r1_base::mdp::image_id;
-use r1_vision::{DecodeLimits, Images, Processor};
+use r1_vision::{DecodeLimits, Images, Processor, VideoProcessor, VideoStyle};
 use safetensors::SafeTensors;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
@@ -36,21 +36,30 @@ impl Golden {
         if processor["patch_size"].is_null() {
             processor["patch_size"] = 4.into();
         }
+        let style = match family {
+            "smolvlm" => None,
+            "qwen2_5_vl" => Some(VideoStyle::Positions { per_second: 4.0 }),
+            _ => Some(VideoStyle::Timestamps),
+        };
+        let videos = style.map(|style| VideoProcessor::from_json(&processor, style).unwrap());
         let processor = Processor::from_json(&processor).unwrap();
-        let images = Images::new(processor, DecodeLimits::default());
+        let images = Images::new(processor, DecodeLimits::default()).with_videos(videos);
         for number in 0..3 {
             let added = images.add(file.tensor(&format!("image.{number}")).unwrap().data()).unwrap();
             assert_eq!(added, number);
         }
+        let frames = (0..).map_while(|number| file.tensor(&format!("frame.{number}")).ok());
+        let frames: Vec<u32> = frames.map(|frame| images.add(frame.data()).unwrap()).collect();
+        let video = style.map(|_| images.add_video(&frames, parsed("fps").as_f64().unwrap()).unwrap());
         let rows: Vec<Vec<i64>> = serde_json::from_value(parsed("rows")).unwrap();
         let expanded = |row: &Vec<i64>| -> Vec<u32> {
             let token = |&id: &i64| {
                 if let Ok(id) = u32::try_from(id) {
                     return vec![id];
                 }
-                let number = (-1 - id) as u32;
-                // An image, or a tile of it.
-                vec![image_id(number); images.token_grid(number).unwrap().iter().product()]
+                let number = video.filter(|_| id == -4).unwrap_or((-1 - id) as u32);
+                // An image, a tile of it, or frames of a video.
+                vec![image_id(number); images.token_grid(number).unwrap().tokens()]
             };
             row.iter().flat_map(token).collect()
         };
@@ -278,7 +287,7 @@ fn decoding_after_images_gives_the_tokens_of_transformers() {
     for family in FAMILIES {
         let golden = Golden::read(family);
         let model = golden.model(Kind::Float);
-        for (row, expected) in [1, 3].into_iter().zip(&golden.greedy) {
+        for (row, expected) in [1, 3, 4].into_iter().zip(&golden.greedy) {
             let prompt = &golden.rows[row];
             let whole = model.forward(&Packed::from_rows(&[prompt], Device::Cpu).unwrap()).unwrap();
             let whole = model.logits(&whole.narrow(0, prompt.len() as i64 - 1, 1)).unwrap();
@@ -454,7 +463,7 @@ fn an_image_with_too_few_tokens_is_refused() {
     let error = model.forward(&Packed::from_rows(&[&row], Device::Cpu).unwrap()).unwrap_err();
     assert!(error.message.starts_with("image 0 has 15 tokens, and the sequence 14"), "{error}");
     let mut cache = model.new_cache(1, 64).unwrap();
-    let ids = [image_id(7)];
+    let ids = [image_id(99)];
     let error = model.step(&mut cache, &[Span { slot: 0, start: 0, ids: &ids }]).unwrap_err();
     assert!(error.message.contains("outside the vocabulary"), "{error}");
 }

@@ -40,6 +40,8 @@ pub enum TowerKind {
         window: usize,
         /// Layers that attend to whole frames.
         full_layers: Vec<usize>,
+        /// Positions along time for a second of a video.
+        per_second: f64,
     },
     /// LayerNorm, learned embeddings of positions, features of several layers (DeepStack,
     /// arXiv:2406.04334) (Qwen3-VL, arXiv:2511.21631; Qwen3.5, without features of several layers).
@@ -87,7 +89,9 @@ impl VisionConfig {
         let kind = match json["model_type"].as_str().unwrap_or("qwen2_5_vl") {
             "qwen2_5_vl" | "qwen2_5_vl_vision" => {
                 only("hidden_act", "silu")?;
-                TowerKind::Windows { window: size("window_size")?, full_layers: listed("fullatt_block_indexes")? }
+                let per_second = json["tokens_per_second"].as_f64().unwrap_or(4.0);
+                let full_layers = listed("fullatt_block_indexes")?;
+                TowerKind::Windows { window: size("window_size")?, full_layers, per_second }
             }
             family @ ("qwen3_vl" | "qwen3_vl_vision" | "qwen3_5" | "qwen3_5_vision" | "qwen3_5_moe"
             | "qwen3_5_moe_vision") => {
