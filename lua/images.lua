@@ -105,9 +105,8 @@ function images.place(messages, name, task, required)
     end
     if type(item) ~= "table" then item = { [kind] = item } end
     if item.hash then return { type = kind, hash = item.hash } end
-    if item[1] ~= nil then item = { frames = item } end
     if kind == "video" then
-      item = table.clone(item)
+      item = if item[1] ~= nil then { frames = item } else table.clone(item)
       item.type = "video"
     end
     return store(item, `{kind} {number} of the row`)

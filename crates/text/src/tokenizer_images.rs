@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use r1_base::error::{Error, Kind, Result};
 use r1_vision::{Images, Processor, VIDEO_TOKENS, VideoProcessor, VideoStyle};
-
 use serde_json::Value;
 
 use super::Tokenizer;

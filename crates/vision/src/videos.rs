@@ -213,26 +213,26 @@ impl Images {
 
     /// Adds a video from its file in a run directory. Its frames were added before.
     pub(crate) fn add_stored_video(&self, file: &[u8]) -> Result<u32> {
-        let damaged = |why: &str| Error::new(Kind::Store, format!("the file of a video is damaged: {why}"));
-        let video: Video = serde_json::from_slice(file).map_err(|error| damaged(&error.to_string()))?;
-        let number = |hash: &String| self.number(hash).ok_or_else(|| damaged("a frame is missing"));
-        let numbers = video.frames.iter().map(number).collect::<Result<Vec<_>>>()?;
+        let damaged = |error| Error::new(Kind::Store, format!("the file of a video is damaged: {error}"));
+        let video: Video = serde_json::from_slice(file).map_err(damaged)?;
+        let numbers = video.frames.iter().map(|hash| self.frame(hash)).collect::<Result<Vec<_>>>()?;
         self.add_frames(&numbers, video.fps, video.file)
+    }
+
+    /// The number of a frame by its hash.
+    fn frame(&self, hash: &str) -> Result<u32> {
+        let missing = || Error::new(Kind::Store, format!("the frame {hash} of a video is missing"));
+        self.number(hash).ok_or_else(missing)
     }
 
     /// The frames of a video.
     fn frames<'a>(&'a self, video: &'a Video) -> impl Iterator<Item = Result<RgbImage>> + use<'a> {
-        let missing = |hash: &str| Error::new(Kind::Store, format!("there is no image {hash}"));
-        video.frames.iter().map(move |hash| {
-            let number = self.number(hash).ok_or_else(|| missing(hash))?;
-            decode(&self.image(number)?.bytes()?, self.limits())
-        })
+        video.frames.iter().map(|hash| decode(&self.image(self.frame(hash)?)?.bytes()?, self.limits()))
     }
 
     /// A video whose frames have at most `max_pixels` pixels.
     pub(crate) fn reduced_video(&self, video: &Video, max_pixels: usize) -> Result<u32> {
-        let missing = |hash: &str| Error::new(Kind::Store, format!("there is no image {hash}"));
-        let reduced = |hash: &String| self.reduced(self.number(hash).ok_or_else(|| missing(hash))?, max_pixels);
+        let reduced = |hash: &String| self.reduced(self.frame(hash)?, max_pixels);
         let frames = video.frames.iter().map(reduced).collect::<Result<Vec<_>>>()?;
         self.add_video(&frames, video.fps)
     }

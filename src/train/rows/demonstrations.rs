@@ -48,9 +48,15 @@ pub(crate) fn with_images(row: &mut Json, images: Option<&Images>) -> Result<()>
                     .any(|part| part["type"].as_str().is_some_and(|kind| kind.trim_end_matches("_url") == name)),
             })
         };
-        let Some(name) = ["image", "video"].into_iter().find(|name| shows(name)) else { return Ok(()) };
-        let message = format!("the row has an {name}, and the model reads text only");
-        return Err(Error::new(Kind::Data, message.replace("an video", "a video")).hint("use a vision model"));
+        let media = if shows("image") {
+            "an image"
+        } else if shows("video") {
+            "a video"
+        } else {
+            return Ok(());
+        };
+        let message = format!("the row has {media}, and the model reads text only");
+        return Err(Error::new(Kind::Data, message).hint("use a vision model"));
     };
     store_images(row, images)
 }

@@ -60,16 +60,18 @@ impl Content {
         parts.iter().map(shown).collect()
     }
 
+    fn parts(&self) -> &[Part] {
+        if let Self::Parts(parts) = self { parts } else { &[] }
+    }
+
     /// The images and videos.
     pub fn media(&self) -> Vec<Part> {
-        let parts: &[Part] = if let Self::Parts(parts) = self { parts } else { &[] };
-        parts.iter().filter(|part| !matches!(part, Part::Text { .. })).cloned().collect()
+        self.parts().iter().filter(|part| !matches!(part, Part::Text { .. })).cloned().collect()
     }
 
     /// The hashes of the images and videos.
     pub fn images(&self) -> impl Iterator<Item = &str> {
-        let parts: &[Part] = if let Self::Parts(parts) = self { parts } else { &[] };
-        parts.iter().filter_map(|part| match part {
+        self.parts().iter().filter_map(|part| match part {
             Part::Image { hash } | Part::Video { hash } => Some(hash.as_str()),
             Part::Text { .. } => None,
         })

@@ -89,7 +89,11 @@ impl VisionConfig {
         let kind = match json["model_type"].as_str().unwrap_or("qwen2_5_vl") {
             "qwen2_5_vl" | "qwen2_5_vl_vision" => {
                 only("hidden_act", "silu")?;
-                let per_second = json["tokens_per_second"].as_f64().unwrap_or(4.0);
+                let value = &json["tokens_per_second"];
+                let per_second = if value.is_null() { Some(4.0) } else { value.as_f64() };
+                let per_second = per_second.filter(|rate| (0.0..=1000.0).contains(rate)).ok_or_else(|| {
+                    refused(format!("`tokens_per_second` is {value}; it must be a number from 0 to 1000"))
+                })?;
                 let full_layers = listed("fullatt_block_indexes")?;
                 TowerKind::Windows { window: size("window_size")?, full_layers, per_second }
             }
