@@ -11,10 +11,10 @@ profile := env("R1_PROFILE", "release")
 one_thread := "OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}"
 
 # Tests that need data outside the repository.
-data_tests := 'qwen2_matches_transformers|qwen3_matches_transformers|llama3_matches_transformers|trained_llama_matches_transformers|hub_model_configs_are_read|loss_masks_agree_with_generation_tags|native_tool_calls_extend_in_real_templates|every_real_template_appends_or_rewrites|real_tokenizers_agree_with_recorded_ids|chat_templates_select_their_tool_call_format|recorded_replies_agree|recorded_reasoning_agrees|huggingface_js_template_cases_agree|real_templates_render_as_recorded|gradients_and_ten_updates_equal_pytorch|short_answers_are_graded_as_by_squad_and_hotpotqa|denotations_are_graded_as_by_wikitablequestions|final_numbers_are_graded_as_in_gsm8k|math_replies_are_graded_as_by_math_verify|games_agree_with_reference_data'
+data_tests := 'qwen2_matches_transformers qwen3_matches_transformers llama3_matches_transformers trained_llama_matches_transformers hub_model_configs_are_read loss_masks_agree_with_generation_tags native_tool_calls_extend_in_real_templates every_real_template_appends_or_rewrites real_tokenizers_agree_with_recorded_ids chat_templates_select_their_tool_call_format recorded_replies_agree recorded_reasoning_agrees huggingface_js_template_cases_agree real_templates_render_as_recorded gradients_and_ten_updates_equal_pytorch short_answers_are_graded_as_by_squad_and_hotpotqa denotations_are_graded_as_by_wikitablequestions final_numbers_are_graded_as_in_gsm8k math_replies_are_graded_as_by_math_verify games_agree_with_reference_data'
 
 # Tests with SmolLM2-135M-Instruct.
-real_tests := 'real_model_weights_logits_and_greedy_tokens_equal_transformers|real_model_adapter_step_equals_peft|real_model_samples_have_the_probabilities_of_transformers|real_model_tokens_templates_and_tool_calls'
+real_tests := 'real_model_weights_logits_and_greedy_tokens_equal_transformers real_model_adapter_step_equals_peft real_model_samples_have_the_probabilities_of_transformers real_model_tokens_templates_and_tool_calls'
 
 _list:
     @just --list --unsorted
@@ -33,7 +33,7 @@ test: setup lint check-view test-rust test-doc test-real
 # Everything CI does
 ci: test deny
 
-# Fetch libtorch and the cargo tools that tests need
+# Fetch libtorch, and check that the tools to build r1 are there
 setup:
     @setup/libtorch.sh > /dev/null
     @setup/tools.sh
@@ -52,30 +52,30 @@ install prefix="": build
 
 # Unit, integration, in-Lua and CLI tests
 test-rust *args:
-    @{{torch}} && {{one_thread}} cargo nextest run --cargo-profile {{profile}} --no-fail-fast {{args}}
+    @{{torch}} && {{one_thread}} cargo test --profile {{profile}} --lib --test all --no-fail-fast -- {{args}}
 
 # Kill runs with SIGKILL at random moments, resume them, compare every file: `just torture 500`, R1_TORTURE_SEED=2 for others
 torture kills="500":
-    @{{torch}} && {{one_thread}} R1_TORTURE={{kills}} cargo nextest run --release --no-capture -E 'test(/a_run_killed_at_random_moments/)'
+    @{{torch}} && {{one_thread}} R1_TORTURE={{kills}} cargo test --release --test all -- --nocapture a_run_killed_at_random_moments
 
 # The same with runs of several processes, which lose one of them or all: `just torture-ranks 300`
 torture-ranks kills="300":
-    @{{torch}} && {{one_thread}} R1_TORTURE={{kills}} cargo nextest run --release --no-capture -E 'test(/ranks_killed_at_random_moments/)'
+    @{{torch}} && {{one_thread}} R1_TORTURE={{kills}} cargo test --release --test all -- --nocapture ranks_killed_at_random_moments
 
 # Tests that need the reference data (R1_SHARED, or ../shared/data); CI runs them if it is available
 test-data *args:
-    @{{torch}} && {{one_thread}} cargo nextest run --cargo-profile {{profile}} --no-fail-fast --run-ignored only -E 'test(/({{data_tests}})$/)' {{args}}
+    @{{torch}} && {{one_thread}} cargo test --profile {{profile}} --lib --test all --no-fail-fast -- --ignored {{data_tests}} {{args}}
 
 # Tests with SmolLM2-135M-Instruct, compared with transformers (tests/golden/real); they are skipped if it can't be fetched
 test-real *args:
     @if ! model=$(setup/real-model.sh); then echo "test-real: skipped, the model could not be fetched" >&2; exit 0; fi; \
-        {{torch}} && {{one_thread}} R1_REAL_MODEL="$model" cargo nextest run --cargo-profile {{profile}} --no-fail-fast --run-ignored only --lib -E 'test(/({{real_tests}})$/)' {{args}}
+        {{torch}} && {{one_thread}} R1_REAL_MODEL="$model" cargo test --profile {{profile}} --lib --no-fail-fast -- --ignored {{real_tests}} {{args}}
 
 # Tests of the Python tool with numpy, pandas and matplotlib, which it installs in a virtual environment
 test-python-packages dir="target/python-packages":
     @[ -x {{dir}}/bin/python3 ] || python3 -m venv {{dir}}
     @{{dir}}/bin/python3 -m pip install --quiet numpy pandas matplotlib
-    @{{torch}} && R1_PYTHON_PACKAGES="$PWD/{{dir}}/bin/python3" cargo nextest run --release --run-ignored only --no-capture -E 'test(/python_files::/)'
+    @{{torch}} && R1_PYTHON_PACKAGES="$PWD/{{dir}}/bin/python3" cargo test --release --lib --test all -- --ignored --nocapture python_files::
 
 # Tools of reference MCP servers from npm and PyPI, which are installed into target/mcp (docs/guide/mcp.md)
 test-mcp: build
@@ -93,7 +93,7 @@ test-readers: build
 
 # Tests of a build without the CPU kernels; those that compare bits are ignored
 test-without-kernels *args:
-    @{{torch}} && cargo nextest run --release --no-default-features --no-fail-fast {{args}}
+    @{{torch}} && cargo test --release --no-default-features --lib --test all --no-fail-fast -- {{args}}
 
 # Build and run a crate that depends on r1, as in docs/guide/library.md (takes minutes)
 test-dependent:
@@ -105,7 +105,7 @@ test-doc:
 
 # Regenerate files from declarations: editor types, docs/reference/{lua,settings,coming-from}.md
 docs:
-    @{{torch}} && R1_UPDATE_DOCS=1 cargo nextest run --release -E 'test(files_made_from_the_declarations)'
+    @{{torch}} && R1_UPDATE_DOCS=1 cargo test --release --lib --test all -- files_made_from_the_declarations
 
 # Bundle the page of `r1 view`: view/dist from view/src
 view:
@@ -145,12 +145,12 @@ parity: parity-models parity-vision parity-checkpoints
 
 # The tables of models in docs/lab/parity.md (6 GB of memory)
 parity-models: build
-    @{{torch}} && cargo nextest run --release --run-ignored only --no-capture -E 'test(=model::tests::table::parity_table)' \
+    @{{torch}} && cargo test --release -p r1-model --lib -- --ignored --nocapture --exact model::tests::table::parity_table \
         | python3 benches/pages.py write docs/lab/parity.md 'just parity-models'
 
 # The table of vision-language models in docs/lab/parity.md
 parity-vision:
-    @{{torch}} && cargo nextest run --release -p r1-model --run-ignored only --no-capture -E 'test(vision_parity_table)' \
+    @{{torch}} && cargo test --release -p r1-model --lib -- --ignored --nocapture vision_parity_table \
         | python3 benches/pages.py write docs/lab/parity.md 'just parity-vision'
 
 # The tables of checkpoints in docs/lab/parity.md (installs transformers)
@@ -179,7 +179,7 @@ trees *args: build
 
 # Write docs/lab/rl-parity.md: the largest differences from reference implementations
 rl-parity: build
-    @{{torch}} && R1_UPDATE=1 cargo nextest run --release --no-capture the_page_of_differences \
+    @{{torch}} && R1_UPDATE=1 cargo test --release --lib -- --nocapture the_page_of_differences \
         | python3 benches/pages.py write docs/lab/rl-parity.md 'just rl-parity'
 
 # Compare with transformers and TRL, which are installed in the cache (about 6 GB)
@@ -221,7 +221,7 @@ gpu-check *args: build
 check-kernels dir="target/nvrtc":
     @[ -x {{dir}}/bin/python3 ] || python3 -m venv {{dir}}
     @{{dir}}/bin/python3 -m pip install --quiet nvidia-cuda-nvrtc==13.0.88
-    @{{torch}} && R1_NVRTC="$(dirname "$PWD"/{{dir}}/lib/python3*/site-packages/nvidia/cu13/lib/libnvrtc.so.13)" cargo nextest run --release --lib --run-ignored only --no-capture -E 'test(/nvrtc_compiles_every_kernel$/)'
+    @{{torch}} && R1_NVRTC="$(dirname "$PWD"/{{dir}}/lib/python3*/site-packages/nvidia/cu13/lib/libnvrtc.so.13)" cargo test --release -p r1-model --lib -- --ignored --nocapture nvrtc_compiles_every_kernel
 
 # Decode and prefill of a model of a real shape, compared with transformers and llama.cpp
 bench-decode *args: build

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the cargo tools that `just test` needs and that are missing.
+# Says which of the tools that `just test` needs are missing.
 set -euo pipefail
 
 command -v cargo >/dev/null || {
@@ -12,4 +12,3 @@ command -v "${CXX:-c++}" >/dev/null || command -v g++ >/dev/null || command -v c
   echo "  hint: install one (Debian: apt-get install g++; macOS: xcode-select --install)" >&2
   exit 1
 }
-cargo nextest --version >/dev/null 2>&1 || cargo install cargo-nextest --locked

@@ -35,8 +35,7 @@ section! {
         /// System prompt of the default reset; empty for none.
         system: String = String::new();
         /// Text that every response starts with, such as `<think>`; it is part of the prompt,
-        /// neither
-        /// sampled nor trained on.
+        /// neither sampled nor trained on.
         reply_prefix: String = String::new(), restart();
         /// Texts in messages and tool results that spell a special token (`<|im_end|>`) become that
         /// token, as in transformers. Without it only the chat template's own text has special

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::error::{Error, without_control_characters};
+use crate::error::{Error, clip, without_control_characters};
 use crate::net::Fault;
 
 /// Characters of a server's own message that are shown.
@@ -136,11 +136,7 @@ pub(super) fn error_of(answer: &Value) -> Option<String> {
 /// Text of a server on one line of a message.
 pub(super) fn short(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut letters = without_control_characters(&line).into_owned();
-    if letters.chars().count() > WORDS {
-        letters = letters.chars().take(WORDS).collect::<String>() + "…";
-    }
-    letters
+    clip(&without_control_characters(&line), WORDS)
 }
 
 #[cfg(test)]

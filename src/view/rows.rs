@@ -10,7 +10,7 @@ use std::time::SystemTime;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-use crate::error::{Error, Kind, Result, suggest};
+use crate::error::{Error, Kind, Result, clip, suggest};
 use crate::mdp::{Split, Trajectory};
 use crate::store::{
     ColumnValues, Curation, StoredRun, TrajectoryColumn, TrajectoryFile, read_trajectories, scan_trajectories,
@@ -241,7 +241,7 @@ fn rows(file: &TrajectoryFile) -> Result<Vec<TableRow>> {
             tool_calls: integer("tool_calls"),
             seconds: number("seconds", row),
             policy_version: integer("policy_version"),
-            error: text("error", row).map(excerpt),
+            error: text("error", row).map(|text| clip(text, EXCERPT)),
         };
         rows.push(read);
     }
@@ -254,17 +254,8 @@ fn first_text(task: &str) -> String {
     let task: Value = serde_json::from_str(task).unwrap_or_default();
     let named = NAMES.iter().find_map(|name| task[*name].as_str());
     let first = || task.as_object()?.values().find_map(Value::as_str);
-    let whole = || if task.is_null() { String::new() } else { excerpt(&task.to_string()) };
-    named.or_else(first).map_or_else(whole, excerpt)
-}
-
-fn excerpt(text: &str) -> String {
-    let mut start: String = text.chars().take(EXCERPT + 1).collect();
-    if start.chars().count() > EXCERPT {
-        start.pop();
-        start.push('…');
-    }
-    start
+    let whole = || if task.is_null() { String::new() } else { task.to_string() };
+    clip(&named.or_else(first).map_or_else(whole, str::to_owned), EXCERPT)
 }
 
 /// A row as the page receives it.

@@ -470,7 +470,7 @@ fn files_below(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
 
 /// Lines of code in src: comments, blank lines and tests are not counted. Lower it when the code
 /// gets smaller; it is raised only for a feature that was agreed to cost lines.
-const CODE_LINES: usize = 102_420;
+const CODE_LINES: usize = 102_405;
 
 #[test]
 fn the_code_does_not_grow() {

@@ -25,8 +25,8 @@ use super::running::Running;
 use super::{directory, r1, shown, succeed};
 
 /// Number of kills in the test run, of runs of one process and of several.
-const KILLS: usize = 54;
-const KILLS_OF_RANKS: usize = 72;
+const KILLS: usize = 36;
+const KILLS_OF_RANKS: usize = 36;
 /// Kills of one run, at most.
 const KILLS_OF_A_RUN: usize = 6;
 

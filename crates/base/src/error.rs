@@ -238,6 +238,14 @@ pub fn secret_pattern(secret: &str) -> String {
     if secret.chars().count() < SHORT { format!(r"\b{{start-half}}{exact}\b{{end-half}}") } else { exact }
 }
 
+/// At most `limit` characters; `…` replaces the rest.
+pub fn clip(text: &str, limit: usize) -> String {
+    match text.char_indices().nth(limit) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
+}
+
 /// A text for display in a terminal, without escape sequences, which models, tools, servers and
 /// files may contain. Control characters except tabs and line ends are replaced by their symbols,
 /// and so are those that change the direction of a line or end it (UAX 9).

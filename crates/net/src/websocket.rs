@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
+use r1_base::error::clip;
 use tokio::time::timeout;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::error::CapacityError;
@@ -105,7 +106,8 @@ impl WebSocket {
                 None => return closed(""),
                 Some(Err(error)) => return Err(fault(error, self.max_bytes)),
                 Some(Ok(Message::Close(frame))) => {
-                    return closed(&frame.map(|frame| format!(" ({})", clip(&frame.to_string()))).unwrap_or_default());
+                    let reason = frame.map(|frame| format!(" ({})", clip(&frame.to_string(), SHOWN)));
+                    return closed(&reason.unwrap_or_default());
                 }
                 Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) => {
                     let text = message.into_text().map_err(|_| Fault::Broken("the message is not text".to_owned()))?;
@@ -161,7 +163,7 @@ fn fault(error: WsError, max_bytes: usize) -> Fault {
         }
         WsError::Http(response) => {
             let body = response.body().as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-            let reason = if body.trim().is_empty() { String::new() } else { format!(": {}", clip(body.trim())) };
+            let reason = if body.trim().is_empty() { String::new() } else { format!(": {}", clip(body.trim(), SHOWN)) };
             format!(
                 "the server answers with status {} and does not open a WebSocket{reason}",
                 response.status().as_u16()
@@ -170,10 +172,6 @@ fn fault(error: WsError, max_bytes: usize) -> Fault {
         WsError::Io(error) => error.to_string(),
         other => other.to_string(),
     })
-}
-
-fn clip(text: &str) -> String {
-    text.chars().take(SHOWN).collect()
 }
 
 #[cfg(test)]

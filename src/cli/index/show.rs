@@ -8,7 +8,7 @@ use serde_json::json;
 use super::super::args::OutputArgs;
 use super::super::index_args::SearchArgs;
 use super::super::{print, print_json};
-use crate::error::{Error, Kind, Result, without_control_characters};
+use crate::error::{Error, Kind, Result, clip, without_control_characters};
 use crate::search::{Hit, Index, Manifest, verify};
 use crate::telemetry::{ReportStyle, ctrl_c, report, thousands};
 
@@ -101,10 +101,7 @@ fn one_line(text: &str, limit: usize) -> String {
             break;
         }
     }
-    if line.chars().count() > limit {
-        line = line.chars().take(limit).chain(['…']).collect();
-    }
-    without_control_characters(&line).into_owned()
+    without_control_characters(&clip(&line, limit)).into_owned()
 }
 
 pub(super) fn counted(count: u64, what: &str) -> String {

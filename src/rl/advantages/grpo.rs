@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! A_i = (R_i - mean(R)) / (std(R) + epsilon)      R: the returns of the trajectories of a group
+//!                                                 std: with n - 1, as in verl and TRL
 //! ```
 
 use serde::{Deserialize, Serialize};

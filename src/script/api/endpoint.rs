@@ -15,11 +15,11 @@ use super::argument::Whole;
 use super::arguments::{Arguments, arguments};
 use super::outcome::{self, not_public};
 use super::secret::{NamedTexts, Secrets, Text};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, clip};
 use crate::json;
 use crate::mdp::{FinishReason, GeneratedText, Message, Outcome};
 use crate::net::{HttpError, HttpRequest, HttpResponse, host_and_port, http};
-use crate::script::runtime::convert::{clip, kind};
+use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::Host;
 use crate::script::runtime::policy_request::GenerateOptions;
 

@@ -14,10 +14,9 @@ use std::time::Duration;
 
 use serde_json::Value as Json;
 
-use super::convert::clip;
 use super::grants::Grants;
 use super::servers::{OpenedPlace, ServerAccess};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, clip};
 use crate::json;
 use crate::tools::Endpoint;
 use crate::tools::connection::{

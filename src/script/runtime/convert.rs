@@ -14,6 +14,7 @@ use serde_json::{Map, Number, Value as Json};
 use super::limits;
 use super::not_plain::{NotPlain, NotPlainReason};
 use super::origin::{long_digits, note_list, note_object, note_of, restore_list, restore_object};
+use crate::error::clip;
 use crate::json::{self, Odd, TAG};
 use crate::script::runtime::show::{ShowLimits, Shown};
 
@@ -411,14 +412,6 @@ pub(crate) fn logged(value: &Value) -> String {
 pub(crate) fn beginning(text: &mlua::LuaString, bytes: usize) -> String {
     let all = text.as_bytes();
     String::from_utf8_lossy(&all[..all.len().min(bytes)]).into_owned()
-}
-
-/// At most `most` characters; `…` replaces the rest.
-pub(crate) fn clip(text: &str, limit: usize) -> String {
-    match text.char_indices().nth(limit) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
 }
 
 /// The type of a value with its article, for messages about type errors.

@@ -3,9 +3,8 @@
 
 use mlua::Error as LuaError;
 
-use super::convert::clip;
 use super::host::MESSAGE;
-use crate::error::{Error, Kind, Subject};
+use crate::error::{Error, Kind, Subject, clip};
 use crate::mdp::{ErrorRecord, Status};
 
 /// A failed call into the script.

@@ -14,7 +14,6 @@ use std::sync::Arc;
 use mlua::{Lua, Table};
 
 use super::connections::DeclaredConnection;
-use super::convert::clip;
 use super::flow::Channel;
 use super::grants::Grants;
 use super::library;
@@ -25,7 +24,7 @@ use super::record::{Record, RecordBranch};
 use super::shared_calls::SharedCalls;
 use super::state::ToolSession;
 use crate::config::{DeviceChoice, Limits};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, clip};
 use crate::mdp::ToolRecord;
 use crate::schema::names;
 use crate::script::runtime::definitions::{Cases, Recipe, RecipeFormat};

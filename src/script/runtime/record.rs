@@ -31,7 +31,7 @@ use tokio::sync::mpsc;
 
 use super::host::{Call, EntryPoint};
 use super::policy_request::{PolicyRequest, PolicyRequests};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, clip};
 use crate::mdp::{Answer, ErrorRecord, ExternalCall};
 
 /// The record of one trajectory: written in a live run, read in a replay. `Clone` gives another
@@ -87,7 +87,7 @@ pub struct RecordDifference {
 impl std::fmt::Display for RecordDifference {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let show = |side: &Option<(String, Json)>| match side {
-            Some((kind, request)) => format!("{kind} {}", super::convert::clip(&request.to_string(), 200)),
+            Some((kind, request)) => format!("{kind} {}", clip(&request.to_string(), 200)),
             None => "nothing".to_owned(),
         };
         write!(f, "step {}, {}: the record has {}", self.step, self.at, show(&self.recorded))?;

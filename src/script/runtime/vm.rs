@@ -13,7 +13,7 @@ use std::time::Duration;
 use mlua::{FromLua, FromLuaMulti, Function, IntoLuaMulti, Lua, StdLib, Table, Value, VmState};
 
 use super::bind::in_lua;
-use super::convert::{clip, list_metatable, show};
+use super::convert::{list_metatable, show};
 use super::failure::{Failure, describe, is_memory};
 use super::host::{Call, EntryPoint, Host, out_of_time};
 use super::limits::{CallTurn, WatchedVm};
@@ -27,7 +27,7 @@ use super::state::StateBytes;
 use super::suspended::Suspended;
 use super::texts::Texts;
 use crate::config::Limits;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, clip};
 use crate::mdp::Status;
 
 /// CPU seconds for loading a script; its own limits are not known yet.

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use super::super::background::detach;
 use super::ConnectionError;
+use crate::error::clip;
 use crate::net::{AllowedAddresses, Fault, SocketTarget, WebSocket, http_url};
 
 /// Characters of a message that are shown.
@@ -120,7 +121,7 @@ async fn next(state: &mut SocketState, requests: &mut mpsc::UnboundedReceiver<So
         let why = tokio::select! {
             biased;
             message = socket.receive() => match message {
-                Ok(text) => format!("the server sent a message without a request: {}", clip(&text)),
+                Ok(text) => format!("the server sent a message without a request: {}", clip(&text, SHOWN)),
                 Err(fault) => reason(fault).message(),
             },
             request = requests.recv() => return request,
@@ -156,8 +157,4 @@ fn reason(fault: Fault) -> ConnectionError {
         Fault::Absent(why) | Fault::Broken(why) => ConnectionError::Failed(why),
         Fault::Stopped => ConnectionError::Failed("stopped".to_owned()),
     }
-}
-
-fn clip(text: &str) -> String {
-    text.chars().take(SHOWN).collect()
 }

@@ -17,7 +17,7 @@ use super::http::LastFault;
 use super::listing::{self, Listing};
 use super::stdio::Stdio;
 use super::{MOST_MESSAGE, MOST_OUTPUT, MOST_SILENT, McpOptions, McpReply, content, http};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, clip};
 
 /// A connection. Dropping it ends the session, and a server that was started for it.
 pub(super) struct Connection {
@@ -197,10 +197,7 @@ fn refusal(error: &ClientInitializeError) -> String {
         ClientInitializeError::ConnectionClosed(_) => "the connection was closed".to_owned(),
         ClientInitializeError::TransportError { error, .. } => http::reason(error.error.as_ref()),
         ClientInitializeError::ExpectedInitResult(_) => "its answer to `initialize` can't be read".to_owned(),
-        other => {
-            let text = other.to_string();
-            text.chars().take(300).collect()
-        }
+        other => clip(&other.to_string(), 300),
     }
 }
 

@@ -7,6 +7,8 @@ use rmcp::service::{Peer, RoleClient, ServiceError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use crate::error::clip;
+
 /// Longest description of a tool, in characters; a longer one is cut, and ends in `…`.
 pub const DESCRIPTION: usize = 1024;
 /// Maximum number of tools of a server, and of pages of their list.
@@ -143,15 +145,8 @@ fn read(tool: &Value, number: usize) -> Result<Result<RemoteTool, (String, Strin
         parameters["properties"] = json!({});
     }
     let text = |field: &str| tool.get(field).and_then(Value::as_str);
-    let description = cut(text("description").or_else(|| text("title")).unwrap_or_default().trim());
+    let description = clip(text("description").or_else(|| text("title")).unwrap_or_default().trim(), DESCRIPTION);
     Ok(Ok(RemoteTool { name: name.to_owned(), description, parameters }))
-}
-
-fn cut(text: &str) -> String {
-    match text.char_indices().nth(DESCRIPTION) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text.to_owned(),
-    }
 }
 
 #[cfg(test)]

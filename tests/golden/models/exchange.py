@@ -172,8 +172,8 @@ def main():
     with tempfile.TemporaryDirectory() as temporary:
         source, target = Path(temporary) / "from", Path(temporary) / "to"
         make(source)
-        command = ["cargo", "nextest", "run", "--release", "--run-ignored", "only", "-E"]
-        command += ["test(=model::tests::exchange::exchange)"]
+        command = ["cargo", "test", "--release", "-p", "r1-model", "--lib", "--"]
+        command += ["--ignored", "--exact", "model::tests::exchange::exchange"]
         subprocess.run(command, cwd=root, env=os.environ | {"R1_EXCHANGE": temporary}, check=True, stdout=sys.stderr)
         wholes, adapters = {}, {}
         for base in sorted(source.iterdir()):

@@ -1,7 +1,6 @@
 // Counting through libtorch's RecordFunction; see operations.h.
 #include "operations.h"
 
-#include <mutex>
 #include <string_view>
 #include <utility>
 
@@ -9,10 +8,10 @@ namespace r1 {
 
 namespace {
 
-std::mutex mutex;
-// Callbacks are plain functions, so that the counts are the process's. One count runs at a time.
-std::map<std::string, int64_t> counts;
-bool counting = false;
+// Callbacks are plain functions, so that the counts are the thread's. A thread has one count at a
+// time.
+thread_local std::map<std::string, int64_t> counts;
+thread_local bool counting = false;
 // Operations of this thread that are running.
 thread_local int64_t depth = 0;
 
@@ -26,10 +25,7 @@ bool is_backward(const at::RecordFunction& function) {
 
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   if (is_backward(function)) return nullptr;
-  if (depth++ == 0) {
-    const std::lock_guard<std::mutex> lock(mutex);
-    counts[function.name()]++;
-  }
+  if (depth++ == 0) counts[function.name()]++;
   return std::make_unique<Inside>();
 }
 
@@ -40,7 +36,6 @@ void end(const at::RecordFunction&, at::ObserverContext* context) {
 }  // namespace
 
 Operations::Operations() {
-  const std::lock_guard<std::mutex> lock(mutex);
   TORCH_CHECK(!counting, "operations are being counted already");
   handle = at::addThreadLocalCallback(at::RecordFunctionCallback(begin, end).scopes({at::RecordScope::FUNCTION}));
   counting = true;
@@ -52,7 +47,6 @@ Operations::~Operations() { finish(); }
 
 std::map<std::string, int64_t> Operations::finish() {
   if (handle != 0) at::removeCallback(std::exchange(handle, 0));
-  const std::lock_guard<std::mutex> lock(mutex);
   counting = false;
   return std::move(counts);
 }

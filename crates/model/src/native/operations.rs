@@ -17,7 +17,8 @@ unsafe extern "C" {
 }
 
 /// Runs `body` and counts the operations of libtorch's dispatcher that this thread calls, by name
-/// (`aten::add`); those that other operations call are not counted. One count runs at a time.
+/// (`aten::add`); operations that other operations call are not counted. A thread has one count at
+/// a time.
 ///
 /// # Errors
 /// `Kind::Internal` within another count; errors of `body`.

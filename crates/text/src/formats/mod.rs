@@ -1,9 +1,9 @@
 //! The tool-call formats, one file each: a [`ToolFormat`], with its parser
 //! ([`FormatParser`](super::stream::FormatParser)) and writer.
-//! A new format is such a file and a line in [`ALL`]. `json` and
-//! `literal` hold shared parsers; `native` and `same_turn` are the two ways in which results are
-//! returned; `code_block` is shared by formats that run code, `shared` by most; `own` is for
-//! formats defined by a recipe.
+//! A new format is such a file, its line `mod`, a line in [`ALL`], and its name in `env.format`.
+//! `json` and [`literal`](super::literal) hold shared parsers; `native` and `same_turn` are the two
+//! ways in which results are returned; `code_block` is shared by formats that run code, `shared` by
+//! most; `own` is for formats defined by a recipe.
 
 mod answer;
 pub(super) mod code_block;
