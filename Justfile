@@ -75,7 +75,7 @@ test-real *args:
 test-python-packages dir="target/python-packages":
     @[ -x {{dir}}/bin/python3 ] || python3 -m venv {{dir}}
     @{{dir}}/bin/python3 -m pip install --quiet numpy pandas matplotlib
-    @{{torch}} && R1_PYTHON_PACKAGES="$PWD/{{dir}}/bin/python3" cargo test --release --lib --test all -- --ignored --nocapture python_files::
+    @{{torch}} && R1_PYTHON_PACKAGES="$PWD/{{dir}}/bin/python3" cargo test --release --test all -- --ignored --nocapture python_files::
 
 # Tools of reference MCP servers from npm and PyPI, which are installed into target/mcp (docs/guide/mcp.md)
 test-mcp: build
