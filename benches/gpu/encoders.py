@@ -42,7 +42,7 @@ def encoders(check):
     """Cosines of vectors in f32 and bf16 to those of the CPU in f32, for an encoder and for a decoder."""
     import parts
 
-    passages = corpus(check, 60 if check.small else 600, 200)
+    passages = corpus(check, *((12, 60) if check.small else (600, 200)))
     models = {kind: parts.model(check, kind) for kind in ("bert", "gqa")}
 
     def one(case):

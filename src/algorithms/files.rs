@@ -262,8 +262,8 @@ impl AlgorithmFile {
         with.iter().find(is_on).map_or(*level, |(_, other)| *other)
     }
 
-    /// Takes the options of its functions out of `given`, which may have others; those that are not
-    /// given have their defaults.
+    /// Takes the options of its functions out of `options`, which may have others. Missing options
+    /// have their defaults.
     ///
     /// # Errors
     /// [`Kind::Usage`] names an option of the wrong type or out of its range.

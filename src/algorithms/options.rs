@@ -149,7 +149,7 @@ pub(super) fn read(table: Option<&Table>, source: &str) -> Result<Vec<Declared>>
     Ok(options)
 }
 
-/// Takes the values of `declared` out of `given`; the others have their defaults.
+/// Takes the values of `declared` out of `values`; the others have their defaults.
 ///
 /// # Errors
 /// [`Kind::Usage`] names an option of the wrong type or out of its range.

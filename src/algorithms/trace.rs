@@ -169,7 +169,7 @@ fn number(lua: &Lua, what: &str, value: &Value) -> mlua::Result<Option<f64>> {
     }
 }
 
-/// A unit by name; the default is `usual`.
+/// A unit by name; the default is `default_value`.
 fn over(lua: &Lua, what: &str, value: &Value, default_value: Option<Over>) -> mlua::Result<Over> {
     let names = Over::ALL.map(Over::name);
     let named = |name: &str| Over::ALL.into_iter().find(|over| over.name() == name);

@@ -151,7 +151,7 @@ choices! {
 }
 
 impl Switch {
-    /// The choice, or `usual` for auto.
+    /// The choice, or `default_value` for auto.
     pub fn unless_auto(self, default_value: bool) -> bool {
         match self {
             Self::Auto => default_value,

@@ -29,7 +29,7 @@ pub fn refused(misfit: Misfit) -> Error {
 /// Minimum similarity of a name to the name that it is a misspelling of; 1 is equality.
 const MISSPELT: f64 = 0.75;
 
-/// The hint for an unknown setting with the dotted name `key`, which is `name` among `known`: its
+/// The hint for an unknown setting with the dotted name `key`, which is `name` among `names`: its
 /// r1 name if it is a name of another system, the section that has it, or the nearest names.
 /// Misspellings of names of other systems count.
 pub fn unknown_hint(key: &str, name: &str, names: &[&str]) -> String {

@@ -59,7 +59,7 @@ pub(crate) struct Distribution {
     /// 95 % of the values are at most this.
     pub(crate) p95: f64,
     pub(crate) most: f64,
-    /// Numbers of values in intervals of equal width from `least` to `most`.
+    /// Numbers of values in intervals of equal width from the smallest to the largest.
     pub(crate) histogram: Vec<u64>,
 }
 

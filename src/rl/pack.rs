@@ -154,8 +154,8 @@ fn outside(step: &Step) -> Option<u32> {
 }
 
 /// Writes the advantages of steps into the rows that hold their tokens; for rows with a critic's
-/// values also its targets. `found` are the advantages of `steps`; a step that is not among them
-/// has 0. The tokens of a step are matched in the order of sampling.
+/// values also its targets. `advantages` are the advantages of `steps`; a step that is not in
+/// `steps` has 0. The tokens of a step are matched in the order of sampling.
 pub fn put_advantages(rows: &mut [Row], steps: &[StepRow], advantages: &Advantages) {
     let key = |row: &StepRow| (row.trajectory as usize, row.step as u32);
     let places: HashMap<(usize, u32), usize> = steps.iter().enumerate().map(|(i, row)| (key(row), i)).collect();

@@ -193,7 +193,7 @@ async fn unless_halted<T>(policy: &dyn Policy, part: impl Future<Output = T>) ->
     }
 }
 
-/// Runs until the end, or until there are `most` steps.
+/// Runs until the end, or until there are `limit` steps.
 async fn run_steps(
     stage: Stage<'_>,
     policy: &dyn Policy,

@@ -109,7 +109,7 @@ struct BranchHandle<'a> {
     _conversation: Option<Rc<Conversation<'a>>>,
 }
 
-/// Runs a trajectory, from the beginning or from a state of another one, and keeps at most `most`
+/// Runs a trajectory, from the beginning or from a state of another one, and keeps at most `limit`
 /// of its states (none if it failed). `None` if it could not be run.
 async fn run_branch<'a>(
     machines: &Machines,

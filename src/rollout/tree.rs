@@ -144,7 +144,7 @@ impl<'a> Points<'a> {
     }
 }
 
-/// Selects `most` of the states that the trajectories of a tree offer, as (trajectory, index), in
+/// Selects `limit` of the states that the trajectories of a tree offer, as (trajectory, index), in
 /// this order. Unused states are preferred.
 pub(super) fn choose(offered: &mut [Vec<BranchPoint>], limit: usize) -> Vec<(usize, usize)> {
     let places = offered.iter().enumerate();

@@ -12,6 +12,9 @@ use super::imports::sources;
 /// `index`, `limit`, `default_value`).
 const EMPTY_NAMES: [&str; 9] = ["own", "found", "known", "place", "given", "most", "usual", "said", "words"];
 
+/// Empty names that a comment may have in backticks: fields of files, names of formats.
+const IN_COMMENTS: [&str; 4] = ["own", "place", "said", "words"];
+
 /// Names that stand for two types, each for a reason: one for each operating system or build. The
 /// number only falls.
 const PAIRS: usize = 3;
@@ -60,6 +63,21 @@ fn variables_have_the_name_of_their_value() {
         empty.extend(variables.iter().map(|name| format!("{}: `{name}`", path.display())));
     }
     assert!(empty.is_empty(), "name the thing:\n{}", empty.join("\n"));
+}
+
+#[test]
+fn comments_name_variables_that_exist() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut stale = Vec::new();
+    for path in ["src", "crates"].iter().flat_map(|folder| files_below(&root.join(folder), &["rs", "cpp", "h"])) {
+        let text = std::fs::read_to_string(&path).expect("readable source");
+        for (index, line) in text.lines().enumerate().filter(|(_, line)| line.trim_start().starts_with("//")) {
+            let names = EMPTY_NAMES.iter().filter(|name| !IN_COMMENTS.contains(name));
+            let named = names.filter(|name| line.contains(&format!("`{name}`")));
+            stale.extend(named.map(|name| format!("{}:{}: `{name}`", path.display(), index + 1)));
+        }
+    }
+    assert!(stale.is_empty(), "no variable has these names:\n{}", stale.join("\n"));
 }
 
 #[test]

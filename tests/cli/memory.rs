@@ -26,7 +26,7 @@ return r1.recipe {
   data = { train = r1.data.generate { count = 8, row = function(index) return { prompt = "x" } end } },
   sampling = { max_new_tokens = 250 },
   rollout = { concurrency = 32 },
-  trainer = r1.grpo { steps = 2, group_size = 4, groups_per_step = 8, lr = 1e-5, tokens_per_batch = 2048 },
+  trainer = r1.grpo { steps = 2, group_size = 4, groups_per_step = 6, lr = 1e-5, tokens_per_batch = 2048 },
   checkpoint = { keep = 1 },
 }
 "#;
@@ -70,7 +70,7 @@ fn the_memory_plan_matches_a_run() {
     let mut peaks = Vec::new();
     let mut results = Vec::new();
     // Short prompts and long replies, so that little is shared between rows.
-    let adapter = ["policy.lora.rank=4", "trainer.steps=1", "policy.max_context=128", "trainer.groups_per_step=9"];
+    let adapter = ["policy.lora.rank=4", "trainer.steps=1", "policy.max_context=128", "trainer.groups_per_step=5"];
     let adapter_again = [&adapter[..], &["trainer.gradient_checkpointing=true"]].concat();
     for settings in [&[][..], &["trainer.gradient_checkpointing=true"], &adapter, &adapter_again] {
         let (plan, metrics) = measure(dir.path(), settings);
@@ -121,7 +121,8 @@ fn an_adapters_kl_penalty_needs_no_second_model() {
 fn the_memory_plan_includes_sampling_supports() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let planned = |setting: &str, part: &str| {
-        let args = ["run", "a.lua", "--plan", "--json", "policy.max_context=64", setting];
+        let groups = "trainer.groups_per_step=8";
+        let args = ["run", "a.lua", "--plan", "--json", "policy.max_context=64", groups, setting];
         let plan: Value = serde_json::from_slice(&r1(dir.path(), &args).output().unwrap().stdout).unwrap();
         let is_support = |share: &&Value| share["what"] == "sets that tokens were drawn from";
         plan[part].as_array().unwrap().iter().find(is_support).map(|share| share["bytes"].as_u64().unwrap())

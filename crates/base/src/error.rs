@@ -288,7 +288,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// The names nearest to `name` among `known`, best first; at most three, none if all are far.
+/// The names nearest to `name` among `candidates`, best first; at most three, none if all are far.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     // No name is that long; comparing one takes time.
     if name.len() > 200 {

@@ -39,7 +39,7 @@ pub struct HeldBytes(usize);
 
 impl HeldBytes {
     /// Counts more bytes; false if all clients would hold more than the limit. One client alone may
-    /// hold `most` bytes.
+    /// hold `limit` bytes.
     #[must_use]
     pub fn add(&mut self, bytes: usize, limit: usize) -> bool {
         let free = |all: usize| Some(all + bytes).filter(|all| *all <= AT_ONCE.max(limit));

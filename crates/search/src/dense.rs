@@ -160,7 +160,7 @@ impl Dense {
         Ok(Some((self.graph.get_or_init(|| graph), ef)))
     }
 
-    /// The best `most` passages for each query, best first.
+    /// The best `limit` passages for each query, best first.
     pub(super) fn search(&self, queries: &[&str], limit: usize, nearest: Nearest) -> Result<Vec<Vec<(u64, f64)>>> {
         let graph = self.graph(nearest)?;
         let encoder = self.encoder()?;
@@ -174,7 +174,7 @@ impl Dense {
         }
     }
 
-    /// The best `most` passages for each vector by inner product, best first; equal scores in the
+    /// The best `limit` passages for each vector by inner product, best first; equal scores in the
     /// order of the corpus.
     fn nearest(&self, queries: &[&[f32]], limit: usize) -> Vec<Vec<(u64, f64)>> {
         let count = self.rows.count();

@@ -197,8 +197,8 @@ impl Graph {
         Ok(Self { links: graph, _file: bytes, rows, path, ef: RwLock::new(CANDIDATES), permits: Permits::new(threads) })
     }
 
-    /// The best `most` rows for a query among `ef` candidates, best first; equal scores in order of
-    /// the rows.
+    /// The best `limit` rows for a query among `ef` candidates, best first. Equal scores are in
+    /// order of the rows.
     ///
     /// # Errors
     /// [`Kind::Data`] if the search fails.

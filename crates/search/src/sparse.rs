@@ -99,7 +99,7 @@ impl Sparse {
         terms
     }
 
-    /// The best `most` passages for the terms of a query, best first.
+    /// The best `limit` passages for the terms of a query, best first.
     pub(super) fn search(&self, terms: &[(String, f64)], limit: usize) -> tantivy::Result<Vec<(u64, f64)>> {
         let mut weighted = Vec::with_capacity(terms.len());
         for (text, count) in terms {

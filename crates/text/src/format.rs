@@ -82,7 +82,7 @@ impl Format {
         Self::all().find(|format| format.name() == name).ok_or_else(|| Self::unknown(name, &[]))
     }
 
-    /// The error for a name that is neither a built-in format nor in `own`.
+    /// The error for a name that is neither a built-in format nor in `recipe_names`.
     pub fn unknown(name: &str, recipe_names: &[&str]) -> Error {
         let names = formats::ALL.iter().map(|format| format.name).chain([AUTO]).chain(recipe_names.iter().copied());
         Error::new(Kind::Script, format!("unknown format `{name}`")).hint(suggest(name, names))

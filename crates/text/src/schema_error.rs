@@ -23,7 +23,7 @@ pub enum Violation {
     },
     /// It is required.
     Missing,
-    /// There is no such argument; `known` are the others.
+    /// There is no such argument; `names` are the others.
     Unknown {
         names: Vec<String>,
     },

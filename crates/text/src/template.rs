@@ -328,7 +328,7 @@ fn over_limit(error: &minijinja::Error) -> bool {
     matches!(error.kind(), ErrorKind::OutOfFuel | ErrorKind::WriteFailure)
 }
 
-/// The output of a rendering, at most `most` bytes.
+/// The output of a rendering, at most `limit` bytes.
 struct BoundedText {
     text: Vec<u8>,
     limit: usize,

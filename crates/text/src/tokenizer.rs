@@ -220,7 +220,7 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// As [`encode_with_special`](Self::encode_with_special), with at most `most` ids: the end of
+    /// As [`encode_with_special`](Self::encode_with_special), with at most `limit` ids: the end of
     /// the text is left out, the tokens around it stay.
     ///
     /// # Errors
@@ -237,10 +237,10 @@ impl Tokenizer {
 
     /// The ids of two texts as one row, with the tokens that `tokenizer.json` adds to a pair, and
     /// the type of every token (0 for the first text, 1 for the second). Of the longer text the end
-    /// is left out until there are at most `most` ids, as with `truncation=True` in transformers.
+    /// is left out until there are at most `limit` ids, as with `truncation=True` in transformers.
     ///
     /// # Errors
-    /// [`Kind::Model`] if the tokenizer can't encode the texts, or `most` leaves no room for them.
+    /// [`Kind::Model`] if the tokenizer can't encode the texts, or `limit` leaves no room for them.
     pub fn encode_pair(&self, first: &str, second: &str, limit: usize) -> Result<(Vec<u32>, Vec<u32>)> {
         let joined = self.guarded(format_args!("two texts of {} bytes", first.len() + second.len()), || {
             let (first, second) = (self.inner.encode_fast(first, false)?, self.inner.encode_fast(second, false)?);

@@ -245,7 +245,7 @@ struct Quota<'a> {
     call: &'a Call,
     /// `env.max_calls`; `None` without a limit.
     limit: Option<usize>,
-    /// Number of calls of the response, if more than `most` refuse all.
+    /// Number of calls of the response, if more than `limit` refuse all.
     too_many: Option<usize>,
     /// Calls beyond the limit get no result.
     ignored: bool,
@@ -338,7 +338,7 @@ impl ReadyCall {
     }
 }
 
-/// A result truncated to `most` tokens, and the number of omitted tokens.
+/// A result truncated to `limit` tokens, and the number of omitted tokens.
 fn cut_to_tokens(renderer: &Renderer, text: String, limit: usize) -> Result<String, Error> {
     // A token has at least one byte.
     if text.len() <= limit {

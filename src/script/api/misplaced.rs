@@ -30,7 +30,7 @@ pub(crate) fn misplaced_function(function: &str, path: &str) -> Error {
     if hint.is_empty() { error } else { error.hint(hint) }
 }
 
-/// The hint for an unknown field of `function`, whose fields are `known`: the table that has the
+/// The hint for an unknown field of `function`, whose fields are `names`: the table that has the
 /// field, or the nearest name.
 pub(crate) fn unknown_field(function: &str, name: &str, names: &[&str]) -> Option<String> {
     let of_trainer = || Learner::FIELDS.contains(&name);

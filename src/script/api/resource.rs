@@ -57,7 +57,7 @@ arguments! {
 }
 
 impl ResourceArguments {
-    /// The file, of at most `most` MiB if its size is not given.
+    /// The file, of at most `limit` MiB if its size is not given.
     pub(super) fn spec(self, limit: u64, keep: KeptParts) -> ResourceSpec {
         let Self { path, format, columns, max_size } = self;
         ResourceSpec { path: path.into(), format, columns, max_size: max_size.map_or(limit, |size| size.0), keep }

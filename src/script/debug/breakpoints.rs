@@ -122,8 +122,9 @@ impl Console {
         self.stops.borrow().clone()
     }
 
-    /// Stops (or traces) at `place`: a line (`12`), a line of a file (`lib/problems.lua:12`), or a
-    /// function by name. A function is stopped at its first line, and traced at each of its lines.
+    /// Stops (or traces) at `location`: a line (`12`), a line of a file (`lib/problems.lua:12`), or
+    /// a function by name. A function is stopped at its first line, and traced at each of its
+    /// lines.
     ///
     /// # Errors
     /// [`Kind::Usage`] if there is no such place.

@@ -6,8 +6,6 @@
 //! in a list it is `r1.json.null`, and a whole number above 2^53 is text. [`super::origin`] keeps
 //! the lost details and the order of keys for the conversion back.
 
-use std::fmt::Write;
-
 use mlua::{Lua, Table, Value};
 use serde_json::{Map, Number, Value as Json};
 
@@ -25,7 +23,7 @@ const DEPTH: usize = 100;
 /// twice: a few tables that contain each other can expand to more than any memory.
 const MOST: ConversionBudget = ConversionBudget { values: 1 << 22, bytes: 256 << 20 };
 
-/// Values between two checks of the call's CPU time.
+/// Values of a table between two checks of the call's CPU time.
 const STEP: usize = 1 << 10;
 
 /// Limits of [`show`].
@@ -39,9 +37,9 @@ struct ConversionBudget {
 }
 
 impl ConversionBudget {
-    /// Takes one value with `bytes` bytes of text; false if the budget is used up.
-    fn take(&mut self, bytes: usize) -> bool {
-        match (self.values.checked_sub(1), self.bytes.checked_sub(bytes)) {
+    /// Takes values and bytes of text; false if the budget is used up.
+    fn take(&mut self, values: usize, bytes: usize) -> bool {
+        match (self.values.checked_sub(values), self.bytes.checked_sub(bytes)) {
             (Some(values), Some(bytes)) => {
                 *self = Self { values, bytes };
                 true
@@ -68,120 +66,125 @@ pub(crate) enum NonJson {
 /// # Errors
 /// The first part of the value that is not plain data.
 pub(crate) fn to_json(value: &Value, at: &str, odd: NonJson) -> Result<Json, NotPlain> {
-    write_json(value, &mut at.to_owned(), odd, 0, &mut MOST.clone())
+    write_json(value, odd, 0, &mut MOST.clone()).map_err(|error| error.inside(at))
 }
 
-fn write_json(
-    value: &Value,
-    path: &mut String,
-    odd: NonJson,
-    depth: usize,
-    budget: &mut ConversionBudget,
-) -> Result<Json, NotPlain> {
-    let bytes = if let Value::String(text) = value { text.as_bytes().len() } else { 0 };
-    // The caller's turn has ended then, so that the message is not seen.
-    if !budget.take(bytes) || (budget.values.is_multiple_of(STEP) && limits::is_late()) {
-        return Err(NotPlain::new(path, NotPlainReason::TooMuch));
+/// Errors have the path inside `value`: paths are made of the keys when an error is returned, since
+/// every state and observation is converted.
+fn write_json(value: &Value, odd: NonJson, depth: usize, budget: &mut ConversionBudget) -> Result<Json, NotPlain> {
+    // Each pair of a table takes two values. If the caller's turn has ended, the message is not
+    // seen.
+    if !budget.take(1, 0) || ((budget.values / 2).is_multiple_of(STEP) && limits::is_late()) {
+        return Err(NotPlain::new(NotPlainReason::TooMuch));
     }
     match value {
         Value::Nil => Ok(Json::Null),
-        value if value.is_null() => Ok(Json::Null),
         Value::Boolean(truth) => Ok(Json::Bool(*truth)),
         Value::Integer(whole) => Ok(Json::Number((*whole).into())),
         Value::Number(number) => match Number::from_f64(*number) {
             Some(number) => Ok(Json::Number(number)),
             None if odd == NonJson::Tag => Ok(json::of_float(*number)),
-            None => Err(NotPlain::new(path, NotPlainReason::Number(show(value)))),
+            None => Err(NotPlain::new(NotPlainReason::Number(show(value)))),
         },
-        Value::String(text) => match text.to_str() {
-            Ok(text) => Ok(Json::String(text.to_owned())),
-            Err(_) if odd != NonJson::Refuse => Ok(json::of_bytes(&text.as_bytes())),
-            Err(_) => Err(NotPlain::new(path, NotPlainReason::NotUtf8)),
-        },
-        Value::Table(table) => {
-            if depth == DEPTH {
-                return Err(NotPlain::new(path, NotPlainReason::TooDeep));
+        Value::String(text) => {
+            let bytes = text.as_bytes();
+            if !budget.take(0, bytes.len()) {
+                return Err(NotPlain::new(NotPlainReason::TooMuch));
             }
-            let mut empty_list = is_empty_list(table);
-            let note = note_of(table);
-            if table.metatable().is_some() && !empty_list && note.is_none() {
-                return Err(NotPlain::new(path, NotPlainReason::Metatable));
+            match std::str::from_utf8(&bytes) {
+                Ok(text) => Ok(Json::String(text.to_owned())),
+                Err(_) if odd != NonJson::Refuse => Ok(json::of_bytes(&bytes)),
+                Err(_) => Err(NotPlain::new(NotPlainReason::NotUtf8)),
             }
-            let length = table.raw_len();
-            let mut list = Vec::with_capacity(length);
-            let mut object = Map::new();
-            let mut others = Vec::new();
-            let start = path.len();
-            each_pair(table, |key, item| {
-                let named = if let Value::String(name) = &key { name.as_bytes().len() } else { 0 };
-                if !budget.take(named) {
-                    return Err(NotPlain::new(path, NotPlainReason::TooMuch));
-                }
-                let _ = match &key {
-                    Value::Integer(index) => write!(path, "[{index}]"),
-                    Value::String(name) => write!(path, ".{}", beginning(name, 100)),
-                    other => write!(path, "[{}]", show(other)),
-                };
-                let json = write_json(&item, path, odd, depth + 1, budget)?;
-                path.truncate(start);
-                match key {
-                    Value::Integer(index) if index as usize == list.len() + 1 => list.push(json),
-                    Value::String(name) if others.is_empty() && name.to_str().is_ok() => {
-                        object.insert(name.to_string_lossy(), json);
-                    }
-                    key => others.push((key, json)),
-                }
-                Ok(())
-            })
-            .map_err(|stopped| match stopped {
-                Stopped::By(error) => error,
-                Stopped::Machine(error) => NotPlain::new(path, NotPlainReason::Machine(error)),
-            })?;
-            // A snapshot keeps notes apart.
-            match note.filter(|_| odd != NonJson::Tag) {
-                Some(Json::Array(note)) if list.is_empty() && others.is_empty() => {
-                    object = restore_object(&note, object);
-                }
-                Some(Json::Object(note)) if object.is_empty() => {
-                    restore_list(&note, &mut list);
-                    empty_list = true;
-                }
-                // A table has no order; sorting gives the same JSON for the same data every time.
-                _ => object.sort_keys(),
-            }
-            let is_mixed = !list.is_empty() && !object.is_empty();
-            // Only a snapshot has values under this key.
-            let is_mark = odd == NonJson::Tag && object.contains_key(TAG);
-            if !is_mixed && others.is_empty() && !is_mark {
-                return Ok(if object.is_empty() && (empty_list || !list.is_empty()) {
-                    Json::Array(list)
-                } else {
-                    Json::Object(object)
-                });
-            }
-            if odd != NonJson::Tag {
-                let has_no_others = list.is_empty() && object.is_empty();
-                let why = if has_no_others { NotPlainReason::Keys } else { NotPlainReason::Mixed };
-                return Err(NotPlain::new(path, why));
-            }
-            let pair = |(key, item): (Json, Json)| Json::Array(vec![key, item]);
-            let mut pairs: Vec<Json> = (1_usize..).zip(list).map(|(index, item)| pair((index.into(), item))).collect();
-            pairs.extend(object.into_iter().map(|(name, item)| pair((name.into(), item))));
-            let mut numbered = Vec::new();
-            for (key, item) in others {
-                if matches!(key, Value::Table(_)) {
-                    return Err(NotPlain::new(path, NotPlainReason::TableKey));
-                }
-                numbered.push((write_json(&key, path, odd, depth + 1, budget)?, item));
-            }
-            numbered.sort_by(|(a, _), (b, _)| {
-                let number = |key: &Json| key.as_f64().unwrap_or(f64::INFINITY);
-                number(a).total_cmp(&number(b)).then_with(|| a.to_string().cmp(&b.to_string()))
-            });
-            pairs.extend(numbered.into_iter().map(pair));
-            Ok(Json::Object(Map::from_iter([(TAG.to_owned(), "pairs".into()), ("value".to_owned(), pairs.into())])))
         }
-        other => Err(NotPlain::new(path, NotPlainReason::Type(other.type_name()))),
+        Value::Table(table) => write_table(table, odd, depth, budget),
+        value if value.is_null() => Ok(Json::Null),
+        other => Err(NotPlain::new(NotPlainReason::Type(other.type_name()))),
+    }
+}
+
+fn write_table(table: &Table, odd: NonJson, depth: usize, budget: &mut ConversionBudget) -> Result<Json, NotPlain> {
+    if depth == DEPTH {
+        return Err(NotPlain::new(NotPlainReason::TooDeep));
+    }
+    let meta = table.metatable();
+    let length = table.raw_len();
+    let is_marked = |meta: &Table| meta.raw_get::<bool>("__r1_list").unwrap_or(false);
+    let mut empty_list = length == 0 && meta.as_ref().is_some_and(is_marked);
+    let note = meta.as_ref().and_then(note_of);
+    if meta.is_some() && !empty_list && note.is_none() {
+        return Err(NotPlain::new(NotPlainReason::Metatable));
+    }
+    let (mut list, mut fields, mut others) = (Vec::with_capacity(length), Vec::new(), Vec::new());
+    each_pair(table, |key, item| {
+        let text = if let Value::String(name) = &key { Some(name.as_bytes()) } else { None };
+        if !budget.take(1, text.as_ref().map_or(0, |text| text.len())) {
+            return Err(NotPlain::new(NotPlainReason::TooMuch));
+        }
+        let json = write_json(&item, odd, depth + 1, budget).map_err(|error| error.inside(&step_to(&key)))?;
+        match (&key, text.as_deref().and_then(|text| std::str::from_utf8(text).ok())) {
+            (Value::Integer(index), _) if *index as usize == list.len() + 1 => list.push(json),
+            (_, Some(name)) if others.is_empty() => fields.push((name.to_owned(), json)),
+            _ => others.push((key.clone(), json)),
+        }
+        Ok(())
+    })
+    .map_err(|stopped| match stopped {
+        Stopped::By(error) => error,
+        Stopped::Machine(error) => NotPlain::new(NotPlainReason::Machine(error)),
+    })?;
+    // A table has no order; sorting gives the same JSON for the same data every time.
+    fields.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+    let mut object = Map::from_iter(fields);
+    // A snapshot keeps notes apart.
+    match note.filter(|_| odd != NonJson::Tag) {
+        Some(Json::Array(note)) if list.is_empty() && others.is_empty() => {
+            object = restore_object(&note, object);
+        }
+        Some(Json::Object(note)) if object.is_empty() => {
+            restore_list(&note, &mut list);
+            empty_list = true;
+        }
+        _ => {}
+    }
+    let is_mixed = !list.is_empty() && !object.is_empty();
+    // Only a snapshot has values under this key.
+    let is_mark = odd == NonJson::Tag && object.contains_key(TAG);
+    if !is_mixed && others.is_empty() && !is_mark {
+        return Ok(if object.is_empty() && (empty_list || !list.is_empty()) {
+            Json::Array(list)
+        } else {
+            Json::Object(object)
+        });
+    }
+    if odd != NonJson::Tag {
+        let has_no_others = list.is_empty() && object.is_empty();
+        return Err(NotPlain::new(if has_no_others { NotPlainReason::Keys } else { NotPlainReason::Mixed }));
+    }
+    let pair = |(key, item): (Json, Json)| Json::Array(vec![key, item]);
+    let mut pairs: Vec<Json> = (1_usize..).zip(list).map(|(index, item)| pair((index.into(), item))).collect();
+    pairs.extend(object.into_iter().map(|(name, item)| pair((name.into(), item))));
+    let mut numbered = Vec::new();
+    for (key, item) in others {
+        if matches!(key, Value::Table(_)) {
+            return Err(NotPlain::new(NotPlainReason::TableKey));
+        }
+        numbered.push((write_json(&key, odd, depth + 1, budget)?, item));
+    }
+    numbered.sort_by(|(a, _), (b, _)| {
+        let number = |key: &Json| key.as_f64().unwrap_or(f64::INFINITY);
+        number(a).total_cmp(&number(b)).then_with(|| a.to_string().cmp(&b.to_string()))
+    });
+    pairs.extend(numbered.into_iter().map(pair));
+    Ok(Json::Object(Map::from_iter([(TAG.to_owned(), "pairs".into()), ("value".to_owned(), pairs.into())])))
+}
+
+/// The part of a path that stands for a key.
+fn step_to(key: &Value) -> String {
+    match key {
+        Value::Integer(index) => format!("[{index}]"),
+        Value::String(name) => format!(".{}", beginning(name, 100)),
+        other => format!("[{}]", show(other)),
     }
 }
 
@@ -206,10 +209,6 @@ pub(crate) fn each_pair<E>(table: &Table, mut f: impl FnMut(Value, Value) -> Res
         (None, Err(error)) => Err(Stopped::Machine(error)),
         (None, Ok(())) => Ok(()),
     }
-}
-
-fn is_empty_list(table: &Table) -> bool {
-    table.raw_len() == 0 && table.metatable().is_some_and(|meta| meta.raw_get::<bool>("__r1_list").unwrap_or(false))
 }
 
 /// JSON as Lua data. [`to_json`] returns the same JSON.
@@ -343,7 +342,7 @@ fn copy(lua: &Lua, table: &Table, depth: usize, budget: &mut ConversionBudget) -
     }
     let copied = lua.create_table_with_capacity(table.raw_len(), 0)?;
     table.for_each(|key: Value, item: Value| {
-        if !budget.take(0) {
+        if !budget.take(1, 0) {
             return Err(mlua::Error::runtime("the state holds too much to be copied"));
         }
         match item {
@@ -373,7 +372,7 @@ pub(crate) fn show(value: &Value) -> String {
         Value::Number(number) if number.is_infinite() => "infinity".to_owned(),
         Value::String(text) => format!("\"{}\"", clip(&beginning(text, 240), 60)),
         Value::Boolean(_) | Value::Integer(_) | Value::Number(_) => value.to_string().unwrap_or_default(),
-        Value::Table(_) => write_json(value, &mut String::new(), NonJson::Refuse, 0, &mut SHOWN.clone())
+        Value::Table(_) => write_json(value, NonJson::Refuse, 0, &mut SHOWN.clone())
             .map_or_else(|_| "a table".to_owned(), |json| clip(&json.to_string(), 200)),
         other => format!("a {}", other.type_name()),
     }
@@ -388,7 +387,7 @@ const COLUMNS: usize = 100;
 /// A table as `print` shows it: JSON, indented where one line would be too long; values that JSON
 /// cannot represent are shown as in the REPL.
 pub(crate) fn printed(value: &Value) -> String {
-    match write_json(value, &mut String::new(), NonJson::Refuse, 0, &mut PRINTED.clone()) {
+    match write_json(value, NonJson::Refuse, 0, &mut PRINTED.clone()) {
         Ok(json) => {
             let line = json.to_string();
             if line.chars().nth(COLUMNS).is_none() {
@@ -402,7 +401,7 @@ pub(crate) fn printed(value: &Value) -> String {
 
 /// A table on one line of a log.
 pub(crate) fn logged(value: &Value) -> String {
-    write_json(value, &mut String::new(), NonJson::Refuse, 0, &mut SHOWN.clone()).map_or_else(
+    write_json(value, NonJson::Refuse, 0, &mut SHOWN.clone()).map_or_else(
         |_| Shown::of(value, &ShowLimits { width: usize::MAX, ..ShowLimits::default() }).to_string(),
         |json| json.to_string(),
     )

@@ -230,7 +230,7 @@ impl Grants {
         if allowed { Ok(real) } else { Err(PathRefusal::Undeclared) }
     }
 
-    /// Whether a script may make a tokenizer or a template from `given`. Allowed are a model
+    /// Whether a script may make a tokenizer or a template from `file`. Allowed are a model
     /// directory (only files with well-known names are read), its template file, and files in the
     /// script's directory or in a declared one. Links are resolved. Paths are relative to the
     /// current directory.

@@ -210,6 +210,8 @@ impl Watchdog {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::script::runtime::convert::{NonJson, to_json};
+    use crate::script::runtime::not_plain::NotPlainReason;
 
     /// Works until the thread has used `time` more CPU time.
     fn work(slot: &WatchedVm, time: Duration) {
@@ -237,6 +239,22 @@ mod tests {
         let turn = slot.arm(nanoseconds(TICK * 1000));
         assert!(!slot.expired());
         assert!(!slot.disarm(&turn).1);
+    }
+
+    #[test]
+    fn a_conversion_ends_with_its_turn() {
+        let lua = mlua::Lua::new();
+        let list = lua.create_sequence_from(0..3000).unwrap();
+        let named = lua.create_table().unwrap();
+        (0..3000).for_each(|n| named.raw_set(format!("name {n}"), n).unwrap());
+        for table in [list, named] {
+            let convert = || to_json(&mlua::Value::Table(table.clone()), "value", NonJson::Refuse);
+            let slot = WatchedVm::register().unwrap();
+            let turn = slot.arm(0);
+            assert!(matches!(convert().unwrap_err().why, NotPlainReason::TooMuch));
+            slot.disarm(&turn);
+            convert().unwrap();
+        }
     }
 
     #[test]

@@ -45,8 +45,15 @@ pub(crate) enum NotPlainReason {
 }
 
 impl NotPlain {
-    pub(crate) fn new(path: &str, why: NotPlainReason) -> Self {
-        Self { path: path.to_owned(), why }
+    /// The value itself is not plain.
+    pub(crate) fn new(why: NotPlainReason) -> Self {
+        Self { path: String::new(), why }
+    }
+
+    /// The same in a value that contains it; `step` leads from there to the value.
+    pub(crate) fn inside(mut self, step: &str) -> Self {
+        self.path.insert_str(0, step);
+        self
     }
 
     /// The path of a function, if that is the value.

@@ -88,23 +88,23 @@ fn mark(lua: &Lua, table: &Table, note: &str) -> mlua::Result<()> {
     table.set_metatable(Some(meta))
 }
 
-/// The note of a table, as text.
-fn text_of(table: &Table) -> Option<mlua::LuaString> {
-    match table.metatable()?.raw_get(NOTE) {
+/// The note in a metatable, as text.
+fn text_of(meta: &Table) -> Option<mlua::LuaString> {
+    match meta.raw_get(NOTE) {
         Ok(Value::String(note)) => Some(note),
         _ => None,
     }
 }
 
-/// The note of a table made from JSON that lost details.
-pub(super) fn note_of(table: &Table) -> Option<Json> {
-    let note: Json = serde_json::from_slice(&text_of(table)?.as_bytes()).ok()?;
+/// The note in the metatable of a table that was made from JSON and lost details.
+pub(super) fn note_of(meta: &Table) -> Option<Json> {
+    let note: Json = serde_json::from_slice(&text_of(meta)?.as_bytes()).ok()?;
     (note.is_array() || note.is_object()).then_some(note)
 }
 
 /// Whether a table has no metatable but a note.
 pub(crate) fn is_plain(table: &Table) -> bool {
-    table.metatable().is_none() || text_of(table).is_some()
+    table.metatable().is_none_or(|meta| text_of(&meta).is_some())
 }
 
 /// The object of a table with a note: lost entries are back at their place, new ones come
@@ -159,7 +159,8 @@ pub(crate) fn notes(value: &Value) -> mlua::Result<Json> {
         }
         Ok(())
     })?;
-    let table_note = text_of(table).map_or(Json::Null, |note| note.to_string_lossy().into());
+    let table_note =
+        table.metatable().and_then(|meta| text_of(&meta)).map_or(Json::Null, |note| note.to_string_lossy().into());
     if table_note.is_null() && inner.is_empty() {
         return Ok(Json::Null);
     }

@@ -92,7 +92,7 @@ impl TextIndex {
         self.bytes
     }
 
-    /// The `most` best texts that share words with the query: (index from 0, score), best first,
+    /// The `limit` best texts that share words with the query: (index from 0, score), best first,
     /// ties in order.
     ///
     /// # Errors

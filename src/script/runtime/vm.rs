@@ -242,7 +242,7 @@ impl Vm {
         self.origins.borrow().get(&(function.to_pointer() as usize)).cloned().or_else(|| definition(function))
     }
 
-    /// Measures a table, which may have at most `most` bytes.
+    /// Measures a table, which may have at most `limit` bytes.
     pub(crate) fn size(&self, call: &Rc<Call>, table: &Table, limit: usize) -> Result<Size, Failure> {
         let size: Function = self.entries.raw_get("size").map_err(|error| describe(&error).error)?;
         self.call_now(call, &size, (table, limit))

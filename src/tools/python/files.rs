@@ -82,7 +82,7 @@ pub(super) fn encode(files: &[InputFile]) -> Vec<u8> {
     bytes
 }
 
-/// The files of a report, with at most `most` bytes of content; what can't be read is dropped. A
+/// The files of a report, with at most `limit` bytes of content; what can't be read is dropped. A
 /// program can falsify the report: a name is one that a file of its directory may have, and a size
 /// is the size of the content, or at most `disk` bytes.
 pub(super) fn decode(block: &[u8], limit: usize, disk: u64) -> Vec<OutputFile> {

@@ -101,7 +101,7 @@ pub struct TableNames {
 }
 
 impl TableNames {
-    /// A name for a column that is called `given` and is number `at` (from 1).
+    /// A name for column number `at` (from 1), whose header is `header`.
     pub(super) fn column(&mut self, header: &str, at: usize) -> String {
         let plain: String = header.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let plain: String = plain.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(NAME).collect();

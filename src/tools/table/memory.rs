@@ -79,7 +79,7 @@ pub(super) fn is_late() -> bool {
     END.get().1
 }
 
-/// While it exists, the thread's SQLite calls may allocate at most `most` bytes, and nothing large
+/// While it exists, the thread's SQLite calls may allocate at most `limit` bytes, and nothing large
 /// after `end`.
 pub(super) struct Limit(());
 

@@ -108,7 +108,7 @@ impl QueryResult {
     }
 }
 
-/// `x'00ff'`, at most `most` characters of it.
+/// `x'00ff'`, at most `limit` characters of it.
 fn blob(cell: &Cell, limit: usize) -> String {
     let Cell::Blob(bytes) = cell else { return String::new() };
     let digits = bytes.iter().take(limit / 2).fold(String::new(), |mut text, byte| {
@@ -118,7 +118,7 @@ fn blob(cell: &Cell, limit: usize) -> String {
     if bytes.len() > limit / 2 { format!("x'{digits}…'") } else { format!("x'{digits}'") }
 }
 
-/// The first `most` characters, and a mark if there are more.
+/// The first `limit` characters, and a mark if there are more.
 fn cut(text: &str, limit: usize) -> String {
     match text.char_indices().nth(limit) {
         None => text.to_owned(),

@@ -245,7 +245,8 @@ fn warn_of_settings(options: &EvalOptions, script: &Script, model: &str, reporte
     Ok(())
 }
 
-/// The settings of a model in addition to those typed; none for the recipe's own model, `own`.
+/// The settings of the model `name` in addition to the typed ones; none for the recipe's model,
+/// `present`.
 fn with_model(overrides: &[String], name: &str, present: &str) -> Vec<String> {
     let more = if name == present { Vec::new() } else { overrides_of(name) };
     in_effect(overrides, &more)

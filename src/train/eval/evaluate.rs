@@ -13,7 +13,7 @@ use crate::telemetry::Reporter;
 use crate::train::rows::order::Order;
 use crate::train::start::session::Session;
 
-/// Indices of the trajectories of an evaluation that are stored: `most` of `count`, evenly spaced,
+/// Indices of the trajectories of an evaluation that are stored: `limit` of `count`, evenly spaced,
 /// the same ones every time.
 pub(crate) fn stored(count: usize, limit: usize) -> impl Iterator<Item = usize> {
     let shown = count.min(limit);

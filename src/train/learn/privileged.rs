@@ -170,7 +170,7 @@ fn shifted<T: Clone>(column: &[T], fill: T, more: usize, end: usize) -> Vec<T> {
     [vec![fill; more].as_slice(), &column[..end]].concat()
 }
 
-/// A row up to the end of `own` after a prefix; only the tokens of `own` are trained.
+/// A row up to the end of the range `tokens`, after a prefix. Only this range is trained.
 fn after_prefix(row: &Row, prefix: &[u32], tokens: std::ops::Range<usize>, longest: usize) -> Result<Row> {
     let (more, end, first) = (prefix.len(), tokens.end, row.steps.first().copied().unwrap_or(0));
     if more > 0 && more + end > longest {

@@ -156,8 +156,7 @@ impl Order {
         part.at(position, seed)
     }
 
-    /// The first rows of each dataset in their own order, at most `most` of each; all if `most` is
-    /// 0.
+    /// The first rows of each dataset in their own order, at most `limit` of each; all if it is 0.
     pub(crate) fn first(&self, limit: u64) -> Vec<u64> {
         let of = |part: &OrderedDataset| if limit == 0 { part.rows.len() } else { part.rows.len().min(limit) };
         self.parts.iter().flat_map(|part| (0..of(part)).map(|index| part.rows.get(index))).collect()

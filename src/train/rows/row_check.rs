@@ -23,7 +23,7 @@ pub(crate) struct RowCheck {
 }
 
 impl RowCheck {
-    /// Starts to read the rows that the run may draw, without the first `known` of each dataset.
+    /// Starts to read the rows that the run may draw, without the first `checked` of each dataset.
     /// Rows that a function makes are made when they are drawn.
     ///
     /// # Errors

@@ -178,7 +178,7 @@ pub(crate) fn put_trained(trajectories: &mut [Trajectory], trained: &mut BTreeMa
 }
 
 /// Numbers the groups consecutively: trajectories of different steps are in different groups,
-/// unless `given` has the group of each trajectory.
+/// unless `groups` has the group of each trajectory.
 fn regroup(all: &mut [Trajectory], groups: Option<&[u64]>) {
     if let Some(groups) = groups {
         for (trajectory, group) in all.iter_mut().zip(groups) {

@@ -163,7 +163,7 @@ impl Agent {
         self.open_with(recorded.unwrap_or_default(), typed)
     }
 
-    /// Loads with the settings `own` of the run and with `typed`. If another script replaces the
+    /// Loads with the settings `stored` of the run and with `typed`. If another script replaces the
     /// run's, settings of the run that it refuses are left out.
     fn open_with(&self, mut stored: Vec<String>, typed: &[String]) -> Result<LoadedAgent> {
         let mut left_out = Vec::new();

@@ -34,7 +34,7 @@ const NOT_FOLLOWED: &[(&str, &[f64])] = &[
     ("exponential_decay_length_penalty", &[]),
 ];
 
-/// The sampling settings of the model in `dir`, with `most` new tokens unless the file sets their
+/// The sampling settings of the model in `dir`, with `limit` new tokens unless the file sets their
 /// number, and the unmodified distribution for settings that it lacks. Unsupported fields cause a
 /// warning.
 ///

@@ -88,7 +88,7 @@ impl Failures {
         }
     }
 
-    /// Reports the failures of a step. Stops the run if a larger share than `most` failed, because
+    /// Reports the failures of a step. Stops the run if a larger share than `limit` failed, because
     /// the remaining trajectories do not represent the policy. `store` keeps the trajectories of
     /// such a step, so that the user can find the cause.
     pub(crate) fn check(

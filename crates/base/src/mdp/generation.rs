@@ -128,14 +128,14 @@ impl Support {
         self.ends.push(self.ids.len() as u32);
     }
 
-    /// The set of the token at `place`; empty for the full distribution.
+    /// The set of the token at `index`; empty for the full distribution.
     pub fn of(&self, index: usize) -> &[u32] {
         let Some(&end) = self.ends.get(index) else { return &[] };
         let begin = index.checked_sub(1).map_or(0, |before| self.ends[before]);
         self.ids.get(begin as usize..end as usize).unwrap_or_default()
     }
 
-    /// Adds the sets of `count` tokens from `place` on, which is not before the end.
+    /// Adds the sets of `count` tokens from `index` on, which is not before the end.
     pub fn append(&mut self, index: usize, count: usize, other: &Self) {
         if !other.is_whole() {
             self.ends.resize(index, self.ids.len() as u32);

@@ -50,7 +50,7 @@ impl Routing {
         self.experts.extend_from_slice(&more.experts);
     }
 
-    /// The experts of the token at `place`; empty if it has no record.
+    /// The experts of the token at `index`; empty if it has no record.
     pub fn of(&self, index: usize) -> &[u16] {
         let width = self.width as usize;
         let Some(at) = index.checked_sub(self.start as usize) else { return &[] };

@@ -27,7 +27,7 @@ pub trait Field {
         Self::kind()
     }
 
-    /// Reads a value. `usual` is the default.
+    /// Reads a value. `default_value` is the default.
     ///
     /// # Errors
     /// A value of another type; `key` is the name of the setting.

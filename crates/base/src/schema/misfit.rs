@@ -16,7 +16,7 @@ pub struct Misfit {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum MisfitReason {
-    /// There is no such field. `name` is the last part of the key, `known` the fields of its table.
+    /// There is no such field. `name` is the last part of the key, `names` the fields of its table.
     Unknown { name: String, names: Vec<&'static str> },
     /// The type is another.
     Wanted { wanted: String, got: Json },

@@ -37,7 +37,7 @@ pub struct Table {
     pub fields: Vec<Setting>,
 }
 
-/// Reads a table over `usual`; every refusal names the field.
+/// Reads a table over `defaults`; every refusal names the field.
 ///
 /// # Errors
 /// The first unknown or invalid field.

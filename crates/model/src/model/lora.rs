@@ -241,7 +241,7 @@ impl Lora {
         })
     }
 
-    /// `own` `[T, out]`, the projection of x `[T, in]`, plus the adapter's contribution, in the
+    /// `output` `[T, out]`, the projection of x `[T, in]`, plus the adapter's contribution, in the
     /// type of x.
     pub(super) fn add_to(&self, output: &Tensor, x: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {
         if self.narrow && arithmetic == Arithmetic::Libtorch {

@@ -29,8 +29,8 @@ constexpr int64_t MOST_GROUP = 8;
 
 int64_t divided(int64_t count, int64_t by) { return (count + by - 1) / by; }
 
-// Threads for `count` pieces of work: warps, at most `most`.
-int64_t threads_for(int64_t count, int64_t most) { return std::clamp<int64_t>(divided(count, 32) * 32, 32, most); }
+// Threads for `count` pieces of work: warps, at most `limit`.
+int64_t threads_for(int64_t count, int64_t limit) { return std::clamp<int64_t>(divided(count, 32) * 32, 32, limit); }
 
 std::string define(const char* name, int64_t value) { return " -D" + std::string(name) + "=" + std::to_string(value); }
 
@@ -40,7 +40,7 @@ std::string element(const at::Tensor& x) {
   return x.scalar_type() == at::kBFloat16 ? "-DELEMENT_BF16" : "";
 }
 
-// Elements of one load, `most` bytes, to which the rows and sizes are aligned; 1 if they are not.
+// Elements of one load: `pack` if the tensors and sizes are aligned to it, otherwise 1.
 int64_t pack_of(std::initializer_list<const at::Tensor*> tensors, std::initializer_list<int64_t> sizes, int64_t pack) {
   for (const int64_t size : sizes)
     if (size % pack != 0) return 1;

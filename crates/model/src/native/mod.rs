@@ -298,7 +298,7 @@ pub(crate) fn grouped_linear(x: &Tensor, weight: &Tensor, ends: &Tensor, leaves:
 /// `[T, H, D]`, k and v `[N, Hkv, D]`, H a multiple of Hkv, D a multiple of 8 and at most 256;
 /// returns `[T, H, D]`. `begins` are the offsets of queries and keys of each sequence, [B + 1] i32;
 /// `keys` `[B]` i32 is the number of keys of each, up to the next offset if `None`. The last query
-/// of a sequence is at its last key. `most`: maximum queries and keys per sequence. `scale` is
+/// of a sequence is at its last key. `limit`: maximum queries and keys per sequence. `scale` is
 /// D^-0.5 if `None`. Without `causal` a query attends to all keys of its sequence, and there is no
 /// window. Differentiable without `keys`.
 pub(crate) fn flash(
