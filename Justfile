@@ -7,8 +7,8 @@ torch := "LIBTORCH=$(setup/libtorch.sh) && export LIBTORCH"
 bin := "target/release/r1"
 # The profile of tests and lints: `ci` compiles faster (Cargo.toml)
 profile := env("R1_PROFILE", "release")
-# Tests run at once, each on one thread
-one_thread := "OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}"
+# Tests that run at once: one more than cores, because some wait. Each computes on one thread
+test_threads := "OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(getconf _NPROCESSORS_ONLN) + 1))}"
 
 # Tests that need data outside the repository.
 data_tests := 'qwen2_matches_transformers qwen3_matches_transformers llama3_matches_transformers trained_llama_matches_transformers hub_model_configs_are_read loss_masks_agree_with_generation_tags native_tool_calls_extend_in_real_templates every_real_template_appends_or_rewrites real_tokenizers_agree_with_recorded_ids chat_templates_select_their_tool_call_format recorded_replies_agree recorded_reasoning_agrees huggingface_js_template_cases_agree real_templates_render_as_recorded gradients_and_ten_updates_equal_pytorch short_answers_are_graded_as_by_squad_and_hotpotqa denotations_are_graded_as_by_wikitablequestions final_numbers_are_graded_as_in_gsm8k math_replies_are_graded_as_by_math_verify games_agree_with_reference_data'
@@ -52,24 +52,24 @@ install prefix="": build
 
 # Unit, integration, in-Lua and CLI tests
 test-rust *args:
-    @{{torch}} && {{one_thread}} cargo test --profile {{profile}} --lib --test all --no-fail-fast -- {{args}}
+    @{{torch}} && {{test_threads}} cargo test --profile {{profile}} --lib --test all --no-fail-fast -- {{args}}
 
 # Kill runs with SIGKILL at random moments, resume them, compare every file: `just torture 500`, R1_TORTURE_SEED=2 for others
 torture kills="500":
-    @{{torch}} && {{one_thread}} R1_TORTURE={{kills}} cargo test --release --test all -- --nocapture a_run_killed_at_random_moments
+    @{{torch}} && {{test_threads}} R1_TORTURE={{kills}} cargo test --release --test all -- --nocapture a_run_killed_at_random_moments
 
 # The same with runs of several processes, which lose one of them or all: `just torture-ranks 300`
 torture-ranks kills="300":
-    @{{torch}} && {{one_thread}} R1_TORTURE={{kills}} cargo test --release --test all -- --nocapture ranks_killed_at_random_moments
+    @{{torch}} && {{test_threads}} R1_TORTURE={{kills}} cargo test --release --test all -- --nocapture ranks_killed_at_random_moments
 
 # Tests that need the reference data (R1_SHARED, or ../shared/data); CI runs them if it is available
 test-data *args:
-    @{{torch}} && {{one_thread}} cargo test --profile {{profile}} --lib --test all --no-fail-fast -- --ignored {{data_tests}} {{args}}
+    @{{torch}} && {{test_threads}} cargo test --profile {{profile}} --lib --test all --no-fail-fast -- --ignored {{data_tests}} {{args}}
 
 # Tests with SmolLM2-135M-Instruct, compared with transformers (tests/golden/real); they are skipped if it can't be fetched
 test-real *args:
     @if ! model=$(setup/real-model.sh); then echo "test-real: skipped, the model could not be fetched" >&2; exit 0; fi; \
-        {{torch}} && {{one_thread}} R1_REAL_MODEL="$model" cargo test --profile {{profile}} --lib --no-fail-fast -- --ignored {{real_tests}} {{args}}
+        {{torch}} && {{test_threads}} R1_REAL_MODEL="$model" cargo test --profile {{profile}} --lib --no-fail-fast -- --ignored {{real_tests}} {{args}}
 
 # Tests of the Python tool with numpy, pandas and matplotlib, which it installs in a virtual environment
 test-python-packages dir="target/python-packages":

@@ -6,6 +6,7 @@ mod architecture;
 mod calls;
 mod cli;
 mod docs;
+mod fork_server;
 mod hostile;
 mod links;
 mod python_files;

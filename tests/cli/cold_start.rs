@@ -59,7 +59,7 @@ fn killed_at(dir: &Path, args: &[&str], file: &Path) {
     killed(r1(dir, args), dir, file);
 }
 
-pub(super) fn killed(command: Command, dir: &Path, file: &Path) {
+pub(super) fn killed(command: impl Into<Command>, dir: &Path, file: &Path) {
     Running::of(command, dir).until(&format!("the file {}", file.display()), || file.exists());
 }
 

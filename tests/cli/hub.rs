@@ -4,7 +4,7 @@
 pub(crate) mod server;
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
 use server::{Repo, Response, Server};
@@ -12,6 +12,7 @@ use server::{Repo, Response, Server};
 use super::recipe::recipe;
 use super::running::Running;
 use super::{directory, r1, shown, tiny_model};
+use crate::fork_server::R1;
 
 /// A Hub with the tiny model.
 fn repo() -> Repo {
@@ -24,7 +25,7 @@ fn repo() -> Repo {
 }
 
 /// `r1` with `server` as its Hub and a cache in `dir`.
-pub(crate) fn with_hub(dir: &Path, server: &Server, args: &[&str]) -> Command {
+pub(crate) fn with_hub(dir: &Path, server: &Server, args: &[&str]) -> R1 {
     let mut command = r1(dir, args);
     for variable in ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN"] {
         command.env_remove(variable);

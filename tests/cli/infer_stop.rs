@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use super::hub::server::Server;
 use super::infer::{delta, finish, serving, streamed};
 use super::{directory, r1};
+use crate::fork_server::R1;
 
 /// A tool that takes an hour, called at the first question.
 const SLOW: &str = r#"
@@ -40,7 +41,7 @@ fn calling() -> Server {
     })
 }
 
-fn command(dir: &Path, server: &Server, more: &[&str]) -> Command {
+fn command(dir: &Path, server: &Server, more: &[&str]) -> R1 {
     let base = format!("{}/v1", server.url);
     let mut command =
         r1(dir, &[&["infer", "--api-base", &base, "--model", "m", "--script", "slow.lua"], more].concat());
@@ -123,7 +124,7 @@ struct Chat {
 }
 
 impl Chat {
-    fn start(mut command: Command, dir: &Path) -> Self {
+    fn start(mut command: R1, dir: &Path) -> Self {
         let (keyboard, theirs) = terminal();
         let seen = Seen::of(keyboard.try_clone().unwrap());
         let end = || Stdio::from(theirs.try_clone().unwrap());

@@ -8,7 +8,7 @@
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -17,6 +17,7 @@ use super::recipe::{Fields, HELD_OUT, recipe};
 use super::run_contents::{assert_same, left};
 use super::run_files::{json_lines, metrics};
 use super::{directory, fail, r1, shown, succeed};
+use crate::fork_server::{R1, compiled};
 
 static RECIPE: LazyLock<String> = LazyLock::new(|| {
     let cold_start = COLD_START.replace("steps = 3", "steps = 2").replace("keep = 0", "keep = 1");
@@ -89,19 +90,8 @@ pub(super) fn library(dir: &Path) -> PathBuf {
     compiled(dir, "kill")
 }
 
-/// The library NAME.so of a file of the fixtures, for LD_PRELOAD.
-pub(super) fn compiled(dir: &Path, name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/fixtures/{name}.cpp"));
-    let library = dir.join(format!("{name}.so"));
-    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    let arguments = ["-shared", "-fPIC", "-O1", "-o"];
-    let built = Command::new(compiler).args(arguments).args([&library, &source]).arg("-ldl").output().unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    library
-}
-
 /// `r1` that is killed at a call.
-pub(super) fn killed_at(dir: &Path, args: &[&str], call: &str, count: u32) -> Command {
+pub(super) fn killed_at(dir: &Path, args: &[&str], call: &str, count: u32) -> R1 {
     let mut command = r1(dir, args);
     command.env("LD_PRELOAD", dir.join("kill.so")).env("KILL_AT", call).env("KILL_COUNT", count.to_string());
     command

@@ -88,13 +88,14 @@ mod videos;
 mod view;
 mod worlds;
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
+use crate::fork_server::R1;
+
 /// `r1` with `args` in `dir`, without colour, a terminal or the caller's settings.
-pub(crate) fn r1(dir: &Path, args: &[&str]) -> Command {
+pub(crate) fn r1(dir: &Path, args: &[&str]) -> R1 {
     let mut command = Command::new(env!("CARGO_BIN_EXE_r1"));
     command.args(args).current_dir(dir).stdin(Stdio::null());
     // A second thread slows such small models down, and tests run in parallel.
@@ -102,7 +103,7 @@ pub(crate) fn r1(dir: &Path, args: &[&str]) -> Command {
     for variable in ["NO_COLOR", "CLICOLOR_FORCE", "RUST_BACKTRACE", "LANG", "LC_ALL", "LC_CTYPE", "COLUMNS"] {
         command.env_remove(variable);
     }
-    command
+    R1(command)
 }
 
 /// The exit code of a command and its output.
@@ -203,11 +204,8 @@ macro_rules! cli_snapshot {
 pub(crate) use cli_snapshot;
 
 /// The output of a command that reads a text from a pipe.
-pub(crate) fn piped(mut command: Command, text: &str) -> Output {
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
+pub(crate) fn piped(mut command: R1, text: &str) -> Output {
+    command.output_with(text).unwrap()
 }
 
 /// Exit code, stdout and stderr of a command.

@@ -5,19 +5,19 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use r1::process_group::{ProcessGroup, Rendezvous};
 use serde_json::Value;
 
 use super::cold_start::{COLD_START, ROWS};
-use super::killed::{compiled, killed_at, library, printing};
+use super::killed::{killed_at, library, printing};
 use super::recipe::{HELD_OUT, THIRDS, TWO_STEPS, recipe};
 use super::run_contents::{assert_same, left};
 use super::run_files::{metrics, read_json, training_steps};
 use super::running::Running;
 use super::{directory, fail, r1, shown, succeed};
+use crate::fork_server::{R1, compiled};
 
 /// Runs a recipe with 1, 2 and 4 processes and compares what the runs leave.
 fn same_with_more_processes(verb: &str, recipe: &str, settings: &[&str]) {
@@ -270,7 +270,7 @@ fn free_port() -> String {
 }
 
 /// A command with the variables of `torchrun`.
-fn of_rank(dir: &Path, rank: usize, size: usize, port: &str, args: &[&str]) -> Command {
+fn of_rank(dir: &Path, rank: usize, size: usize, port: &str, args: &[&str]) -> R1 {
     let mut command = r1(dir, args);
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", size.to_string());
     command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port);

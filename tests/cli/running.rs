@@ -19,7 +19,8 @@ impl Running {
         Self::of(r1(dir, args), dir)
     }
 
-    pub(crate) fn of(mut command: Command, dir: &Path) -> Self {
+    pub(crate) fn of(command: impl Into<Command>, dir: &Path) -> Self {
+        let mut command = command.into();
         let file = |name: &str| File::create(dir.join(name)).unwrap();
         let child = command.stdout(file("stdout")).stderr(file("stderr")).spawn().unwrap();
         Self { child: RefCell::new(child), dir: dir.to_owned() }

@@ -14,7 +14,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::{Duration, Instant};
 
 use super::killed::{killed_at, library};
@@ -23,6 +23,7 @@ use super::run_contents::{difference, left};
 use super::run_files::json_lines;
 use super::running::Running;
 use super::{directory, r1, shown, succeed};
+use crate::fork_server::R1;
 
 /// Number of kills in the test run, of runs of one process and of several.
 const KILLS: usize = 36;
@@ -311,7 +312,7 @@ impl Torture {
     }
 
     /// Runs a command to its end, or kills it after a time.
-    fn end(&mut self, mut command: Command, after: Option<Duration>) -> Output {
+    fn end(&mut self, mut command: R1, after: Option<Duration>) -> Output {
         // Killed processes leave the directories of other ranks there.
         command.env("TMPDIR", self.dir.path());
         let running = Running::of(command, self.dir.path());

@@ -288,9 +288,10 @@ fn files_of_format_1_are_read() {
 }
 
 /// The checksum detects flipped bytes that the compression does not. A flipped byte of the footer,
-/// which has no checksum, is refused, or changes nothing that is read.
+/// which has no checksum, is refused, or changes nothing that is read. Each byte takes a read of
+/// all columns, so that only every fifth one is flipped.
 #[test]
-fn every_flipped_byte_of_a_trajectory_file_is_refused_or_changes_nothing() {
+fn flipped_bytes_of_a_trajectory_file_are_refused_or_change_nothing() {
     let root = tempfile::tempdir().unwrap();
     let run = RunDir::create(root.path(), "demo").unwrap();
     let path = run.write_trajectories(1, 0, None, &[plain("a", 2)]).unwrap();
@@ -298,7 +299,7 @@ fn every_flipped_byte_of_a_trajectory_file_is_refused_or_changes_nothing() {
     let expected = read_trajectories(&path).unwrap();
     assert_eq!(expected.len(), 1);
     let footer = u32::from_le_bytes(whole[whole.len() - 8..whole.len() - 4].try_into().unwrap()) as usize + 8;
-    for at in 0..whole.len() {
+    for at in (0..whole.len()).step_by(5) {
         let mut bytes = whole.clone();
         bytes[at] ^= 1;
         fs::write(&path, &bytes).unwrap();
