@@ -50,7 +50,7 @@ return r1.recipe {
 fn measure(dir: &Path, settings: &[&str]) -> (f64, Value) {
     let run = |more: &[&str]| {
         let args = [&["run", "a.lua"], more, settings].concat();
-        // A program of its own: pages of a forked process count differently.
+        // Started and not forked: a forked process has a larger peak.
         let output = r1(dir, &args).0.output().unwrap();
         assert!(output.status.success(), "{args:?}: {}", shown(dir, &output));
         String::from_utf8(output.stdout).unwrap()
